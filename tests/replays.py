@@ -47,7 +47,7 @@ def solved(*numbers: int) -> Says:
         if role == "judge":
             return "<answer>1</answer>"
         right = index == 1 and number in numbers
-        return f"<answer>{rows(8)[number]['solution'] if right else '1'}</answer>"
+        return f"<answer>{rows(number + 1)[number]['solution'] if right else '1'}</answer>"
 
     return says
 

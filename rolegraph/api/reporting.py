@@ -36,8 +36,9 @@ def compare(
         shown: Number of flipped tasks, each way, that are returned with an episode of both sides.
 
     Returns:
-        The keys that differ in the resolved specs; each figure with its interval, and the difference from the
-        first side, paired over the tasks that both have; the tasks that flipped; tokens and time.
+        A verdict on each side; the keys that differ in the resolved specs; each figure with its interval, and
+        the difference from the first side, paired over the tasks that both have; the tasks that flipped;
+        tokens and time.
 
     Raises:
         SpecError: A spec has faults.

@@ -156,9 +156,9 @@ def export_command(
 def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tuple[str, ...]) -> int:
     """Hold runs, trainings (their folders) or specs against the first of them.
 
-    Shown are the keys in which the specs differ; every figure with its 95 % interval and the difference,
-    paired by task where the tasks are the same; tasks that only one side solves, with an episode of each;
-    tokens and time. A training is compared by the validation of its best checkpoint.
+    Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval
+    and the difference, paired by task where the tasks are the same; tasks that only one side solves, with an
+    episode of each; tokens and time. A training is compared by the validation of its best checkpoint.
     """
     comparison = api.compare(*sides, imports=imports, html=html, shown=tasks)
     out = OutputOptions().results()
@@ -171,6 +171,7 @@ def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, impor
 
 def comparison_parts(comparison: api.Comparison, tasks: int) -> Iterator[Table | str]:
     """Yield the tables and lines that show a comparison, with so many flipped tasks each way."""
+    yield from map(str, comparison.verdicts)
     yield from _differences(comparison)
     if comparison.rows:
         yield _figures(comparison)
@@ -200,14 +201,13 @@ def _figures(comparison: api.Comparison) -> Table:
     first, *others = [side.name for side in comparison.measured]
     gaps = [f"{other} − {first}" for other in others] if len(others) > 1 else ["difference"]
     table = make_table("figure", first, *others, *gaps)
-    for row in comparison.rows:
+    for row, equal in comparison.distinct_rows:
         gaps = [
-            interval_cell(gap, sign="+", mark=" *" if row.is_sure(index) else "")
-            for index, gap in enumerate(row.differences)
+            interval_cell(gap, sign="+", mark=" *" if gap and gap.sign else "") for gap in row.differences
         ]
         tasks = [len(side.results.tasks) if side.results else None for side in comparison.measured]
         sides = [interval_cell(side, tasks=of) for side, of in zip(row.sides, tasks, strict=True)]
-        add_row(table, row.figure, *sides, *gaps)
+        add_row(table, "\n= ".join([row.figure, *equal]), *sides, *gaps)
     table.caption = "* its interval leaves out 0"
     table.caption_justify = "left"
     return table

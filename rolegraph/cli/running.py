@@ -161,7 +161,7 @@ def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
     table = make_table("figure", "base", "checkpoint", "difference")
     for name, row in evaluation.figures.items():
         gap = row.difference
-        colour = "bold green" if gap.low > 0 else "bold red" if gap.high < 0 else ""
+        colour = {1: "bold green", -1: "bold red", 0: ""}[gap.sign]
         sides = [interval_cell(side, tasks=evaluation.tasks) for side in (row.base, row.checkpoint)]
         add_row(table, name, *sides, interval_cell(gap, sign="+"), style=colour)
     out = output.results()

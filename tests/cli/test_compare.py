@@ -16,8 +16,10 @@ def test_two_runs_are_shown_from_their_specs_to_their_tokens(rolegraph: Command,
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "roles.judge.estimator reinforce grpo" in lines
     at = lines.index("correct 0.500 0.500 +0.000")
-    assert lines[at + 1].startswith("[0.150, 0.850] [0.150, 0.850] [-")
-    assert lines[at + 2] == "n 4 n 4 n 4"
+    assert lines[at + 1].startswith("= judge_acc [0.150, 0.850] [0.150, 0.850] [-")
+    assert lines[at + 2] == "= reward/judge n 4 n 4 n 4"
+    assert lines[0].startswith("Cannot tell other from first: correct 0 [")
+    assert lines[0].endswith("over 4 shared tasks; 1 task gained, 1 lost")
     assert any("differences paired over 4 tasks that are the same" in line for line in lines)
     assert any("95 % intervals over tasks" in line for line in lines)
     assert "1 of 4 tasks are solved by other alone" in lines

@@ -20,7 +20,7 @@ from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
 from rolegraph.engine.records.means import means_by_task
-from rolegraph.engine.training.analysis.intervals import interval
+from rolegraph.engine.training.analysis.intervals import ByTask, interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, StepGroups, advantages
 from rolegraph.pages.report.reading import read_rule
 
@@ -30,8 +30,6 @@ MOST_TASKS = 12
 """Number of rows in a role's table."""
 MOST_TEXT = 12_000
 """Number of characters shown of a prompt or response."""
-
-
 _WHOLE_STEP = "Groups over all tasks of a step"
 """Text in place of a question, for groups of `over: batch`."""
 
@@ -149,6 +147,8 @@ class StepSamples:
         return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in shown]
 
 
+Validations = Mapping[str, Mapping[int, ByTask]]
+"""Means of each task by figure of the validation, then by step."""
 Bands = Mapping[str, Sequence[tuple[float, float, float]]]
 """By figure of the validation, (step, low, high) of its 95 % interval over the tasks at each step."""
 
@@ -163,8 +163,8 @@ class Digest:
     samples: Sequence[StepSamples] = ()
     unreadable: int = 0
     """Number of broken lines, without incomplete last ones."""
-    bands: Bands = field(default_factory=dict[str, Sequence[tuple[float, float, float]]])
-    """Intervals of the validation's figures."""
+    validations: Validations = field(default_factory=dict[str, Mapping[int, ByTask]])
+    """Figures of the validation's tasks."""
 
     @property
     def groups(self) -> tuple[RoleGroups, ...]:
@@ -211,24 +211,31 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
         if best.samples:
             samples["validation"] = best
             break
-    return Digest(by_role, tuple(samples.values()), len(broken), validation_bands(run))
+    return Digest(by_role, tuple(samples.values()), len(broken), read_validations(run))
 
 
-def validation_bands(run: RunFolder) -> Bands:
-    """Return the intervals of a training's validations, from their episodes without broken lines.
+def read_validations(run: RunFolder) -> Validations:
+    """Return the figures of a training's validations by task, from their episodes without broken lines.
 
     Figures of a workflow that validates the training beside the first are `NAME/figure`. Raises DataError
     where a file cannot be read.
     """
-    bands: dict[str, list[tuple[float, float, float]]] = {}
+    figures: dict[str, dict[int, ByTask]] = {}
     for place, folder in enumerate(run.validations() or [run]):
         start = f"{folder.path.name}/" if place else ""
         for step, path in folder.episodes_files("validation"):
             rows = ((it.task_id, it.figures) for it in read_episodes(path, lambda _: None))
             for name, values in means_by_task(rows).items():
-                over = interval(values)
-                bands.setdefault(start + name, []).append((step, over.low, over.high))
-    return bands
+                figures.setdefault(start + name, {})[step] = values
+    return figures
+
+
+def bands(validations: Validations) -> Bands:
+    """Return the intervals of the validations' figures."""
+    intervals = {
+        name: {step: interval(values) for step, values in of.items()} for name, of in validations.items()
+    }
+    return {name: [(step, it.low, it.high) for step, it in of.items()] for name, of in intervals.items()}
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from rolegraph.engine.records import Control
 from rolegraph.engine.shipped import templates_in
-from rolegraph.engine.training.analysis.intervals import Interval
-from rolegraph.pages.report.charts import interval, number
+from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import clipped
 
 if TYPE_CHECKING:
@@ -60,14 +58,6 @@ def script(*files: Path) -> tuple[Markup, str]:
     """Return files as one script and its SHA-256 in base64, for a content security policy."""
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def drawn(row: Sequence[Interval | Control | None]) -> list[Markup]:
-    """Return drawings of the intervals in a table row, all on one scale; empty where an interval is
-    missing."""
-    values = [end for cell in row if cell for end in (cell.low, cell.high, cell.mean)]
-    ends = (min(values, default=0.0), max(values, default=1.0))
-    return [Markup(interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]
 
 
 def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:

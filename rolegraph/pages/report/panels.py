@@ -25,7 +25,7 @@ from rolegraph.pages.report.charts import (
     share_ends,
     stack_chart,
 )
-from rolegraph.pages.report.digest import Bands, Digest, RoleGroups
+from rolegraph.pages.report.digest import Bands, Digest, RoleGroups, bands
 from rolegraph.pages.report.reading import RunRecord
 
 REASONS = {
@@ -36,6 +36,18 @@ REASONS = {
     GroupOutcome.NEITHER: "rest",
 }
 """CSS class of each reason why a group has no learning signal."""
+OUTCOMES = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
+"""CSS class of each outcome of a group."""
+MEANINGS = {
+    GroupOutcome.TAUGHT: "advantages differ, so that better answers become likelier",
+    GroupOutcome.EQUAL: "all answers have one advantage other than 0: the weights move without preference",
+    GroupOutcome.FAILED: "every answer failed",
+    GroupOutcome.EASY: "all rewards are 1 or more",
+    GroupOutcome.HARD: "all rewards are 0 or less",
+    GroupOutcome.SMALL: "skips, failures and missing ratings left fewer answers than the estimator compares",
+    GroupOutcome.NEITHER: "all advantages are 0 for another reason, or all answers are masked",
+}
+"""Meaning of each outcome of a group."""
 RARE = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
 """Outcomes that are shown only where a group has them."""
 STAGES = ("rollout", "advantage", "update", "validate")
@@ -52,6 +64,8 @@ class Panel:
     keys: frozenset[str]
     """Names of the figures in the chart."""
     note: str = ""
+    is_wide: bool = False
+    """Whether the chart takes the whole width of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "Learning curves",
             "Thin: the training batches. Bold: validation, in its 95 % interval over the tasks; step 0 is "
             "the untrained model.",
-            [_metric(run, digest.bands, name) for name in run.info.figure_names],
+            _learning(run, bands(digest.validations)),
         ),
         (
             "rewards",
@@ -90,11 +104,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "groups",
             "What groups taught",
             "A group is what a role did on one task in one step, or those of its turns that are compared. It "
-            "taught where its advantages differ. With equal rewards it moved the weights and taught nothing: "
-            "all its answers have one advantage, and it prefers none. It moved nothing where all its "
-            "advantages are 0, or where all its answers are masked: failed if every answer failed, too small "
-            "if skips, failures and missing ratings left less than its estimator compares, too easy if its "
-            "rewards are all 1 or more, too hard if all are 0 or less, or neither.",
+            "teaches where its advantages differ.",
             [*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)],
         ),
         (
@@ -151,12 +161,14 @@ def _lines(
     keys: Sequence[str],
     named: bool = True,
     ends: Ends | None = None,
+    best: float | None = None,
 ) -> Panel | None:
     lines = [line for line in lines if line.points]
     if not lines:
         return None
     legend = [(line.label, f"c{line.colour} {line.stroke}") for line in lines] if named else []
-    return Panel(title, line_chart(title, lines, ends=ends), legend, frozenset(keys))
+    legend += [] if best is None else [("best checkpoint", "best")]
+    return Panel(title, line_chart(title, lines, ends, best), legend, frozenset(keys))
 
 
 def _stack(
@@ -193,21 +205,30 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
     return [panel for panel in panels if panel]
 
 
-def _metric(run: RunRecord, bands: Bands, name: str) -> Panel | None:
+def _learning(run: RunRecord, bands: Bands) -> list[Panel | None]:
+    """Return the charts of the figures, equal ones in one; the first takes the whole width."""
+    panels = [_metric(run, bands, names) for names in run.figures]
+    return [panel and replace(panel, is_wide=not place) for place, panel in enumerate(panels)]
+
+
+def _metric(run: RunRecord, bands: Bands, names: Sequence[str]) -> Panel | None:
+    name = names[0]
     train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
     steps = [step for step, _ in [*train, *validation]]
     lines = [
         ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
         ChartLine("validation", validation, 0, Stroke.BOLD, bands.get(name, ())),
     ]
+    # A control whose value is the last validation, as that of the trained workflow is, adds nothing.
+    last = [value for _, value in validation[-1:]]
     for control in run.controls:
-        if control.figure == name and steps:
+        if control.figure in names and steps and control.mean not in last:
             ends = [(step, control.mean) for step in (min(steps), max(steps))]
             lines.append(ChartLine(control.name, ends, 1 + len(lines), Stroke.DASHED))
     ends = share_ends(value for line in lines for _, value in line.points)
     splits = ("episode/", "validation/")
-    keys = [f"{split}{n}{name}" for split in splits for n in ("", "n/")]
-    return _lines(name, lines, keys, ends=ends)
+    keys = [f"{split}{n}{name}" for name in names for split in splits for n in ("", "n/")]
+    return _lines(" = ".join(names), lines, keys, ends=ends, best=run.best if run.best in steps else None)
 
 
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
@@ -255,10 +276,9 @@ def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int =
 
 def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
     totals = sum(groups.steps.values(), Outcomes())
-    every = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
     layers = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
-        for outcome, kind in every.items()
+        for outcome, kind in OUTCOMES.items()
         if totals[outcome] or outcome not in RARE
     ]
     role = run.info.roles.get(groups.role)

@@ -28,7 +28,7 @@ from rolegraph.pages.report.charts import (
 from rolegraph.pages.report.reading import Point, RunRecord, read_run
 
 _CSS = Path(__file__).with_name("picture.css")
-_SIZE = ChartSize(width=440, height=264, left=50, right=20, top=40, bottom=30)
+_SIZE = ChartSize(width=440, height=264, left=50, right=20, top=40, bottom=30, unit="")
 _ACROSS = 3
 _LEGEND = 30
 

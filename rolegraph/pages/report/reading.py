@@ -31,6 +31,8 @@ class RunRecord:
     lines: Sequence[Mapping[str, float]]
     """Figures of each step, in order, among them `step`; step 0 is the untrained model."""
     controls: Sequence[Control] = ()
+    best: float | None = None
+    """Step of the best checkpoint; None where none was validated."""
     unreadable: int = 0
     """Number of broken lines in `metrics.jsonl`, without an incomplete last one."""
 
@@ -51,6 +53,16 @@ class RunRecord:
     def keys(self) -> list[str]:
         """Names of all figures, in alphabetical order."""
         return sorted({key for line in self.lines for key in line} - {"step"})
+
+    @property
+    def figures(self) -> list[tuple[str, ...]]:
+        """Names of the figures; those that are equal at every step are together."""
+        groups: dict[object, tuple[str, ...]] = {}
+        for name in self.info.figure_names:
+            series = tuple(tuple(self.series(f"{split}/{name}")) for split in ("validation", "episode"))
+            key = series if any(series) else name
+            groups[key] = (*groups.get(key, ()), name)
+        return list(groups.values())
 
     @property
     def done(self) -> int:
@@ -90,5 +102,11 @@ def read_run(folder: Path) -> RunRecord:
         steps.setdefault(metrics["step"], {}).update(metrics)
     lines = tuple(steps[step] for step in sorted(steps))
     return RunRecord(
-        folder, info, spec=run.spec(), lines=lines, controls=run.controls(), unreadable=len(broken)
+        folder,
+        info,
+        spec=run.spec(),
+        lines=lines,
+        controls=run.controls(),
+        best=next((it.step for it in reversed(run.checkpoints()) if it.best), None),
+        unreadable=len(broken),
     )

@@ -10,18 +10,18 @@ for (const chart of document.querySelectorAll("svg.chart")) {
   const show = (place, top) => {
     const box = chart.getBoundingClientRect();
     const [at, text] = places[(chosen = place)];
-    cursor.setAttribute("x1", at);
-    cursor.setAttribute("x2", at);
+    cursor.setAttribute("x1", `${at}%`);
+    cursor.setAttribute("x2", `${at}%`);
     cursor.style.opacity = 1;
     tip.textContent = text;
     tip.hidden = false;
-    const left = box.left + (at / chart.viewBox.baseVal.width) * box.width + 12;
+    const left = box.left + (at / 100) * box.width + 12;
     tip.style.left = `${Math.max(4, left + tip.offsetWidth > innerWidth - 4 ? left - tip.offsetWidth - 24 : left)}px`;
     tip.style.top = `${Math.max(4, (top ?? box.top) - tip.offsetHeight - 12)}px`;
   };
   chart.addEventListener("pointermove", (event) => {
     const box = chart.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * chart.viewBox.baseVal.width;
+    const x = ((event.clientX - box.left) / box.width) * 100;
     const near = (place) => Math.abs(places[place][0] - x);
     show([...places.keys()].reduce((a, b) => (near(b) < near(a) ? b : a)), event.clientY);
   });

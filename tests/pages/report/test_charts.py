@@ -17,6 +17,9 @@ from rolegraph.pages.report.charts import (
     line_chart,
     nice_ticks,
     number,
+    ruler,
+    scale,
+    share_bar,
     share_ends,
     stack_chart,
 )
@@ -55,7 +58,7 @@ def test_ticks_are_the_numbers_a_person_would_choose() -> None:
 def test_the_parts_of_a_stack_stand_on_one_another() -> None:
     layers = [("a", "good", [(1.0, 0.5)]), ("b", "hard", [(1.0, 0.25)])]
     bars = ElementTree.fromstring(stack_chart("x", layers, whole=1.0)).findall("rect")
-    tops, heights = ([float(bar.attrib[key]) for bar in bars] for key in ("y", "height"))
+    tops, heights = ([float(bar.attrib[key].rstrip("%")) for bar in bars] for key in ("y", "height"))
     assert tops[1] + heights[1] == pytest.approx(tops[0], abs=0.2)
     assert heights[0] == pytest.approx(2 * heights[1], abs=0.2)
 
@@ -63,7 +66,7 @@ def test_the_parts_of_a_stack_stand_on_one_another() -> None:
 def test_a_very_long_line_is_drawn_by_means() -> None:
     points = [(float(step), 3.0) for step in range(100_000)]
     chart = ElementTree.fromstring(line_chart("x", [ChartLine("x", points)]))
-    line = chart.find("polyline")
+    line = chart.find(".//polyline")
     assert line is not None
     assert len(line.attrib["points"].split()) <= MOST_POINTS
 
@@ -89,12 +92,29 @@ def test_numbers_are_short(value: float, shown: str) -> None:
 
 
 def test_an_interval_of_one_value_is_drawn() -> None:
-    ElementTree.fromstring(interval(0.5, 0.5, 0.5, (0.5, 0.5)))
+    ElementTree.fromstring(interval(0.5, 0.5, 0.5, scale([0.5, 0.5])))
+
+
+def test_intervals_and_their_ruler_have_one_scale_with_0_marked() -> None:
+    axis = scale([0.0, -0.2, 0.1])
+    drawn = ElementTree.fromstring(interval(-0.1, -0.2, 0.1, axis, "down"))
+    (zero,) = (line for line in drawn.iter("line") if line.attrib["class"] == "zero")
+    ticks = {tick.text: tick.attrib["x"] for tick in ElementTree.fromstring(ruler(axis)).iter("text")}
+    assert zero.attrib["x1"] == ticks["0"]
+    (circle,) = drawn.iter("circle")
+    assert circle.attrib["cx"] == ticks["−0.1"]
+
+
+def test_the_parts_of_a_bar_fill_it_in_order() -> None:
+    bar = ElementTree.fromstring(share_bar("<groups>", [("good", 1), ("hard", 3), ("rest", 0)]))
+    assert [part.attrib["x"] for part in bar] == ["0.00%", "25.00%", "100.00%"]
+    assert [part.attrib["width"] for part in bar] == ["25.00%", "75.00%", "0.00%"]
+    ElementTree.fromstring(share_bar("none", []))
 
 
 def test_the_axis_of_a_share_runs_from_0_to_1() -> None:
     points = [(0.0, 0.42), (4.0, 0.58)]
     share = line_chart("correct", [ChartLine("correct", points)], ends=share_ends(v for _, v in points))
     ticks = [element.text for element in ElementTree.fromstring(share).iter() if element.tag == "text"]
-    assert {"0", "1.0"} <= {*ticks}
+    assert {"0", "1.00"} <= {*ticks}
     assert share_ends([0.2, 1.2]) is None

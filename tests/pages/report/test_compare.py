@@ -69,8 +69,11 @@ def test_figures_are_paired_over_the_tasks_and_not_over_the_episodes(tmp_path: P
     gap = correct.differences[0]
     assert gap and (gap.mean, gap.n) == (-0.125, 4)
     assert gap.low < gap.mean < gap.high
-    assert not correct.is_sure(0)
-    assert rows["judge_acc"].sides[0] == correct.sides[0]
+    assert gap.sign == 0
+    assert (rows["judge_acc"].equal_to, rows["judge_acc"].sides) == ("correct", correct.sides)
+    (verdict,) = found.verdicts
+    assert str(verdict).startswith("Cannot tell other from first: correct −0.125 [")
+    assert str(verdict).endswith("over 4 shared tasks; no task gained, 1 lost")
     assert {"reward/solver", "reward/judge", "solver_acc", "tokens in", "tokens out"} <= rows.keys()
     assert rows["tokens in"].sides[0].mean == 9  # pyright: ignore[reportOptionalMemberAccess]
     (flips,) = found.flips
@@ -160,7 +163,7 @@ def test_the_page_loads_nothing_and_what_models_wrote_stays_text(tmp_path: Path)
     text = page.read_text()
     read = Page(text)
     assert (read.loads, read.handlers, read.open) == ([], [], [])
-    assert not {"img", "link", "b"} & set(read.tags)
+    assert not {"img", "link"} & set(read.tags) and "<b>0" not in text
     assert read.tags.count("script") == 1 and "default-src 'none'; style-src" in text
     assert "&lt;script&gt;alert(1)" in text
     assert "http://" not in text and "https://" not in text
@@ -173,22 +176,74 @@ def test_one_side_is_no_comparison_and_a_folder_without_a_run_is_none(tmp_path: 
         rg.compare("solver_judge", tmp_path)
 
 
-def test_the_page_lists_the_tasks_by_role_and_marks_the_flipped(tmp_path: Path) -> None:
+def section(page: Path, anchor: str) -> str:
+    (found,) = re.findall(rf'<section id="{anchor}">.*?</section>', page.read_text(), re.DOTALL)
+    return found
+
+
+def words(html: str) -> str:
+    """Return the text of HTML, with single spaces."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+def test_the_page_begins_with_the_verdict_and_the_flipped_tasks(tmp_path: Path) -> None:
     first = replays.run(tmp_path / "first", replays.solved(0, 1), rollouts=2)
     other = replays.run(tmp_path / "other", replays.solved(1, 2))
     page = tmp_path / "page.html"
     rg.compare(first, other, html=page)
     text = page.read_text()
-    assert "4 tasks, 8 episodes" in " ".join(text.split()) and "4 tasks, 4 episodes" in " ".join(text.split())
-    (tasks,) = re.findall(r'<div class="tasks">.*?<tbody>(.*?)</tbody>', text, re.DOTALL)
-    rows = re.findall(r"<tr( class=\"flipped\")?>(.*?)</tr>", tasks, re.DOTALL)
+    assert "4 tasks, 8 episodes" in words(text) and "4 tasks, 4 episodes" in words(text)
+    (verdict,) = re.findall(r'<div class="verdict flat">.*?</ul>', text, re.DOTALL)
+    assert "Cannot tell B from A : correct 0 [" in words(verdict)
+    assert words(verdict).endswith("1 gained 1 lost 1 solved by both 1 solved by neither")
+    anchors = re.findall(r'<section id="(\w+)">', text)
+    assert anchors == ["tasks", "figures", "all", "differences", "cost"]
+    gained, lost = re.findall(r"<summary>(.*?)</summary>", section(page, "tasks"), re.DOTALL)
+    assert "countdown-validation-2" in gained and "countdown-validation-0" in lost
+    assert re.findall(r"\d+ %", words(gained)) == ["0 %", "100 %"]
+    rows = re.findall(r"<tr( class=\"flipped\")?><td>(.*?)</tr>", section(page, "all"), re.DOTALL)
     assert [bool(flipped) for flipped, _ in rows] == [True, True, False, False]
     cells = [re.findall(r'<td class="n">([^<]*)</td>', row) for _, row in rows]
-    assert sorted(cells[:2]) == [["0 → 1", "0 → 0.500", "0 → 1"], ["1 → 0", "0.500 → 0", "1 → 0"]]
-    assert sorted(cells[2:]) == [["0", "0", "0"], ["1", "0.500", "1"]]
-    groups = re.findall(r'<th scope="rowgroup" colspan="4">(\w+)</th>', text)
-    assert groups == ["episode", "solver", "judge"]
-    assert 'class="only"' in text and ".tasks:has(.only:checked) tbody tr:not(.flipped)" in text
+    assert sorted(cells[:2]) == [["0 → 1", "0 → 0.500"], ["1 → 0", "0.500 → 0"]]
+    assert sorted(cells[2:]) == [["0", "0"], ["1", "0.500"]]
+    assert "correct = judge" in section(page, "all"), "equal on every task"
+
+
+def test_equal_figures_have_one_row_and_differences_of_a_kind_one_scale(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved(0))
+    other = replays.run(tmp_path / "other", replays.solved(0, 1, 2, 3))
+    page = tmp_path / "page.html"
+    found = rg.compare(first, other, html=page)
+    assert [(row.figure, equal) for row, equal in found.distinct_rows[:2]] == [
+        ("correct", ["judge_acc", "reward/judge"]),
+        ("solver_acc", ["reward/solver"]),
+    ]
+    assert str(found.verdicts[0]).startswith("other is better than first: correct +0.750 [+")
+    figures = section(page, "figures")
+    kinds = re.findall(r'<th scope="rowgroup"[^>]*>([^<]*)', figures)
+    assert (kinds[0], kinds[-1]) == ("scores", "tokens of an episode")
+    assert words(figures).count("= judge_acc = reward/judge") == 1
+    scores = figures.split("</tbody>")[0]
+    zeros = re.findall(r'<line class="zero" x1="([^"]*)"', scores)
+    assert len(zeros) == 2 and len({*zeros}) == 1
+    assert scores.count('class="interval up"') == 1, "solver_acc may be chance"
+
+
+def test_specs_alone_have_no_verdict(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    found = rg.compare("solver_judge", "solver_judge_validator", html=page)
+    assert found.verdicts == []
+    assert "No verdict: fewer than two sides have episodes" in words(page.read_text())
+
+
+def test_many_flipped_tasks_are_folded(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved(), tasks=13)
+    other = replays.run(tmp_path / "other", replays.solved(*range(13)), tasks=13)
+    page = tmp_path / "page.html"
+    rg.compare(first, other, html=page)
+    tasks = section(page, "tasks")
+    assert tasks.count('<details class="flip">') == 13
+    assert tasks.split("<summary>3 more</summary>")[0].count('<details class="flip">') == 10
 
 
 def test_the_curves_of_two_trainings_are_in_one_chart(tmp_path: Path) -> None:

@@ -61,8 +61,20 @@ def section(text: str, anchor: str) -> str:
 
 def figure(text: str, title: str) -> str:
     """Return the chart with a title, including its caption, or an empty string if the page has none."""
-    charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    charts = re.findall(r"<figure[^>]*>.*?</figure>", text, re.DOTALL)
     return next((chart for chart in charts if f"<b>{title}</b>" in chart), "")
+
+
+def drawings(text: str) -> list[str]:
+    """Return each `<svg>` element of a page with the plot inside of it."""
+    return re.findall(r"<svg(?:(?!</?svg).|<svg[^>]*>(?:(?!</?svg).)*</svg>)*</svg>", text, re.DOTALL)
+
+
+def role(text: str, name: str) -> str:
+    """Return the words of a role's card."""
+    cards = re.findall(r'<article class="role">(.*?)</article>', text, re.DOTALL)
+    plain = [" ".join(unescape(re.sub("<[^>]+>", " ", card)).split()) for card in cards]
+    return next(card for card in plain if card.startswith(f"{name} "))
 
 
 def legend(text: str, title: str) -> list[str]:
@@ -83,7 +95,7 @@ def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> N
         "rolegraph-base",
         "1f0c9a7e2b",
         "4 of 4",
-        "best validation, step",
+        "Best validation: step 4, the last",
     ):
         assert words in text
     for anchor in ("learning", "rewards", "groups", "optimization", "failures", "barren", "episodes", "rest"):
@@ -104,15 +116,14 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
     info["roles"]["judge"]["trainable"] = False
     (folder / "run.json").write_text(json.dumps(info))
     page = write_report(folder).read_text()
-    solver, judge = re.findall(r"<li>(.*?)</li>", page[page.index('class="findings"') :], re.DOTALL)[:2]
+    solver, judge = role(page, "solver"), role(page, "judge")
     assert "4 of 12 groups" in solver and "4 too easy" in solver and "4 too hard" in solver
-    assert re.search(r"\(step 0, n = 6\) to \S+ \(step 4, n = 6\)", solver)
-    assert "--role solver" in solver and "was not trained" in judge
+    assert "mean reward in validation, step 0 to 4, n 6" in solver
+    assert "not trained" in judge
 
 
-def test_the_command_of_a_finding_takes_any_name_of_a_folder(tmp_path: Path) -> None:
-    page = unescape(write_report(write_run(tmp_path / "a #b?")).read_text())
-    assert "rolegraph view 'a #b?' --role solver" in page
+def test_the_report_has_no_commands(tmp_path: Path) -> None:
+    assert "rolegraph view" not in write_report(write_run(tmp_path / "run")).read_text()
 
 
 def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere(tmp_path: Path) -> None:
@@ -121,8 +132,7 @@ def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere
     told = [rollout("told", at, [float(at)], advantage=float(at)) for at in range(2)]
     write_episodes(folder, "train", 1, [*tied, *told])
     text = unescape(write_report(folder).read_text())
-    (solver, *_) = re.findall(r"<li>(.*?)</li>", text[text.index('class="findings"') :], re.DOTALL)
-    assert "taught by 1 of 2 groups" in solver and "moved without preference by 1" in solver
+    assert "1 of 2 groups taught it (1 equal rewards)" in role(text, "solver")
     assert "every group moved the weights" in section(text, "barren")
     assert not any(word in text for word in ("learnt from", "nonzero advantage"))
 
@@ -131,9 +141,8 @@ def test_a_role_whose_answers_all_failed_is_not_called_too_hard(tmp_path: Path) 
     folder = write_run(tmp_path / "run", steps=1)
     failed = [rollout("t", at, [0.0], advantage=0.0, failed=True) for at in range(4)]
     write_episodes(folder, "train", 1, failed)
-    page = unescape(write_report(folder).read_text())
-    solver = re.findall(r"<li>(.*?)</li>", page[page.index('class="findings"') :], re.DOTALL)[0]
-    assert "4 of 4 answers failed" in solver and "too hard" not in solver and "--failure any" in solver
+    solver = role(write_report(folder).read_text(), "solver")
+    assert "4 of 4 answers failed" in solver and "no answer was usable" in solver and "too hard" not in solver
 
 
 def test_the_page_loads_nothing_and_all_its_tags_are_closed(tmp_path: Path) -> None:
@@ -150,7 +159,7 @@ def test_the_page_loads_nothing_and_all_its_tags_are_closed(tmp_path: Path) -> N
 
 
 def test_every_chart_is_well_formed(tmp_path: Path) -> None:
-    charts = re.findall(r"<svg.*?</svg>", page(write_run(tmp_path / "run")), re.DOTALL)
+    charts = drawings(page(write_run(tmp_path / "run")))
     assert len(charts) >= 14
     for chart in charts:
         ElementTree.fromstring(chart)
@@ -179,7 +188,7 @@ def test_text_of_models_tasks_and_files_is_escaped(tmp_path: Path) -> None:
     assert (read.loads, read.handlers, read.open) == ([], [], [])
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in section(text, "episodes")
     assert "{{ 7 * 7 }}" in text
-    for chart in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+    for chart in drawings(text):
         ElementTree.fromstring(chart)
 
 
@@ -214,7 +223,7 @@ def test_a_run_without_validation_shows_its_batches(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     write_lines(folder / "metrics.jsonl", [{"step": n, "episode/judge_acc": n / 4} for n in range(1, 5)])
     text = page(folder)
-    assert "best training batch, step 4" in text
+    assert "Best training batch: step 4, the last" in text
     assert "judge_acc" in section(text, "learning")
 
 
@@ -239,7 +248,7 @@ def test_controls_are_shown_with_their_intervals(tmp_path: Path) -> None:
     (folder / "controls.json").write_text(json.dumps([control]))
     learning = section(page(folder), "learning")
     assert "0.400 – 0.500" in learning
-    assert learning.count('class="interval"') == 1
+    assert learning.count('<svg class="interval') == 1
 
 
 def test_advantages_for_each_token_are_shown_by_their_mean_and_ends(tmp_path: Path) -> None:
@@ -409,11 +418,12 @@ def test_a_spec_that_goes_in_circles_is_not_drawn(tmp_path: Path) -> None:
 def test_correct_is_the_first_figure_where_an_episode_can_be_correct(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     page = write_report(folder).read_text()
-    tiles = re.findall(r'<p class="name">([^<]*)</p>', page)
+    names = r'<(?:b|p) class="name">([^<]*)</'
+    tiles = re.findall(names, page)
     assert tiles == ["correct", "solver_acc", "judge_acc"]
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "can_be_correct": False}))
-    assert re.findall(r'<p class="name">([^<]*)</p>', write_report(folder).read_text()) == tiles[1:]
+    assert re.findall(names, write_report(folder).read_text()) == tiles[1:]
 
 
 def test_the_reward_stands_beside_the_best_constant_answer(tmp_path: Path) -> None:
@@ -424,10 +434,9 @@ def test_the_reward_stands_beside_the_best_constant_answer(tmp_path: Path) -> No
             line |= {"validation/answers/constant/judge": 0.412, "validation/answers/same/judge": 0.98}
     write_lines(folder / "metrics.jsonl", lines)
     page = write_report(folder).read_text()
-    (judge,) = (item for item in page.split("<li>") if "<b>judge</b>" in item.split("</li>")[0])
-    assert "0.412" in judge.split("</li>")[0] and "98%" in judge.split("</li>")[0]
-    (solver,) = (item for item in page.split("<li>") if "<b>solver</b>" in item.split("</li>")[0])
-    assert "one answer" not in solver.split("</li>")[0]
+    judge = role(page, "judge")
+    assert "0.412" in judge and "98%" in judge
+    assert "one answer" not in role(page, "solver")
     assert page.count("best constant answer</li>") == 1
 
 
@@ -438,11 +447,69 @@ def test_the_kl_has_one_name(tmp_path: Path) -> None:
 
 def test_correct_comes_first_with_its_values_and_intervals(tmp_path: Path) -> None:
     text = page(write_run(tmp_path / "run"))
-    assert text.index('<p class="name">correct</p>') < text.index('<ul class="findings">')
+    assert text.index('<b class="name">correct</b>') < text.index('<section id="learning">')
+    first = re.search(r"<figure.*?</figure>", text, re.DOTALL)
+    assert first and first[0].startswith('<figure class="wide">') and "<b>correct</b>" in first[0]
     tips = [tip.splitlines()[-1] for tip in hover(text, "correct")]
     assert all(re.fullmatch(r"validation  [\d.]+ \[[\d.]+, [\d.]+\]", tip) for tip in tips) and len(tips) == 3
     assert '<polygon class="band c0"' in figure(text, "correct")
     assert 'tabindex="0"' in figure(text, "correct")
+
+
+def verdict(text: str) -> str:
+    """Return the CSS class of a report's verdict, and its words."""
+    ((kind, inner),) = re.findall(r'<div class="verdict (\w+)">(.*?)</div>', text, re.DOTALL)
+    return f"{kind}: {' '.join(unescape(re.sub('<[^>]+>', ' ', inner)).split())}"
+
+
+@pytest.mark.parametrize(
+    ("right", "expected"),
+    [
+        ((0, 30), "up: 0.450 → 0.745 Rose : correct +1 ["),
+        ((30, 0), "down: 0.450 → 0.745 Fell : correct −1 ["),
+        ((15, 16), "flat: 0.450 → 0.745 No change beyond chance : correct +0.033 ["),
+    ],
+)
+def test_the_report_begins_with_its_verdict(tmp_path: Path, right: tuple[int, int], expected: str) -> None:
+    folder = write_run(tmp_path / "run")
+    for step, count in zip((0, 4), right, strict=True):
+        tasks = [rollout(f"v{task}", 0, [float(task < count)]) for task in range(30)]
+        write_episodes(folder, "validation", step, tasks)
+    told = verdict(page(folder))
+    assert told.startswith(expected)
+    assert "] over 30 validation tasks, step 0 to 4. Best validation: step 4, the last." in told
+    saved = {"step": 2, "best": True, "policies": {"main": {"version": 2, "state": "s", "sampler": "s"}}}
+    (folder / "checkpoints.jsonl").write_text(json.dumps(saved) + "\n")
+    text = page(folder)
+    assert re.search(r"Best validation: step 2, 0\.\d{3}\.", verdict(text))
+    assert "best checkpoint" in legend(text, "correct")
+
+
+def test_a_training_that_diverges_has_collapsed_and_one_without_validations_is_not_judged(
+    tmp_path: Path,
+) -> None:
+    folder = write_run(tmp_path / "run")
+    lost = {"answers/n/solver": 8.0, "failures/solver/malformed_output": 8.0}
+    lines = [{"step": n, "episode/correct": 0.5, "answers/n/solver": 8.0} for n in (1, 2)]
+    write_lines(folder / "metrics.jsonl", lines)
+    assert verdict(page(folder)).startswith("flat: 0.500 → 0.500 Not validated twice so far : correct")
+    write_lines(
+        folder / "metrics.jsonl", [*lines, *({"step": n, "episode/correct": 0.0} | lost for n in (3, 4))]
+    )
+    assert verdict(page(folder)).startswith("down: 0.500 → 0 Collapsed : correct")
+
+
+def test_equal_figures_have_one_chart_and_one_place(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        for split in ("episode", "validation"):
+            if f"{split}/judge_acc" in line:
+                line[f"{split}/correct"] = line[f"{split}/judge_acc"]
+    write_lines(folder / "metrics.jsonl", lines)
+    text = page(folder)
+    assert figure(text, "correct = judge_acc") and not figure(text, "judge_acc")
+    assert "episode/judge_acc" not in section(text, "rest"), "drawn, and in no table"
 
 
 def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:

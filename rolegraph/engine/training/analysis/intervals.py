@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -49,6 +50,11 @@ class Interval:
     high: Figure
     n: int
     """Number of tasks."""
+
+    @property
+    def sign(self) -> Literal[-1, 0, 1]:
+        """1 where the whole interval is above 0, -1 where it is below; 0 where it has 0, or no task."""
+        return 0 if not self.n else 1 if self.low > 0 else -1 if self.high < 0 else 0
 
 
 def interval(values: ByTask) -> Interval:

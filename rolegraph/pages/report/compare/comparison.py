@@ -1,23 +1,25 @@
 """Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
 
 All other sides are compared with the first. Nothing is averaged over sides. A figure is the
-mean over tasks, the rollouts of a task averaged first; `intervals.METHOD` describes its interval.
+mean over tasks, the rollouts of a task averaged first; `intervals.METHOD` describes its interval. `flips` has
+the tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from string import ascii_uppercase
 from typing import NamedTuple
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import Episode, RunFolder, Trajectory
+from rolegraph.engine.records import RunFolder, Trajectory
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, Interval, difference, interval
-from rolegraph.pages.report.charts import number
+from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
+from rolegraph.pages.report.charts import COLOURS, Axis, ruler, scale
+from rolegraph.pages.report.charts import interval as interval_picture
 from rolegraph.pages.report.compare.differences import (
     KeyDifference,
     TemplateChange,
@@ -25,30 +27,18 @@ from rolegraph.pages.report.compare.differences import (
     spec_differences,
     template_differences,
 )
+from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_flips
 from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
-from rolegraph.pages.report.digest import clipped, instance, question, validation_bands
-from rolegraph.pages.report.html import aligned, drawn, render, script, signed
+from rolegraph.pages.report.digest import bands, clipped, read_validations
+from rolegraph.pages.report.html import aligned, render, script, signed
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
 
 _HERE = Path(__file__).parent
-SOLVED = 0.5
-"""Share of correct rollouts above which a task counts as solved."""
-_REWARD = "reward/"
-_OF_ROLES = (_REWARD, SAME, CONSTANT)
-"""Beginnings of the figures that each role has."""
-MOST_TASKS = 200
-"""Tasks of a comparison's table, the flipped ones first."""
 FLIPS_OF_PAGE = 50
 """Flipped tasks of each way and side with their episodes in a page, at most."""
-
-
-class SideActions(NamedTuple):
-    """Trajectories of one role instance in the episodes of both sides; None where a side lacks it."""
-
-    instance: str
-    first: Trajectory | None
-    other: Trajectory | None
+_FIRST_FLIPS = 10
+"""Flipped tasks of each way and side that a page does not fold."""
 
 
 class FigureRow(NamedTuple):
@@ -59,115 +49,54 @@ class FigureRow(NamedTuple):
     """Mean with interval, by side; None where a side lacks the figure."""
     differences: Sequence[Interval | None]
     """Difference from the first side, for each other side."""
-
-    def is_sure(self, column: int) -> bool:
-        """Return True if the confidence interval of the difference in a column excludes 0."""
-        gap = self.differences[column]
-        return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
+    equal_to: str = ""
+    """Name of an earlier figure with the same value on every task of every side; empty without one."""
 
     @property
-    def role(self) -> str:
-        """Name of the role whose figure this is; empty for a figure of the episode."""
-        start = next((start for start in _OF_ROLES if self.figure.startswith(start)), self.figure)
-        return self.figure.removeprefix(start)
-
-    @property
-    def label(self) -> str:
-        """Name of the figure without its role."""
-        return self.figure.removesuffix(f"/{self.role}") if self.role else self.figure
+    def kind(self) -> str:
+        """Kind of the figure; the differences of a kind are drawn on one scale."""
+        if self.figure in (TOKENS_IN, TOKENS_OUT):
+            return "tokens of an episode"
+        if self.figure.startswith((SAME, CONSTANT)):
+            return "constant answers"
+        is_share = all(side.low >= 0 and side.high <= 1 for side in self.sides if side)
+        return "scores" if is_share else "scores beyond 0 to 1"
 
     @property
     def is_score(self) -> bool:
         """True for a figure of which more is better; tokens and figures of constant answers are neither."""
-        return self.figure not in (TOKENS_IN, TOKENS_OUT) and not self.figure.startswith((SAME, CONSTANT))
+        return self.kind.startswith("scores")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFlip:
-    """Task that one of two sides solves and the other does not, with an episode of each."""
-
-    task: str
-    question: str
-    was: float
-    """Share of correct rollouts on the first side."""
-    now: float
-    first: Episode
-    """Episode of the first side, correct where that side solves the task."""
-    other: Episode
-
-    def beside(self) -> list[SideActions]:
-        """Return the trajectories of both episodes, paired by the name of the role instance."""
-        one, two = (
-            {instance(episode, trajectory): trajectory for trajectory in episode.trajectories}
-            for episode in (self.first, self.other)
-        )
-        return [SideActions(name, one.get(name), two.get(name)) for name in {**one, **two}]
-
-
-class TaskChange(NamedTuple):
-    """Task on both sides, with its means over the rollouts."""
-
-    task: str
-    question: str
-    was: Mapping[str, float]
-    """On the first side, `correct` and the reward of each role by its name."""
-    now: Mapping[str, float]
-    flipped: bool
-    """Whether one side alone solves the task."""
-
-    @property
-    def change(self) -> float:
-        """Sum of the absolute changes."""
-        return sum(abs(self.now[name] - value) for name, value in self.was.items() if name in self.now)
-
-    def cell(self, name: str) -> str:
-        """Return the change of a value as text, one number where it is the same."""
-        was, now = (number(of[name]) if name in of else "–" for of in (self.was, self.now))
-        return was if was == now else f"{was} → {now}"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFlips:
-    """Tasks that only one of two sides solves: the first side or `side`.
-
-    `gains` and `losses` count all of them; `gained` and `lost` hold the ones to show. `shared` tasks are on
-    both sides, `alone` ones on one side only.
-    """
+class SideVerdict(NamedTuple):
+    """Verdict on a side: whether it is better than the first one, by its first score."""
 
     side: str
-    shared: int
-    """Number of tasks with the same id and row on both sides."""
-    alone: int
-    """Number of the other tasks of both sides."""
-    gained: Sequence[TaskFlip]
-    """Tasks that only the other side solves, the largest change first, up to the requested number."""
-    lost: Sequence[TaskFlip]
-    gains: int
-    """Number of all such tasks."""
-    losses: int
-    tasks: Sequence[TaskChange] = ()
-    """Tasks on both sides, the flipped ones first, then by the size of the change, up to MOST_TASKS."""
+    first: str
+    """Name of the first side."""
+    figure: str
+    gap: Interval
+    """Difference of the figure from the first side."""
+    flips: TaskFlips
 
     @property
-    def columns(self) -> list[str]:
-        """Names of the values in `tasks`: `correct` and the roles with rewards."""
-        return list(dict.fromkeys(name for task in self.tasks for of in (task.was, task.now) for name in of))
+    def measure(self) -> str:
+        """The figure's difference with its interval and tasks, and the number of flipped tasks."""
+        gap = self.gap
+        shown = f"{self.figure} {signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
+        if not self.flips.shared:
+            return f"{shown}; no task is the same (n {gap.n})"
+        gained = {0: "no task", 1: "1 task"}.get(self.flips.gains, f"{self.flips.gains} tasks")
+        return f"{shown} over {gap.n} shared tasks; {gained} gained, {self.flips.losses or 'none'} lost"
 
-    def directions(self, first: str) -> list[tuple[str, int, Sequence[TaskFlip]]]:
-        """Return the side that alone solves tasks, their number and those to show, for both sides.
+    def words(self, side: str, first: str) -> str:
+        """Return the verdict in words, with these names of the sides."""
+        if not self.gap.sign:
+            return f"Cannot tell {side} from {first}"
+        return f"{side} is {'better' if self.gap.sign > 0 else 'worse'} than {first}"
 
-        Args:
-            first: Name of the first side.
-        """
-        return [(self.side, self.gains, self.gained), (first, self.losses, self.lost)]
-
-    @property
-    def pairing(self) -> str:
-        """Description of how the differences of this side were computed."""
-        if not self.shared:
-            return f"{self.side}: no task is the same; the difference of means, each side by itself"
-        left = f"; {self.alone} others are left out" if self.alone else ""
-        return f"{self.side}: differences paired over {self.shared} tasks that are the same{left}"
+    def __str__(self) -> str:
+        return f"{self.words(self.side, self.first)}: {self.measure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +123,24 @@ class Comparison:
         return [side for side in self.sides if side.results is not None]
 
     @property
-    def rows_by_role(self) -> dict[str, list[FigureRow]]:
-        """Rows of figures by role, those of the episode (empty name) first."""
-        rows: dict[str, list[FigureRow]] = {"": []}
-        for row in self.rows:
-            rows.setdefault(row.role, []).append(row)
-        return rows
+    def verdicts(self) -> list[SideVerdict]:
+        """Verdict on each side with episodes, except for the first; none without a common score."""
+        verdicts: list[SideVerdict] = []
+        for column, flips in enumerate(self.flips):
+            scores = ((row.figure, row.differences[column]) for row in self.rows if row.is_score)
+            figure, gap = next(((name, gap) for name, gap in scores if gap and gap.n), ("", None))
+            if gap:
+                verdicts.append(SideVerdict(flips.side, self.measured[0].name, figure, gap, flips))
+        return verdicts
+
+    @property
+    def distinct_rows(self) -> list[tuple[FigureRow, list[str]]]:
+        """Rows of figures, each with the names of those that equal it on every task, which have no row."""
+        return [
+            (row, [other.figure for other in self.rows if other.equal_to == row.figure])
+            for row in self.rows
+            if not row.equal_to
+        ]
 
     @property
     def same_words(self) -> bool:
@@ -233,7 +174,7 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
         setting_differences([side.settings for side in sides]),
         template_differences([side.name for side in sides], [side.templates for side in sides]),
         _rows([of for _, of in results]) if len(results) > 1 else (),
-        [_flips(name, results[0][1], of, shown) for name, of in results[1:]],
+        [task_flips(name, results[0][1], of, shown) for name, of in results[1:]],
     )
 
 
@@ -249,7 +190,11 @@ def comparison_page(
     """
     code, code_hash = script(_HERE.parent / "report.js")
     trainings = [
-        (f"{letter(place)} {side.name}", read_run(side.training), validation_bands(RunFolder(side.training)))
+        (
+            f"{letter(place)} {side.name}",
+            read_run(side.training),
+            bands(read_validations(RunFolder(side.training))),
+        )
         for place, side in enumerate(comparison.sides)
         if side.training is not None
     ]
@@ -259,10 +204,13 @@ def comparison_page(
         comparison=comparison,
         curves=common_curves(trainings) if len(trainings) > 1 else (),
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
+        places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
+        chosen=BEST_ON_THESE,
         viewer=viewer,
         episodes=episodes,
-        side_cells=side_cells,
-        gap_cells=gap_cells,
+        first_flips=_FIRST_FLIPS,
+        tables=figure_tables(comparison),
+        ruler=ruler,
         answer=answer,
         script=code,
         script_hash=code_hash,
@@ -279,41 +227,80 @@ class FigureCell(NamedTuple):
 
     mean: str
     interval: str = ""
-    picture: str = ""
-    """Drawing of the interval as SVG."""
     style: str = ""
     """CSS class: whether the interval excludes 0, and on which side."""
+    picture: str = ""
+    """Drawing of a difference as SVG."""
 
 
-def side_cells(row: FigureRow, sides: Sequence[Side]) -> list[FigureCell]:
-    """Return the table cells (mean, interval, drawing) of a figure, one for each side with episodes."""
-    cells: list[FigureCell] = []
-    for cell, picture, side in zip(row.sides, drawn(row.sides), sides, strict=True):
-        if cell is None or not cell.n:
-            cells.append(FigureCell("–"))
-            continue
-        mean, low, high = (
-            aligned(end, (cell.mean, cell.low, cell.high)) for end in (cell.mean, cell.low, cell.high)
-        )
-        tasks = len(side.results.tasks) if side.results else 0
-        of = f" of {tasks}" if cell.n != tasks else ""
-        cells.append(FigureCell(mean, f"[{low}, {high}] n {cell.n}{of}", picture))
-    return cells
+class FigureLine(NamedTuple):
+    """Line of the table of figures: a figure, and its cells."""
+
+    names: Sequence[str]
+    """Name of the figure, and of those that equal it on every task."""
+    sides: Sequence[FigureCell]
+    gaps: Sequence[FigureCell]
 
 
-def gap_cells(row: FigureRow) -> list[FigureCell]:
-    """Return the table cells of a figure's differences from the first side, one for each other side."""
-    cells: list[FigureCell] = []
-    for column, gap in enumerate(row.differences):
-        if gap is None or not gap.n:
-            cells.append(FigureCell("–"))
-            continue
-        direction = ("-up" if gap.low > 0 else "-down") if row.is_score else ""
-        style = f"sure{direction}" if row.is_sure(column) else ""
-        cells.append(
-            FigureCell(signed(gap.mean), f"[{signed(gap.low)}, {signed(gap.high)}] n {gap.n}", style=style)
-        )
-    return cells
+class FigureKind(NamedTuple):
+    """Figures of one kind, whose differences are drawn on one scale."""
+
+    kind: str
+    is_score: bool
+    """Whether more is better."""
+    lines: Sequence[FigureLine]
+    axis: Axis
+
+
+def figure_tables(comparison: Comparison) -> list[FigureKind]:
+    """Return the figures of a comparison by kind, as cells of a table."""
+    kinds: dict[str, list[tuple[FigureRow, list[str]]]] = {}
+    for row, equal in comparison.distinct_rows:
+        kinds.setdefault(row.kind, []).append((row, equal))
+    tables: list[FigureKind] = []
+    for kind, rows in kinds.items():
+        gaps = [gap for row, _ in rows for gap in row.differences if gap]
+        axis = scale([0.0, *(end for gap in gaps for end in (gap.low, gap.high))])
+        lines = [
+            FigureLine(
+                [row.figure, *equal],
+                [
+                    _side_cell(cell, len(side.results.tasks) if side.results else 0)
+                    for cell, side in zip(row.sides, comparison.measured, strict=True)
+                ],
+                [
+                    _gap_cell(row, gap, flips.shared, axis)
+                    for gap, flips in zip(row.differences, comparison.flips, strict=True)
+                ],
+            )
+            for row, equal in rows
+        ]
+        tables.append(FigureKind(kind, rows[0][0].is_score, lines, axis))
+    return tables
+
+
+def _side_cell(cell: Interval | None, tasks: int) -> FigureCell:
+    if cell is None or not cell.n:
+        return FigureCell("–")
+    mean, low, high = (
+        aligned(end, (cell.mean, cell.low, cell.high)) for end in (cell.mean, cell.low, cell.high)
+    )
+    return FigureCell(mean, f"[{low}, {high}]{_other_n(cell, tasks)}")
+
+
+def _gap_cell(row: FigureRow, gap: Interval | None, tasks: int, axis: Axis) -> FigureCell:
+    if gap is None or not gap.n:
+        return FigureCell("–")
+    style = "sure" if gap.sign and not row.is_score else {1: "up", -1: "down", 0: ""}[gap.sign]
+    ends = f"[{signed(gap.low)}, {signed(gap.high)}]{_other_n(gap, tasks)}"
+    return FigureCell(
+        signed(gap.mean), ends, style, interval_picture(gap.mean, gap.low, gap.high, axis, style)
+    )
+
+
+def _other_n(cell: Interval, tasks: int) -> str:
+    """Return the number of tasks that have a figure, where it is not the number of all."""
+    return "" if cell.n == tasks else f" n {cell.n} of {tasks}" if tasks else f" n {cell.n}"
 
 
 def answer(trajectory: Trajectory) -> str:
@@ -325,9 +312,13 @@ def answer(trajectory: Trajectory) -> str:
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     first, *others = results
     rows: list[FigureRow] = []
+    earlier: dict[object, str] = {}
     for name in dict.fromkeys(figure for of in results for figure in of.figures):
         sides = [interval(of.figures[name]) if name in of.figures else None for of in results]
-        rows.append(FigureRow(name, sides, [_gap(name, first, other) for other in others]))
+        row = FigureRow(name, sides, [_gap(name, first, other) for other in others])
+        values = (row.kind, *(tuple(sorted(of.figures.get(name, {}).items())) for of in results))
+        rows.append(row._replace(equal_to=earlier.get(values, "")))
+        earlier.setdefault(values, name)
     return rows
 
 
@@ -335,66 +326,6 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
     was, now = first.figures.get(figure), other.figures.get(figure)
     if was is None or now is None:
         return None
-    same = _shared(first, other)
+    same = shared_tasks(first, other)
     now = {task: value for task, value in now.items() if task in same or not same}
     return difference(now, was, paired=bool(same))
-
-
-def _shared(first: SideResults, other: SideResults) -> set[str]:
-    """Return the ids of tasks whose rows are equal on both sides; the data behind an id may have changed."""
-    return {task for task, row in first.tasks.items() if other.tasks.get(task) == row}
-
-
-def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> TaskFlips:
-    shared = _shared(first, other)
-    was, now = (side.figures.get("correct", {}) for side in (first, other))
-    judged = shared & was.keys() & now.keys()
-    turned = [task for task in judged if (was[task] > SOLVED) != (now[task] > SOLVED)]
-    turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
-    gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
-    alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
-    read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
-    changes = _changes(shared, {*turned}, first, other)
-    return TaskFlips(name, len(shared), alone, read[0], read[1], len(gained), len(lost), changes)
-
-
-def _changes(
-    shared: Iterable[str], flipped: Collection[str], first: SideResults, other: SideResults
-) -> list[TaskChange]:
-    """Return the tasks of both sides with their values, the flipped ones and the largest changes first."""
-
-    def values(side: SideResults, task: str) -> dict[str, float]:
-        figures = side.figures.items()
-        return {
-            name.removeprefix(_REWARD): of[task]
-            for name, of in figures
-            if task in of and (name == "correct" or name.startswith(_REWARD))
-        }
-
-    tasks = [
-        TaskChange(
-            task,
-            question(first.rule.visible(first.tasks[task]), task, 160),
-            values(first, task),
-            values(other, task),
-            task in flipped,
-        )
-        for task in shared
-    ]
-    return sorted(tasks, key=lambda it: (not it.flipped, -it.change, it.task))[:MOST_TASKS]
-
-
-def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
-    """Return the TaskFlip of a task, with an episode of each side, of the same rollout if possible."""
-    was, now = first.figures["correct"][task], other.figures["correct"][task]
-    solved = now > SOLVED
-    one, two = min(
-        (
-            (one, two)
-            for one, two in product(first.rollouts(task), other.rollouts(task))
-            if one.is_correct is not solved and two.is_correct is solved
-        ),
-        key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout),
-    )
-    before, after = first.read(one), other.read(two)
-    return TaskFlip(task, question(before.task, task), was, now, before, after)

@@ -1,0 +1,235 @@
+"""Tasks of two sides: those that only one side solves, with an episode of each, and the values of all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.pages.report.charts import number, share_bar
+from rolegraph.pages.report.compare.sides import SideResults
+from rolegraph.pages.report.digest import instance, question
+
+SOLVED = 0.5
+"""Share of correct rollouts above which a task counts as solved."""
+MOST_TASKS = 200
+"""Tasks of a comparison's table, the flipped ones first."""
+REWARD = "reward/"
+"""Beginning of the names of roles' rewards."""
+
+
+class SideActions(NamedTuple):
+    """Trajectories of one role instance in the episodes of both sides; None where a side lacks it."""
+
+    instance: str
+    first: Trajectory | None
+    other: Trajectory | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlip:
+    """Task that one of two sides solves and the other does not, with an episode of each."""
+
+    task: str
+    question: str
+    was: float
+    """Share of correct rollouts on the first side."""
+    now: float
+    first: Episode
+    """Episode of the first side, correct where that side solves the task."""
+    other: Episode
+
+    def beside(self) -> list[SideActions]:
+        """Return the trajectories of both episodes, paired by the name of the role instance."""
+        one, two = (
+            {instance(episode, trajectory): trajectory for trajectory in episode.trajectories}
+            for episode in (self.first, self.other)
+        )
+        return [SideActions(name, one.get(name), two.get(name)) for name in {**one, **two}]
+
+    @property
+    def last(self) -> SideActions:
+        """Trajectories of the role instance that ran last on the other side, which a list of tasks shows."""
+        return self.beside()[-1]
+
+
+class TaskChange(NamedTuple):
+    """Task on both sides, with its means over the rollouts."""
+
+    task: str
+    question: str
+    was: Mapping[str, float]
+    """On the first side, `correct` and the reward of each role by its name."""
+    now: Mapping[str, float]
+    flipped: bool
+    """Whether one side alone solves the task."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the values, of either side."""
+        return [*{**self.was, **self.now}]
+
+    @property
+    def change(self) -> float:
+        """Sum of the absolute changes."""
+        return sum(abs(self.now[name] - value) for name, value in self.was.items() if name in self.now)
+
+    def cell(self, name: str) -> str:
+        """Return the change of a value as text, one number where it is the same."""
+        was, now = (number(of[name]) if name in of else "–" for of in (self.was, self.now))
+        return was if was == now else f"{was} → {now}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlips:
+    """Tasks that only one of two sides solves: the first side or `side`.
+
+    `gains` and `losses` count all of them; `gained` and `lost` hold the ones to show. `shared` tasks are on
+    both sides, `alone` ones on one side only.
+    """
+
+    side: str
+    shared: int
+    """Number of tasks with the same id and row on both sides."""
+    alone: int
+    """Number of the other tasks of both sides."""
+    gained: Sequence[TaskFlip]
+    """Tasks that only the other side solves, the largest change first, up to the requested number."""
+    lost: Sequence[TaskFlip]
+    gains: int
+    """Number of all such tasks."""
+    losses: int
+    both: int
+    """Number of the shared tasks that both sides solve."""
+    neither: int
+    """Number of the shared tasks that neither side solves."""
+    columns: Sequence[Sequence[str]]
+    """Names of the values in `tasks`, `correct` and the roles with rewards; equal ones are together."""
+    tasks: Sequence[TaskChange] = ()
+    """Tasks on both sides, the flipped ones first, then by the size of the change, up to MOST_TASKS."""
+
+    @property
+    def bar(self) -> str:
+        """Bar of the shared tasks by the sides that solve them, as SVG; its parts are in `parts`."""
+        return share_bar("Tasks by the sides that solve them", [(kind, n) for kind, _, n in self.parts])
+
+    @property
+    def parts(self) -> list[tuple[str, str, int]]:
+        """CSS class, name and number of each part of the shared tasks."""
+        return [
+            ("good", "gained", self.gains),
+            ("hard", "lost", self.losses),
+            ("small", "solved by both", self.both),
+            ("rest", "solved by neither", self.neither),
+        ]
+
+    def directions(self, first: str) -> list[tuple[str, int, Sequence[TaskFlip]]]:
+        """Return the side that alone solves tasks, their number and those to show, for both sides.
+
+        Args:
+            first: Name of the first side.
+        """
+        return [(self.side, self.gains, self.gained), (first, self.losses, self.lost)]
+
+    @property
+    def pairing(self) -> str:
+        """Description of how the differences of this side were computed."""
+        if not self.shared:
+            return f"{self.side}: no task is the same; the difference of means, each side by itself"
+        left = f"; {self.alone} others are left out" if self.alone else ""
+        return f"{self.side}: differences paired over {self.shared} tasks that are the same{left}"
+
+
+def shared_tasks(first: SideResults, other: SideResults) -> set[str]:
+    """Return the ids of tasks whose rows are equal on both sides; the data behind an id may have changed."""
+    return {task for task, row in first.tasks.items() if other.tasks.get(task) == row}
+
+
+def task_flips(name: str, first: SideResults, other: SideResults, shown: int) -> TaskFlips:
+    """Return the tasks that only one of two sides solves.
+
+    Args:
+        name: Name of the other side.
+        first: Results of the first side.
+        other: Results of the other side.
+        shown: Largest number of tasks in each direction whose episodes are read.
+
+    Raises:
+        DataError: An episode of a flipped task cannot be read.
+    """
+    shared = shared_tasks(first, other)
+    was, now = (side.figures.get("correct", {}) for side in (first, other))
+    judged = shared & was.keys() & now.keys()
+    turned = [task for task in judged if (was[task] > SOLVED) != (now[task] > SOLVED)]
+    turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
+    gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
+    alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
+    read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
+    changes = _changes(shared, {*turned}, first, other)
+    both = sum(was[task] > SOLVED and now[task] > SOLVED for task in judged)
+    return TaskFlips(
+        name,
+        len(shared),
+        alone,
+        read[0],
+        read[1],
+        len(gained),
+        len(lost),
+        both,
+        len(judged) - both - len(turned),
+        _columns(changes),
+        changes[:MOST_TASKS],
+    )
+
+
+def _columns(changes: Sequence[TaskChange]) -> list[tuple[str, ...]]:
+    """Return the names of the values, those that are equal on every task of both sides together."""
+    columns: dict[object, tuple[str, ...]] = {}
+    for name in dict.fromkeys(name for task in changes for name in task.names):
+        values = tuple((task.was.get(name), task.now.get(name)) for task in changes)
+        columns[values] = (*columns.get(values, ()), name)
+    return list(columns.values())
+
+
+def _changes(
+    shared: Collection[str], flipped: Collection[str], first: SideResults, other: SideResults
+) -> list[TaskChange]:
+    """Return the tasks of both sides with their values, the flipped ones and the largest changes first."""
+
+    def values(side: SideResults, task: str) -> dict[str, float]:
+        figures = side.figures.items()
+        return {
+            name.removeprefix(REWARD): of[task]
+            for name, of in figures
+            if task in of and (name == "correct" or name.startswith(REWARD))
+        }
+
+    tasks = [
+        TaskChange(
+            task,
+            question(first.rule.visible(first.tasks[task]), task, 160),
+            values(first, task),
+            values(other, task),
+            task in flipped,
+        )
+        for task in shared
+    ]
+    return sorted(tasks, key=lambda it: (not it.flipped, -it.change, it.task))
+
+
+def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
+    """Return the TaskFlip of a task, with an episode of each side, of the same rollout if possible."""
+    was, now = first.figures["correct"][task], other.figures["correct"][task]
+    solved = now > SOLVED
+    one, two = min(
+        (
+            (one, two)
+            for one, two in product(first.rollouts(task), other.rollouts(task))
+            if one.is_correct is not solved and two.is_correct is solved
+        ),
+        key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout),
+    )
+    before, after = first.read(one), other.read(two)
+    return TaskFlip(task, question(before.task, task), was, now, before, after)

@@ -1,0 +1,181 @@
+"""Outcome of a training: each figure before and after, with the interval of the change, and each role's part.
+
+The change is that of the validation from its first to its last step, paired by task. The best checkpoint is
+chosen by these tasks, so that its figure is shown beside the change and never in place of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
+from rolegraph.engine.training.analysis.intervals import Interval, difference
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
+from rolegraph.pages.report.charts import number, share_bar
+from rolegraph.pages.report.digest import Digest, RoleGroups, Validations
+from rolegraph.pages.report.panels import OUTCOMES
+from rolegraph.pages.report.reading import Point, RunRecord
+
+WORDS = {1: "Rose", -1: "Fell", 0: "No change beyond chance"}
+"""Verdict on a figure's change by the sign of its interval."""
+COLLAPSED, UNKNOWN = "Collapsed", "Not validated twice"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """Figure of a training at its first, its last and its best step."""
+
+    names: Sequence[str]
+    """Names of the figures with these values at every step."""
+    points: Sequence[Point]
+    """(step, mean) of each validation; of each training batch where there was no validation."""
+    is_validated: bool
+    best: Point
+    """Point at the best step of the training, or the largest where the best step lacks the figure."""
+    change: Interval | None
+    """Change from the first to the last validation, paired by task; None without two validations."""
+    greedy: float | None
+    """Value at temperature 0 after the last step; None where it was not measured."""
+
+    @property
+    def first(self) -> Point:
+        """Step and mean of the first validation or batch."""
+        return self.points[0]
+
+    @property
+    def last(self) -> Point:
+        """Step and mean of the last validation or batch."""
+        return self.points[-1]
+
+    @property
+    def sign(self) -> int:
+        """1 for a rise beyond chance, -1 for a fall, 0 for neither."""
+        return self.change.sign if self.change else 0
+
+
+class RewardPoint(NamedTuple):
+    """Mean reward of a role at a step."""
+
+    step: int
+    mean: float
+    n: int
+    """Number of rewards, of trajectories or of turns, in the mean; 0 where it is not on record."""
+
+
+class RoleSummary(NamedTuple):
+    """Outcome of a training for a role: rewards at the first and last step, group outcomes, failures."""
+
+    role: str
+    is_trained: bool
+    is_validated: bool
+    """Whether the rewards are of the validation, which two steps need; else of the training."""
+    rewards: Sequence[RewardPoint]
+    """Rewards of each step."""
+    answers: int
+    """Number of the role's trajectories in the training's episodes."""
+    failures: Counter[str]
+    """Number of failures in training by name."""
+    groups: Outcomes
+    constant: float | None
+    """Reward of the best constant answer; None where the role's answers are not discrete."""
+    same: float | None
+    """Share of the commonest answer, from 0 to 1, at the same step."""
+
+    @property
+    def failed(self) -> int:
+        """Number of failed answers."""
+        return self.failures.total()
+
+    @property
+    def commonest_failure(self) -> str:
+        """Most frequent failure, as words; empty without one."""
+        return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
+
+    @property
+    def is_unusable(self) -> bool:
+        """True where every answer failed and no group moved the weights."""
+        moved = sum(n for outcome, n in self.groups.items() if outcome.moves)
+        return self.is_trained and 0 < self.answers <= self.failed and not moved
+
+    @property
+    def taught(self) -> int:
+        """Number of groups that taught the role."""
+        return self.groups[GroupOutcome.TAUGHT]
+
+    @property
+    def other_groups(self) -> str:
+        """Outcomes of the groups that did not teach, with their numbers."""
+        others = ((outcome, n) for outcome, n in self.groups.most_common() if n)
+        return ", ".join(f"{n} {outcome}" for outcome, n in others if outcome is not GroupOutcome.TAUGHT)
+
+    @property
+    def bar(self) -> str:
+        """Bar of the groups by outcome, as SVG."""
+        label = f"{self.taught} of {self.groups.total()} groups taught {self.role}; {self.other_groups}"
+        return share_bar(label, [(kind, self.groups[outcome]) for outcome, kind in OUTCOMES.items()])
+
+    @property
+    def beside(self) -> str:
+        """Sentence on the reward of the best constant answer and the share of the commonest; empty if not
+        measured."""
+        if self.constant is None or self.same is None:
+            return ""
+        return (
+            f"Always giving one answer would get {number(self.constant)}; its commonest answer was "
+            f"{self.same:.0%} of all."
+        )
+
+
+def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChange]:
+    """Return each figure of the validation, or of the batches of a training without; equal figures once."""
+    changes: list[FigureChange] = []
+    for names in run.figures:
+        name = names[0]
+        validated = run.series(f"validation/{name}")
+        if points := validated or run.series(f"episode/{name}"):
+            at_best = next((point for point in points if point[0] == run.best), None)
+            largest = max(points, key=lambda point: point[1])
+            steps = validations.get(name, {})
+            ends = [steps.get(int(points[end][0]), {}) for end in (0, -1)]
+            change = difference(ends[1], ends[0]) if validated and len(points) > 1 else None
+            changes.append(
+                FigureChange(
+                    names,
+                    points,
+                    bool(validated),
+                    at_best or largest,
+                    change if change and change.n else None,
+                    run.latest(f"greedy/{name}"),
+                )
+            )
+    return changes
+
+
+def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:
+    """Return the outcome of each role; none before the first step."""
+    return [_role_summary(run, name, digest.roles) for name in run.info.roles] if run.done else []
+
+
+def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -> RoleSummary:
+    is_validated = len(run.series(f"validation/reward/{name}")) > 1
+    start = "validation/" if is_validated else ""
+    mean, n = ("reward/{}", "n/reward/{}") if is_validated else ("reward/{}/mean", "reward/{}/n")
+    sizes = dict(run.series(start + n.format(name)))
+    role = groups.get(name, RoleGroups(name))
+    return RoleSummary(
+        name,
+        run.info.roles[name].trainable,
+        is_validated,
+        [
+            RewardPoint(int(step), value, int(sizes.get(step, 0)))
+            for step, value in run.series(start + mean.format(name))
+        ],
+        role.answers,
+        role.failures,
+        sum(role.steps.values(), Outcomes()),
+        run.latest(f"{start}{CONSTANT}{name}"),
+        run.latest(f"{start}{SAME}{name}"),
+    )

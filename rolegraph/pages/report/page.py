@@ -170,9 +170,16 @@ def write_report(folder: Path) -> Path:
     return report
 
 
-def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
-    """Return the HTML of the report; `viewer` is the URL of the run's list where a viewer shows the page."""
-    code, code_hash = html.script(_HERE / "report.js")
+def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> str:
+    """Return the HTML of the report.
+
+    Args:
+        run: The training.
+        digest: Summary of its episodes.
+        viewer: URL of the run's list where a viewer shows the page.
+        bar: Links of the viewer that the page begins with, as `Markup`.
+    """
+    code, code_hash = html.script(html.CHARTS)
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     return html.render(
@@ -192,6 +199,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
         if any(run.series("validation/" + name) for name in run.info.figure_names)
         else "",
         viewer=viewer,
+        bar=bar,
         sections=shown,
         controls=list(zip(run.controls, html.drawn(run.controls), strict=True)),
         workflow=workflow(run),

@@ -160,10 +160,14 @@ class ViewedRun:
         """Read the episode of a row; raises DataError where the file no longer has it."""
         return EpisodeFile(row.part.path).read(row.entry)
 
+    def rollouts(self, row: EpisodeLocation) -> list[EpisodeLocation]:
+        """Return the rows of a row's task in its file, its own included, in the order of the rollouts."""
+        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
+        return sorted(rows, key=lambda other: other.entry.rollout)
+
     def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
         """Read all episodes of a row's task in its file, its own included; each comes with its row."""
-        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
-        return [(other, self.read(other)) for other in rows]
+        return [(other, self.read(other)) for other in self.rollouts(row)]
 
     def same_step(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
         """Read all episodes of a row's file; each comes with its row."""

@@ -130,7 +130,6 @@ def test_a_person_gets_about_by_keys_alone(browser: Browser, address: str) -> No
     browser.open(address, 1280, dark=False)
     browser.press("j")
     assert browser.of(FOCUS) == "row"
-    browser.press("Enter")
     browser.press("j")
     browser.press("j")
     second = browser.of("document.activeElement.getAttribute('href')")
@@ -213,7 +212,7 @@ def test_the_list_of_runs_follows_a_run_and_keeps_what_its_reader_did(browser: B
         browser.of("document.getElementById('pick-3').focus()")
         browser.press(" ")
         browser.until("location.search.includes('pick=3') && location.search.includes('search=solver')")
-        browser.until("document.querySelector('#found').textContent.includes('1 picked')")
+        browser.until("document.querySelector('#found').textContent.includes('picked (1)')")
         browser.of("scrollTo({ top: 300, behavior: 'instant' })")
         before = [300, "pick-3"]
         assert browser.of("[scrollY, document.activeElement.id]") == before
@@ -238,7 +237,7 @@ def test_two_picked_runs_are_compared_by_keys_alone(browser: Browser, going: Pat
         for pick in ("pick-0", "pick-1"):
             browser.of(f"document.getElementById('{pick}').focus()")
             browser.press(" ")
-        browser.until("document.querySelector('#found').textContent.includes('2 picked')")
+        browser.until("document.querySelector('#found').textContent.includes('picked (2)')")
         browser.of("document.getElementById('compare').focus()")
         browser.go(lambda: browser.press("Enter"))
         assert browser.of("location.pathname").endswith("/compare")

@@ -27,7 +27,7 @@ from rolegraph.pages.report.compare.differences import (
 )
 from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.pages.report.digest import clipped, instance, question, validation_bands
-from rolegraph.pages.report.html import aligned, drawn, render, script, signed
+from rolegraph.pages.report.html import CHARTS, aligned, drawn, render, script, signed
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
 
@@ -238,16 +238,16 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
 
 
 def comparison_page(
-    comparison: Comparison, viewer: str = "", episodes: Callable[[str, str], str] | None = None
+    comparison: Comparison, episodes: Callable[[str, str], str] | None = None, bar: str = ""
 ) -> str:
     """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
 
     Args:
         comparison: The comparison.
-        viewer: URL of the list of runs, where a viewer shows the page.
         episodes: Function that returns the URL of a task's episodes, from the side's name and the task's id.
+        bar: Links of the viewer that the page begins with, as `Markup`.
     """
-    code, code_hash = script(_HERE.parent / "report.js")
+    code, code_hash = script(CHARTS)
     trainings = [
         (f"{letter(place)} {side.name}", read_run(side.training), validation_bands(RunFolder(side.training)))
         for place, side in enumerate(comparison.sides)
@@ -259,8 +259,8 @@ def comparison_page(
         comparison=comparison,
         curves=common_curves(trainings) if len(trainings) > 1 else (),
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
-        viewer=viewer,
         episodes=episodes,
+        bar=bar,
         side_cells=side_cells,
         gap_cells=gap_cells,
         answer=answer,

@@ -29,7 +29,7 @@ from rolegraph.pages.report.reading import read_run
 from rolegraph.pages.view import texts
 from rolegraph.pages.view.cards import EpisodeColumn, EpisodePage, TurnPair, anchor_of, episode_page
 from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, elsewhere, find, neighbours
-from rolegraph.pages.view.listing import RowFigures, TaskRows, facets, row_figures, task_rows
+from rolegraph.pages.view.listing import TaskRows, facets, row_figures, task_rows
 from rolegraph.pages.view.overview import RunsQuery, RunsTable, picked_curves, run_rows
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run, run_names
 
@@ -95,7 +95,7 @@ class Pages:
             "found": page,
             "groups": self._groups(number, page),
             "facets": facets(run, where),
-            "figures": self._figures(number, page),
+            "figures": row_figures(run, page, where),
             "failures": _failures(run),
         }
         title = f"{run_names(self.runs)[number]} episodes"
@@ -184,7 +184,7 @@ class Pages:
         title = ", ".join(dict.fromkeys(self.runs[number].info.name for number, _ in chosen))
         shown: dict[str, Any] = {
             "parts_of": chosen,
-            "figures_of": self._figures,
+            "figures_of": row_figures,
             "groups_of": self._groups,
             "shown_of": self.shown,
         }
@@ -199,9 +199,6 @@ class Pages:
     def _groups(self, number: int, page: SearchPage) -> list[TaskRows]:
         run = self.runs[number]
         return task_rows(run, page, partial(self._public, run))
-
-    def _figures(self, number: int, page: SearchPage) -> RowFigures:
-        return row_figures(self.runs[number], page)
 
     def _public(self, run: ViewedRun, episode: Episode) -> Episode:
         return episode if self.hidden else run.without_hidden(episode)

@@ -131,7 +131,7 @@ _KEYS: Mapping[str, Callable[[RunRow], object]] = {
 """Keys of the columns that are no figures, by which rows are sorted."""
 _BEFORE, _AFTER = ("spec", "model", "seed", "started", "duration", "episodes"), ("curve", "status", "report")
 """Columns to choose before and after those of the figures; the name of a run is always there."""
-_UNLESS_CHOSEN = ("spec", "model", "started", "episodes", *_AFTER)
+_UNLESS_CHOSEN = ("spec", "model", "seed", "started", "episodes", *_AFTER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,12 +294,12 @@ def test_columns_and_curves_follow_the_choice_and_a_new_chart_tells_its_values(
 ) -> None:
     browser.open(f"{two}/", 1280, dark=False)
     headings = "[...document.querySelectorAll('.list thead th')].map((it) => it.textContent.trim())"
-    assert "seed" not in browser.of(headings)
+    assert "duration (s)" not in browser.of(headings)
     browser.of("document.querySelector('.menu summary').focus()")
     browser.press("Enter")
-    browser.of("document.querySelector('[name=column][value=seed]').focus()")
+    browser.of("document.querySelector('[name=column][value=duration]').focus()")
     browser.press(" ")
-    browser.until(f"{headings}.includes('seed')")
+    browser.until(f"{headings}.includes('duration (s)')")
     for pick in ("pick-0", "pick-1"):
         browser.of(f"document.getElementById('{pick}').focus()")
         browser.press(" ")

@@ -31,10 +31,10 @@ MOST_HEADLINES = 3
 """Number of figures that are columns unless the reader chooses."""
 _LATE = datetime.max.replace(tzinfo=UTC)
 CHART = ChartSize(width=460, height=170)
-_SMOOTH, _BOLD = "train", "validation"
+_TRAIN, _VALIDATION = "train", "validation"
 """Splits whose curves are drawn, the thin one first."""
-_STROKES = {_SMOOTH: Stroke.THIN, _BOLD: Stroke.BOLD}
-_STARTS = {_SMOOTH: "episode", _BOLD: "validation", "greedy": "greedy"}
+_STROKES = {_TRAIN: Stroke.THIN, _VALIDATION: Stroke.BOLD}
+_STARTS = {_TRAIN: "episode", _VALIDATION: "validation", "greedy": "greedy"}
 """Beginning of the figures' names in the metrics, by split."""
 
 
@@ -113,8 +113,8 @@ class RunRow:
     @property
     def spark_words(self) -> str:
         """Description of the small curves."""
-        name, curve = next(iter(self.figures)), self.curves.get(_BOLD, ())
-        (first, was), *_, (last, now) = curve if len(curve) > 1 else self.curves[_SMOOTH]
+        name, curve = next(iter(self.figures)), self.curves.get(_VALIDATION, ())
+        (first, was), *_, (last, now) = curve if len(curve) > 1 else self.curves[_TRAIN]
         return f"{name} from {number(was)} at step {first:g} to {number(now)} at step {last:g}"
 
 
@@ -315,7 +315,7 @@ def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
 def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[Point]]:
     """Return the points of a figure over the steps, by split; without the splits that lack it."""
     curves: dict[str, list[Point]] = {}
-    for split in (_SMOOTH, _BOLD):
+    for split in (_TRAIN, _VALIDATION):
         key = f"{_STARTS[split]}/{name}"
         if curve := [(line["step"], line[key]) for line in lines if key in line]:
             curves[split] = curve
@@ -324,7 +324,7 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
 
 def _last(name: str, lines: Sequence[Mapping[str, float]]) -> RunFigure | None:
     """Return a figure of a training's last validation, or else of its last batch; None where it has none."""
-    for split in (_BOLD, _SMOOTH):
+    for split in (_VALIDATION, _TRAIN):
         key = f"{_STARTS[split]}/{name}"
         if line := next((line for line in reversed(lines) if key in line), None):
             n = int(line.get(f"{_STARTS[split]}/n/{name}", 0))
@@ -338,7 +338,7 @@ def _figure(name: str, value: float, split: str, step: int | None, n: int, rollo
     Rollouts of one task are no independent answers, so the interval of a run is one over its tasks. How many
     rollouts a validation takes is not on record; a batch has so many that it gets no interval.
     """
-    is_share = name.rpartition("/")[2] == "correct" and n > 0 and split != _SMOOTH
+    is_share = name.rpartition("/")[2] == "correct" and n > 0 and split != _TRAIN
     over = share_interval(value, max(1, n // max(1, rollouts))) if is_share else None
     return RunFigure(value, split, step, n, over)
 

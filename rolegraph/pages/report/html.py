@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rolegraph.engine.run.preview import TaskPrompts
 
 _HERE = Path(__file__).parent
+CHARTS = _HERE / "report.js"
+"""Script that shows the values of a chart in the page's element `tip`."""
 COLOURS = _HERE / "colors.css"
 """Style sheet of the colours of all pages, and of the documents."""
 

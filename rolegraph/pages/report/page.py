@@ -59,9 +59,16 @@ def write_report(folder: Path) -> Path:
     return report
 
 
-def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
-    """Return the HTML of the report; `viewer` is the URL of the run's list where a viewer shows the page."""
-    code, code_hash = html.script(_HERE / "report.js")
+def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> str:
+    """Return the HTML of the report.
+
+    Args:
+        run: The training.
+        digest: Summary of its episodes.
+        viewer: URL of the run's list where a viewer shows the page.
+        bar: Links of the viewer that the page begins with, as `Markup`.
+    """
+    code, code_hash = html.script(html.CHARTS)
     figures = figure_changes(run, digest.validations)
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
@@ -78,6 +85,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
         signs=[*lasting_signs(run.lines, policies)],
         chosen=BEST_ON_THESE,
         viewer=viewer,
+        bar=bar,
         sections=shown,
         meanings=MEANINGS,
         outcomes=OUTCOMES,

@@ -1,8 +1,9 @@
 """Viewer of runs in the browser: episodes, their DAG on a time line, and the credit of each turn.
 
 The viewer reads folders of runs and trainings, also unfinished ones; it runs no model and no code of a spec.
-Data flows through `runs` (folders to rows), `finding` (filter), `turns`, `timeline` and `trace` (an episode
-to plain data), `pages` (plain data to HTML, also as one file), and `serving`.
+Data flows through `runs` (folders to rows), `overview` (the table of runs), `finding` (filter) and `listing`
+(rows of episodes), `turns`, `timeline`, `trace` and `cards` (an episode to plain data), `pages` (plain
+data to HTML, also as one file), and `serving`.
 """
 
 from rolegraph.pages.view.finding import EpisodeFilter

@@ -38,7 +38,7 @@ class EpisodeFilter:
     failure: str = ""
     """Name of a failure, or `any`."""
     correct: str = ""
-    """`yes` or `no`."""
+    """`yes` or `no`; an episode of which that is not decided matches neither."""
     low: float | None = None
     """Lower bound of a reward."""
     high: float | None = None
@@ -85,17 +85,17 @@ class EpisodeFilter:
 
     def fits(self, row: EpisodeLocation) -> bool:
         """Return True if an episode matches every field but `text`, judged by its index entry alone."""
-        part, entry, chosen = row.part, row.entry, self._roles(row)
+        part, entry = row.part, row.entry
         return (
             (not self.split or part.split == self.split)
             and (self.step is None or part.step == self.step)
             and self.task in entry.task
-            and (not self.correct or entry.is_correct == (self.correct == "yes"))
-            and bool(chosen or not self.role)
-            and (not self.failure or any(self._failed(role) for role in chosen))
+            and (not self.correct or (not entry.undecided and entry.is_correct == (self.correct == "yes")))
+            and (not self.role or self.role in entry.roles)
+            and (not self.failure or any(map(self._failed, self._roles(row))))
             and (
                 (self.low is None and self.high is None)
-                or any(self.takes(reward) for role in chosen for reward in role.rewards)
+                or any(self.takes(reward) for role in self._roles(row) for reward in role.rewards)
             )
         )
 
@@ -139,6 +139,8 @@ class SearchPage(NamedTuple):
     """Whether more matching episodes follow."""
     episodes: int
     """Number of episodes of the run."""
+    matching: Sequence[EpisodeLocation]
+    """All matching episodes; where a text is searched, those on the page."""
 
     @property
     def summary(self) -> str:
@@ -172,14 +174,17 @@ def find(
     if where.sort in ("low", "high"):
         fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
     else:
-        fitting = [row for rows in by_task(fitting).values() for row in rows]
+        groups = by_task(fitting).values()
+        fitting = [row for rows in groups for row in sorted(rows, key=lambda row: row.entry.rollout)]
     if not where.text:
         rows = fitting[start : start + most]
-        return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
+        return SearchPage(
+            rows, start, len(fitting), start + len(rows) < len(fitting), len(everything), fitting
+        )
     matching = _with_text(run, fitting, where.text, hidden=hidden)
     rows = list(islice(matching, start, min(start + most + 1, sys.maxsize)))
-    more = len(rows) > most
-    return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
+    more, rows = len(rows) > most, rows[:most]
+    return SearchPage(rows, start, None if more else start + len(rows), more, len(everything), rows)
 
 
 def _natural(task: str) -> list[tuple[int, str]]:

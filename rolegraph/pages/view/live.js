@@ -16,9 +16,9 @@ const renew = async (url) => {
   message.textContent = page ? (page.querySelector("#message, .note")?.textContent ?? "") : "The viewer has stopped.";
   if (!answer?.ok) return;
   const focused = document.activeElement?.id;
-  const open = all("[data-live] details[open]").map((it) => it.id);
+  const folds = new Map(all("[data-live] details[id]").map((it) => [it.id, it.open]));
   for (const part of all("[data-live]")) part.replaceWith(page.getElementById(part.id));
-  for (const id of open) if (document.getElementById(id)) document.getElementById(id).open = true;
+  for (const it of all("[data-live] details[id]")) it.open = folds.get(it.id) ?? it.open;
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
   history.replaceState(null, "", url);
 };

@@ -1,4 +1,4 @@
-"""Rows of the list of runs: their columns, order and search.
+"""Table of the runs: rows, columns to choose from, order, search and picks.
 
 A finished run's figures are those of its `run.json`; of a run that goes on they are counted in its index, and
 of a training in its metrics. No episode is read.
@@ -6,20 +6,54 @@ of a training in its metrics. No episode is read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import RunInfo
 from rolegraph.engine.records.data import count_rows
-from rolegraph.pages.report.charts import Axis, number
+from rolegraph.engine.records.episodes import figures as means_of
+from rolegraph.engine.training.analysis.intervals import Interval, share_interval
+from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
 from rolegraph.pages.report.reading import Point
-from rolegraph.pages.view.runs import ViewedRun, run_names
+from rolegraph.pages.view.runs import PARTS, ViewedRun, run_names
 
-SPARK = (96, 22)
+SPARK = (96, 24)
 """Width and height of the small curve in a row, in pixels."""
+MOST_CURVES = 8
+"""Number of picked trainings in one chart."""
+MOST_HEADLINES = 3
+"""Number of figures that are columns unless the reader chooses."""
 _LATE = datetime.max.replace(tzinfo=UTC)
+_TRAIN, _VALIDATION = "train", "validation"
+"""Splits whose curves are drawn, the thin one first."""
+_STROKES = {_TRAIN: Stroke.THIN, _VALIDATION: Stroke.BOLD}
+_STARTS = {_TRAIN: "episode", _VALIDATION: "validation", "greedy": "greedy"}
+"""Beginning of the figures' names in the metrics, by split."""
+
+
+class RunFigure(NamedTuple):
+    """Figure of a run, over all its episodes, or of a training at the last step that has it."""
+
+    value: float
+    split: str
+    """`run`, `validation` or `train`."""
+    step: int | None = None
+    """Step of a training."""
+    n: int = 0
+    """Number of values in the mean; 0 where it is not on record."""
+    interval: Interval | None = None
+    """95 % interval; None for a figure that may be no share."""
+
+    @property
+    def origin(self) -> str:
+        """Part of the episodes that the figure is of, such as `validation, step 10`."""
+        return self.split if self.step is None else f"{self.split}, step {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +66,20 @@ class RunRow:
     """Name of the folder, or its path where two runs share the name."""
     spec: str = ""
     model: str = ""
+    checkpoint: str = ""
+    """Trained weights that a run asks; empty for untrained models."""
+    seed: int = 0
     kind: str = ""
     """`run` or `training`."""
     started: datetime | None = None
-    episodes: int = 0
-    """Number of episodes; 0 where it is not on record."""
-    figure: str = ""
-    """Name of the headline figure: `correct`, or else the first metric."""
-    value: float | None = None
-    """Value of the headline figure: over all episodes of a run, or of a training's last validation."""
-    n: int = 0
-    """Number of episodes in the value; 0 where it is not on record."""
-    curve: Sequence[Point] = ()
-    """Values of the headline figure over the steps of a training."""
+    duration: float | None = None
+    """Seconds without the start of the model; None where they are not on record."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of episodes of a training by split, of a run under `run`."""
+    figures: Mapping[str, RunFigure] = field(default_factory=dict[str, RunFigure])
+    """Figures by name, the headline figure first: `correct`, or else the first metric."""
+    curves: Mapping[str, Sequence[Point]] = field(default_factory=dict[str, "Sequence[Point]"])
+    """Values of the headline figure over the steps of a training, by split."""
     status: str = "damaged"
     """State of the run, with the part that is done: `running, 12 of 32`."""
     running: bool = False
@@ -53,41 +88,54 @@ class RunRow:
     """Message for a run that cannot be read; its other columns are empty."""
 
     @property
-    def spark(self) -> str:
-        """SVG path of the small curve; empty with fewer than two points."""
-        if len(self.curve) < 2:
-            return ""
+    def episodes(self) -> int:
+        """Number of all episodes; 0 where it is not on record."""
+        return sum(self.counts.values())
+
+    @property
+    def sparks(self) -> list[tuple[str, str]]:
+        """Split and SVG path of each small curve, on common axes; empty with fewer than two points."""
+        points = [point for curve in self.curves.values() for point in curve]
+        steps, values = [step for step, _ in points], [value for _, value in points]
+        if len({*steps}) < 2:
+            return []
         width, height = SPARK
-        values = [value for _, value in self.curve]
-        x = Axis(self.curve[0][0], self.curve[-1][0], start=2, end=width - 2)
+        x = Axis(min(steps), max(steps), start=2, end=width - 2)
         low, high = min(values), max(values)
         y = Axis(low, high if high > low else low + 1, start=height - 3, end=3)
-        return "M" + "L".join(f"{x.at(step):.1f} {y.at(value):.1f}" for step, value in self.curve)
+        return [
+            (split, "M" + "L".join(f"{x.at(step):.1f} {y.at(value):.1f}" for step, value in thin(curve, 60)))
+            for split, curve in self.curves.items()
+            if len(curve) > 1
+        ]
 
     @property
     def spark_words(self) -> str:
-        """Description of the small curve."""
-        (first, was), (last, now) = self.curve[0], self.curve[-1]
-        return f"{self.figure} from {number(was)} at step {first:g} to {number(now)} at step {last:g}"
+        """Description of the small curves."""
+        name, curve = next(iter(self.figures)), self.curves.get(_VALIDATION, ())
+        (first, was), *_, (last, now) = curve if len(curve) > 1 else self.curves[_TRAIN]
+        return f"{name} from {number(was)} at step {first:g} to {number(now)} at step {last:g}"
 
 
 _KEYS: Mapping[str, Callable[[RunRow], object]] = {
     "run": lambda row: row.name.lower(),
     "spec": lambda row: row.spec.lower(),
-    "model": lambda row: row.model.lower(),
-    "kind": lambda row: row.kind,
-    "when": lambda row: row.started or _LATE,
+    "model": lambda row: (row.model.lower(), row.checkpoint),
+    "seed": lambda row: row.seed,
+    "started": lambda row: row.started or _LATE,
+    "duration": lambda row: row.duration or 0.0,
     "episodes": lambda row: row.episodes,
-    "figure": lambda row: -1e300 if row.value is None else row.value,
     "status": lambda row: row.status,
 }
-COLUMNS = tuple(_KEYS)
-"""Names of the columns, by which rows can be sorted."""
+"""Keys of the columns that are no figures, by which rows are sorted."""
+_BEFORE, _AFTER = ("spec", "model", "seed", "started", "duration", "episodes"), ("curve", "status", "report")
+"""Columns to choose before and after those of the figures; the name of a run is always there."""
+_UNLESS_CHOSEN = ("spec", "model", "seed", "started", "episodes", *_AFTER)
 
 
 @dataclass(frozen=True, slots=True)
 class RunsQuery:
-    """Order, search and picked runs of the list."""
+    """Columns, order, search and picked runs of the table."""
 
     sort: str = ""
     """Name of a column, with `-` before it for the largest first; empty for the order of the command."""
@@ -95,16 +143,16 @@ class RunsQuery:
     """Text in a row's name, spec, model, kind or status; case is ignored."""
     picked: frozenset[int] = frozenset()
     """Numbers of the picked runs."""
+    columns: frozenset[str] = frozenset()
+    """Names of the chosen columns; empty for those that are shown unless the reader chooses."""
 
     @classmethod
-    def of(cls, sort: str, search: str, picked: Iterable[str]) -> RunsQuery:
-        """Parse the query of a URL; raises UsageError for an unknown column or a pick that is no number."""
-        if sort and sort.removeprefix("-") not in COLUMNS:
-            raise UsageError(f"sort is {sort!r}; expected one of {', '.join(COLUMNS)}")
+    def of(cls, sort: str, search: str, picked: Iterable[str], columns: Iterable[str] = ()) -> RunsQuery:
+        """Parse the query of a URL; raises UsageError for a pick that is no number."""
         for pick in picked:
             if not pick.isdecimal() or len(pick) > 6:
                 raise UsageError(f"pick is {pick!r}; expected the number of a run")
-        return cls(sort, search.strip(), frozenset(map(int, picked)))
+        return cls(sort, search.strip(), frozenset(map(int, picked)), frozenset(columns))
 
     def turned(self, column: str) -> str:
         """Return the value of `sort` that a press on a column's heading asks for."""
@@ -114,18 +162,92 @@ class RunsQuery:
         """Return the `aria-sort` of a column: `ascending`, `descending` or `none`."""
         return {column: "ascending", f"-{column}": "descending"}.get(self.sort, "none")
 
-    def arrange(self, rows: Iterable[RunRow]) -> list[RunRow]:
-        """Return the rows that match the search, in order."""
-        wanted = self.search.lower()
-        shown = [
-            row
-            for row in rows
-            if wanted in f"{row.name} {row.spec} {row.model} {row.kind} {row.status}".lower()
+
+class RunsTable:
+    """Rows and columns of the list of runs, as a query asks for them.
+
+    Args:
+        rows: Row of each run, in the order of the command.
+        query: Query of the page.
+
+    Raises:
+        UsageError: The query sorts by an unknown column.
+    """
+
+    def __init__(self, rows: Sequence[RunRow], query: RunsQuery) -> None:
+        names = dict.fromkeys(name for row in rows for name in row.figures)
+        self.figures = [name for name in names if name not in {*_BEFORE, *_AFTER}]
+        """Names of all figures that a run has, except for those with the name of another column."""
+        self.choices = (*_BEFORE, *self.figures, *_AFTER)
+        """Names of the columns to choose from."""
+        headlines = Counter(next(iter(row.figures)) for row in rows if row.figures)
+        self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
+        chosen = query.columns.intersection(self.choices) or {*_UNLESS_CHOSEN, *self._common}
+        self.columns = [name for name in self.choices if name in chosen]
+        """Names of the columns that are shown."""
+        self.rows = self._sorted([row for row in rows if _matches(row, query.search)], query.sort)
+        """Rows that match the search, in order."""
+        self.hidden_picks = sorted(query.picked - {row.number for row in self.rows})
+        """Numbers of picked runs that the search leaves out."""
+        picked = [row for row in self.rows if row.number in query.picked and row.kind == "training"]
+        self.drawn = picked[:MOST_CURVES]
+        """Rows of the picked trainings, whose curves a chart above the table has."""
+
+    def title(self, column: str) -> str:
+        """Return the heading of a column."""
+        curve = f"{self._common[0]} over the steps" if len(self._common) == 1 else column
+        return {"started": "started (UTC)", "duration": "duration (s)", "curve": curve}.get(column, column)
+
+    def is_number(self, column: str) -> bool:
+        """Return True if a column has numbers, which are aligned to the right."""
+        return column in ("seed", "duration", "episodes") or column in self.figures
+
+    def sorts(self, column: str) -> bool:
+        """Return True if rows can be sorted by a column."""
+        return column in _KEYS or column in self.figures
+
+    def _sorted(self, rows: Sequence[RunRow], sort: str) -> Sequence[RunRow]:
+        column = sort.removeprefix("-")
+        if not sort:
+            return rows
+        if not self.sorts(column):
+            raise UsageError(f"sort is {column!r}; expected one of {', '.join((*_KEYS, *self.figures))}")
+
+        def key(row: RunRow) -> Any:
+            figure = row.figures.get(column)
+            return _KEYS[column](row) if column in _KEYS else -1e300 if figure is None else figure.value
+
+        return sorted(rows, key=lambda row: (key(row), row.number), reverse=sort.startswith("-"))
+
+
+def _matches(row: RunRow, search: str) -> bool:
+    texts = (row.name, row.spec, row.model, row.checkpoint, row.kind, row.status)
+    return search.lower() in " ".join(texts).lower()
+
+
+class PickedCurves(NamedTuple):
+    """Chart of a figure over the steps of the picked trainings."""
+
+    figure: str
+    svg: Markup
+
+
+def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> list[PickedCurves]:
+    """Return a chart for each figure among the columns, with the curves of each row of `table.drawn`.
+
+    Raises DataError where the metrics of a training cannot be read.
+    """
+    charts: list[PickedCurves] = []
+    for figure in table.columns:
+        lines = [
+            ChartLine(f"{row.name}, {split}", curve, place, _STROKES[split])
+            for place, row in enumerate(table.drawn)
+            for split, curve in _curves(figure, runs[row.number].lines).items()
         ]
-        if self.sort:
-            key = _KEYS[self.sort.removeprefix("-")]
-            shown.sort(key=lambda row: (key(row), row.number), reverse=self.sort.startswith("-"))  # pyright: ignore[reportArgumentType]
-        return shown
+        if lines:
+            # The chart escapes every text in it.
+            charts.append(PickedCurves(figure, Markup(line_chart(figure, lines))))
+    return charts
 
 
 def run_rows(runs: Sequence[ViewedRun]) -> list[RunRow]:
@@ -142,8 +264,11 @@ def _row(number: int, name: str, run: ViewedRun) -> RunRow:
             name,
             spec=info.name,
             model=info.model,
+            checkpoint=info.checkpoint or "",
+            seed=info.seed,
             kind="training" if info.kind == "train" else "run",
             started=info.started,
+            duration=info.duration,
             running=run.is_running,
         )
         return (_of_training if info.kind == "train" else _of_run)(row, run, info)
@@ -154,18 +279,18 @@ def _row(number: int, name: str, run: ViewedRun) -> RunRow:
 def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     figures = info.figures
     if info.finished is None:
-        entries = [of.entry for part in run.parts() for of in run.rows(part)]
-        right = sum(entry.is_correct for entry in entries) / max(1, len(entries))
-        figures = {"episodes": float(len(entries)), "correct": right} if entries else {}
-    name = next((name for name in info.figure_names if name in figures), "")
+        figures = means_of(of.entry for part in run.parts() for of in run.rows(part))
     episodes = int(figures.get("episodes", 0))
     planned = count_rows(run.folder.data_file) * info.rollouts
+    ns = {name: int(figures.get(f"n/{name}", episodes)) for name in info.figure_names}
     return replace(
         row,
-        episodes=episodes,
-        figure=name,
-        value=figures.get(name),
-        n=int(figures.get(f"n/{name}", episodes)),
+        counts={"run": episodes},
+        figures={
+            name: _figure(name, figures[name], "run", None, n, info.rollouts)
+            for name, n in ns.items()
+            if name in figures
+        },
         status=_status(row, info, f"{episodes:,}", episodes, planned),
     )
 
@@ -173,31 +298,53 @@ def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
 def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     lines = run.lines
     done = int(max((line["step"] for line in lines), default=0))
-    status = f"stopped early at step {done}" if info.stopped else ""
-    row = replace(
+    names = (*info.figure_names, *(f"reward/{role}" for role in info.roles))
+    figures = {name: it for name in names if (it := _last(name, lines))}
+    return replace(
         row,
-        episodes=_episodes(lines, info),
-        status=status or _status(row, info, f"step {done:,}", done, info.steps),
+        counts={split: _episodes(lines, info, split) for split in PARTS},
+        figures=figures,
+        curves=_curves(next(iter(figures), ""), lines),
+        status=f"stopped early at step {done}"
+        if info.stopped
+        else _status(row, info, f"step {done:,}", done, info.steps),
     )
-    for figure in (
-        f"{start}/{{}}{name}" for start in ("validation", "episode") for name in info.figure_names
-    ):
-        key = figure.format("")
-        with_it = [line for line in lines if key in line]
-        if with_it:
-            return replace(
-                row,
-                figure=key.partition("/")[2],
-                value=with_it[-1][key],
-                n=int(with_it[-1].get(figure.format("n/"), 0)),
-                curve=[(line["step"], line[key]) for line in with_it],
-            )
-    return row
 
 
-def _episodes(lines: Iterable[Mapping[str, float]], info: RunInfo) -> int:
-    """Return the number of episodes that a training learned from, as its metrics count them."""
-    names = [f"episode/n/{name}" for name in info.figure_names]
+def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[Point]]:
+    """Return the points of a figure over the steps, by split; without the splits that lack it."""
+    curves: dict[str, list[Point]] = {}
+    for split in (_TRAIN, _VALIDATION):
+        key = f"{_STARTS[split]}/{name}"
+        if curve := [(line["step"], line[key]) for line in lines if key in line]:
+            curves[split] = curve
+    return curves
+
+
+def _last(name: str, lines: Sequence[Mapping[str, float]]) -> RunFigure | None:
+    """Return a figure of a training's last validation, or else of its last batch; None where it has none."""
+    for split in (_VALIDATION, _TRAIN):
+        key = f"{_STARTS[split]}/{name}"
+        if line := next((line for line in reversed(lines) if key in line), None):
+            n = int(line.get(f"{_STARTS[split]}/n/{name}", 0))
+            return _figure(name, line[key], split, int(line["step"]), n)
+    return None
+
+
+def _figure(name: str, value: float, split: str, step: int | None, n: int, rollouts: int = 1) -> RunFigure:
+    """Return a figure, with an interval where it is a share for certain.
+
+    Rollouts of one task are no independent answers, so the interval of a run is one over its tasks. How many
+    rollouts a validation takes is not on record; a batch has so many that it gets no interval.
+    """
+    is_share = name.rpartition("/")[2] == "correct" and n > 0 and split != _TRAIN
+    over = share_interval(value, max(1, n // max(1, rollouts))) if is_share else None
+    return RunFigure(value, split, step, n, over)
+
+
+def _episodes(lines: Iterable[Mapping[str, float]], info: RunInfo, split: str) -> int:
+    """Return the number of a training's episodes in a split, as its metrics count them."""
+    names = [f"{_STARTS[split]}/n/{name}" for name in info.figure_names]
     return int(sum(max((line.get(name, 0.0) for name in names), default=0.0) for line in lines))
 
 

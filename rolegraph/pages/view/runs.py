@@ -7,12 +7,12 @@ have changed; episodes are read one at a time.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
@@ -53,8 +53,8 @@ class EpisodeLocation(NamedTuple):
 
 _FileState = tuple[int, int, int]
 """Time of change, size and inode of a file when it was read."""
-_KnownRows = tuple[_FileState, Sequence[EpisodeLocation]]
-_KnownLines = tuple[_FileState, Sequence[Mapping[str, float]]]
+_Content = tuple[_FileState, Any]
+T = TypeVar("T")
 
 
 @dataclass
@@ -62,8 +62,8 @@ class ViewedRun:
     """Run or training that the viewer shows; created by `open_run`."""
 
     folder: RunFolder
-    _known: dict[Path, _KnownRows] = field(default_factory=dict[Path, "_KnownRows"])
-    _lines: _KnownLines = ((0, 0, 0), ())
+    _contents: dict[Path, _Content] = field(default_factory=dict[Path, "_Content"])
+    """Contents of files, each with the state of the file that they were read in."""
 
     @cached_property
     def spec(self) -> Spec | None:
@@ -93,7 +93,8 @@ class ViewedRun:
     @property
     def info(self) -> RunInfo:
         """Current content of `run.json`; raises DataError where it is damaged."""
-        return self.folder.info()
+        file = self.folder.info_file
+        return self._current(file, self.folder.info) if file.exists() else self.folder.info()
 
     @property
     def is_running(self) -> bool:
@@ -107,12 +108,7 @@ class ViewedRun:
         Raises DataError where the file cannot be read.
         """
         file = self.folder.metrics_file
-        if not file.exists():
-            return ()
-        state = _state(file)
-        if self._lines[0] != state:
-            self._lines = state, self.folder.metrics(lambda fault: None)
-        return self._lines[1]
+        return self._current(file, lambda: self.folder.metrics(lambda fault: None)) if file.exists() else ()
 
     def parts(self) -> list[RunPart]:
         """Return the current files of episodes, the newest step first."""
@@ -139,13 +135,21 @@ class ViewedRun:
 
         Raises DataError as `read` does.
         """
-        state = _state(part.path)
-        cached = self._known.get(part.path)
-        if cached is None or cached[0] != state:
+
+        def read() -> list[EpisodeLocation]:
             entries = EpisodeFile(part.path).entries(lambda fault: None)
-            cached = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
-            self._known[part.path] = cached
-        return cached[1]
+            return [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
+
+        return self._current(part.path, read)
+
+    def _current(self, file: Path, read: Callable[[], T]) -> T:
+        """Return what `read` returns, read again only after the file has changed."""
+        with os_errors_as(DataError, f"cannot read {file}"):
+            status = file.stat()
+        state = status.st_mtime_ns, status.st_size, status.st_ino
+        if file not in self._contents or self._contents[file][0] != state:
+            self._contents[file] = state, read()
+        return self._contents[file][1]
 
     def row(self, part: RunPart, number: int) -> EpisodeLocation:
         """Return the row with a number; raises UsageError for an unknown number, DataError as `rows`."""
@@ -160,10 +164,14 @@ class ViewedRun:
         """Read the episode of a row; raises DataError where the file no longer has it."""
         return EpisodeFile(row.part.path).read(row.entry)
 
+    def rollouts(self, row: EpisodeLocation) -> list[EpisodeLocation]:
+        """Return the rows of a row's task in its file, its own included, in the order of the rollouts."""
+        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
+        return sorted(rows, key=lambda other: other.entry.rollout)
+
     def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
         """Read all episodes of a row's task in its file, its own included; each comes with its row."""
-        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
-        return [(other, self.read(other)) for other in rows]
+        return [(other, self.read(other)) for other in self.rollouts(row)]
 
     def same_step(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
         """Read all episodes of a row's file; each comes with its row."""
@@ -201,9 +209,3 @@ def open_run(path: Path) -> ViewedRun:
 def run_names(runs: Sequence[ViewedRun]) -> list[str]:
     """Return a name for each run: that of its folder, or its path where two runs share the name."""
     return side_names([str(run.folder.path) for run in runs])
-
-
-def _state(file: Path) -> _FileState:
-    with os_errors_as(DataError, f"cannot read {file}"):
-        status = file.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -70,17 +70,18 @@ def app(pages: Pages, key: str) -> Starlette:
 
     def first(request: Request) -> Response:
         pages.add_new()
-        if len(runs) > 1:
-            asked = request.query_params
-            picked = asked.getlist("pick")
-            return page(pages.overview(RunsQuery.of(asked.get("sort", ""), asked.get("search", ""), picked)))
-        return RedirectResponse(f"/{key}/0", headers=_HEADERS)
+        asked = request.query_params
+        lists = (asked.getlist("pick"), asked.getlist("column"))
+        return page(pages.overview(RunsQuery.of(asked.get("sort", ""), asked.get("search", ""), *lists)))
 
     def listing(request: Request) -> Response:
         return page(pages.listing(_run(request), *_asked(request)))
 
     def compare(request: Request) -> Response:
         picked = RunsQuery.of("", "", request.query_params.getlist("pick")).picked
+        if len(picked) < 2:  # of too few, the list of runs is where to pick others
+            picks = "&".join(f"pick={number}" for number in picked)
+            return RedirectResponse(f"/{key}/?{picks}" if picks else f"/{key}/", headers=_HEADERS)
         return page(pages.compare(map(_known, picked)))
 
     def report(request: Request) -> Response:

@@ -5,14 +5,16 @@ The templates only loop over these values and print them. Pure, and without HTML
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from rolegraph.engine.records import MAIN, Episode, RunInfo, Step
+from rolegraph.engine.records import MAIN, Episode, RunInfo, Step, Trajectory
 from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.records.info import RoleInfo
+from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import clipped
 from rolegraph.pages.report.html import aligned, signed
@@ -20,10 +22,7 @@ from rolegraph.pages.view.runs import EpisodeLocation
 from rolegraph.pages.view.trace import GroupMember, GroupTrace, SampledToken
 from rolegraph.pages.view.turns import CallRecord, TurnRecord
 
-_VALIDATION = "validation/"
-_COUNTS = ("n/", "failures/", "unrated/")
-_ELSEWHERE = (*_COUNTS, *(_VALIDATION + name for name in _COUNTS), "best/")
-"""Beginnings of the figures that are not listed by themselves."""
+_TAGGED = re.compile(r"\s*<(\w+)>(.*)</\1>\s*", re.DOTALL)
 
 
 def mean_rewards(entry: IndexEntry) -> dict[str, float]:
@@ -36,41 +35,60 @@ def decimals(value: float) -> str:
     return f"{value:,.3f}".replace("-", "−")
 
 
-class RunFigure(NamedTuple):
-    """Figure of a run; `n` is the number of episodes in it, 0 where that is not on record."""
+class Mark(NamedTuple):
+    """Sign of whether an answer is right, with its word for screen readers and its CSS class."""
 
-    name: str
-    value: float
-    n: int
-
-
-def figures(info: RunInfo, most: int = 99) -> list[RunFigure]:
-    """Return the figures to show among the first `most` of a run, each with its n; without counts of
-    failures."""
-    counts, episodes = info.figures, info.figures.get("episodes", 0) if info.kind == "run" else 0
-    shown: list[RunFigure] = []
-    for name, value in list(counts.items())[:most]:
-        if not name.startswith(_ELSEWHERE) and name not in ("episodes", "step"):
-            counted = name.replace(_VALIDATION, f"{_VALIDATION}n/") if "/" in name else f"n/{name}"
-            shown.append(
-                RunFigure(name.replace(_VALIDATION, ""), value, int(counts.get(counted) or episodes))
-            )
-    return shown
+    sign: str
+    word: str
+    style: str
 
 
-def sizes(info: RunInfo) -> list[tuple[str, int]]:
-    """Return [("episodes", n)] of a run or [("steps", n)] of a training; empty where unknown."""
-    numbers = {"episodes": info.figures.get("episodes"), "steps": info.figures.get("step")}
-    return [(name, int(n)) for name, n in numbers.items() if n][:1]
+RIGHT, WRONG = Mark("✓", "correct", "good"), Mark("✗", "wrong", "hard")
+FAILED, UNDECIDED = Mark("!", "failed", "warn"), Mark("?", "not decided", "rest")
 
 
-def failure_counts(info: RunInfo) -> list[str]:
-    """Return texts such as `solver timeout 3`, one for each kind of failure in a run."""
-    return [
-        f"{words(name.partition('failures/')[2].replace('/', ' '))} {value:.0f}"
-        for name, value in info.figures.items()
-        if name.startswith(("failures/", f"{_VALIDATION}failures/")) and value
-    ]
+def verdict(trajectory: Trajectory | None, *, failed: bool) -> Mark | None:
+    """Return the sign of a trajectory; None where nothing judged it.
+
+    A reward says whether an answer is correct, or not; the record of the latter is the same as that of a
+    wrong answer. So a positive reward is no wrong answer.
+
+    Args:
+        trajectory: The trajectory.
+        failed: Whether it failed.
+    """
+    if failed:
+        return FAILED
+    if trajectory is None or trajectory.reward is None:
+        return None
+    return RIGHT if trajectory.is_correct else WRONG if trajectory.reward <= 0 else None
+
+
+def outcome(entry: IndexEntry, info: RunInfo) -> Mark | None:
+    """Return the sign of an episode; None in a run whose episodes cannot be correct."""
+    if not info.can_be_correct:
+        return None
+    return UNDECIDED if entry.undecided else RIGHT if entry.is_correct else WRONG
+
+
+def ends(over: Interval) -> str:
+    """Format the ends of an interval as `[0.72, 0.85]`."""
+    return f"[{over.low:.2f}, {over.high:.2f}]".replace("-", "−")
+
+
+def ending(text: str, most: int = 24) -> str:
+    """Return the last `most` characters of a name, such as that of a checkpoint or task."""
+    return text if len(text) <= most else f"…{text[-most:]}"
+
+
+def plain_answer(action: object, most: int = 60) -> str:
+    """Return an action in at most `most` characters without the tag around it, or `nothing`."""
+    if action is None:
+        return "nothing"
+    text = clipped(action, 2_000)
+    if tagged := _TAGGED.fullmatch(text):
+        text = tagged[2].strip()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def words(name: str) -> str:
@@ -137,7 +155,6 @@ def chips(
         shown.append(Chip(f"gate {number(gate)}"))
     if turn.is_last and turn.trajectory is not None:
         shown += [Chip(f"{name} {number(value)}") for name, value in turn.trajectory.terms.items()]
-        shown += [Chip("correct", "good")] if turn.trajectory.is_correct else []
     begins_anew = any(asked.step.metadata.get("restarted") for asked in turn.calls)
     shown += [Chip("begins anew", "rest")] if begins_anew else []
     shown += [Chip("masked", "rest")] if turn.masked else []
@@ -214,9 +231,39 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
     loss = f", {role.loss}" if role and role.loss else ""
     added = " The signal's advantage is added at each token." if signal is not None else ""
     return (
-        f"{estimator} computes an advantage from each reward{baseline}; the weight of each token in the loss "
+        f"{estimator} computes an advantage from each reward{baseline}; the push on each token's probability "
         f"is the advantage times the loss weight{loss}.{added}"
     )
+
+
+_COLUMNS = (
+    ("rollout", "Rollout and role instance whose answer is compared", ""),
+    ("reward", "Reward of the answer", "n"),
+    ("answer", "Parsed answer", "said"),
+    ("baseline", "Reward that the estimator expected; answers above it are reinforced", "n"),
+    ("advantage", "How much better (+) or worse (−) than its baseline the answer is", "n"),
+    ("loss weight", "Factor of each of the answer's tokens in the loss", "n"),
+    ("push per token", "Advantage × loss weight: the update makes a token likelier (+) or rarer (−)", "n"),
+    ("tokens", "Number of tokens of the answer", "n"),
+    ("mean log-prob", "Mean log-probability of the tokens: the closer to 0, the surer the model was", "n"),
+)
+_LEARNT = ("baseline", "advantage", "loss weight", "push per token")
+
+
+def member_columns(trace: GroupTrace) -> list[tuple[str, str, str]]:
+    """Return the name, explanation and CSS class of each column of a group's table."""
+    return [column for column in _COLUMNS if trace.learnt or column[0] not in _LEARNT]
+
+
+def group_result(trace: GroupTrace) -> str:
+    """Return the reward, baseline and advantage of a group's own member, those that are on record."""
+    mine, rewards = trace.mine, [trace.mine.reward, trace.mine.baseline]
+    parts = [
+        "" if mine.reward is None else f"reward {aligned(mine.reward, rewards)}",
+        "" if mine.baseline is None else f"baseline {aligned(mine.baseline, rewards)}",
+        "" if mine.advantage is None else f"advantage {signed(mine.advantage)}",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 class MemberCells(NamedTuple):
@@ -233,8 +280,8 @@ class MemberCells(NamedTuple):
     answer: str
     baseline: str
     loss_weight: str
-    counts: str
-    """Weight of each token in the loss."""
+    push: str
+    """Weight of each token in the loss: advantage times loss weight."""
     tokens: str
     logprob: str
 
@@ -270,10 +317,10 @@ def member_cells(
                 reward="" if member.reward is None else aligned(member.reward, rewards),
                 advantage="" if advantage is None else aligned(advantage, advantages, "+"),
                 spread=f"{signed(member.low)} to {signed(member.high)}" if spreads else "",
-                answer="nothing" if member.answer is None else clipped(member.answer, 80),
+                answer=plain_answer(member.answer, 80),
                 baseline="not recorded" if member.baseline is None else aligned(member.baseline, baselines),
                 loss_weight="not recorded" if factor is None else number(factor),
-                counts=""
+                push=""
                 if advantage is None or factor is None
                 else signed(advantage * member.weight * factor),
                 tokens=str(member.tokens or ""),

@@ -22,7 +22,7 @@ from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.wiring import turn_graph
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
-from rolegraph.pages.report.charts import number
+from rolegraph.pages.report.charts import nice_ticks, number
 from rolegraph.pages.view.turns import TurnRecord
 
 MOST_LANES = 120
@@ -113,8 +113,8 @@ class DrawnTimeline(NamedTuple):
     lanes: Sequence[DrawnLane]
     paths: Sequence[tuple[str, str]]
     """CSS class and path of each join."""
-    ticks: Sequence[float]
-    """Seconds at the ticks of the axis; empty without times."""
+    ticks: Sequence[tuple[str, str]]
+    """Text and place in percent of each tick of the axis; empty without times."""
     note: str
 
 
@@ -240,8 +240,14 @@ def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:
         for place, lane in enumerate(line.lanes)
     ]
     paths = [("join long" if join.on_path else "join", _join_path(join, scale)) for join in line.joins]
-    ticks = [line.length * part / 4 for part in range(5)] if line.timed else []
+    ticks = _ticks(line.length, scale) if line.timed else []
     return DrawnTimeline(len(line.lanes) * _LANE, lanes, paths, ticks, _note(line))
+
+
+def _ticks(length: float, scale: float) -> list[tuple[str, str]]:
+    """Return the text and place in percent of round numbers of seconds within a length."""
+    seconds = [tick for tick in nice_ticks(0.0, length, 4) if tick <= length]
+    return [(f"{tick:g} s", f"{(_MARGIN + tick * scale) / 10:.1f}%") for tick in seconds]
 
 
 def _apart(bars: Sequence[Bar]) -> Iterator[Bar]:

@@ -130,7 +130,6 @@ def test_a_person_gets_about_by_keys_alone(browser: Browser, address: str) -> No
     browser.open(address, 1280, dark=False)
     browser.press("j")
     assert browser.of(FOCUS) == "row"
-    browser.press("Enter")
     browser.press("j")
     browser.press("j")
     second = browser.of("document.activeElement.getAttribute('href')")
@@ -213,7 +212,7 @@ def test_the_list_of_runs_follows_a_run_and_keeps_what_its_reader_did(browser: B
         browser.of("document.getElementById('pick-3').focus()")
         browser.press(" ")
         browser.until("location.search.includes('pick=3') && location.search.includes('search=solver')")
-        browser.until("document.querySelector('#found').textContent.includes('1 picked')")
+        browser.until("document.querySelector('#found').textContent.includes('picked (1)')")
         browser.of("scrollTo({ top: 300, behavior: 'instant' })")
         before = [300, "pick-3"]
         assert browser.of("[scrollY, document.activeElement.id]") == before
@@ -238,7 +237,7 @@ def test_two_picked_runs_are_compared_by_keys_alone(browser: Browser, going: Pat
         for pick in ("pick-0", "pick-1"):
             browser.of(f"document.getElementById('{pick}').focus()")
             browser.press(" ")
-        browser.until("document.querySelector('#found').textContent.includes('2 picked')")
+        browser.until("document.querySelector('#found').textContent.includes('picked (2)')")
         browser.of("document.getElementById('compare').focus()")
         browser.go(lambda: browser.press("Enter"))
         assert browser.of("location.pathname").endswith("/compare")
@@ -288,6 +287,40 @@ def test_a_chart_tells_its_values_by_arrow_keys(browser: Browser, two: str) -> N
     assert browser.of("document.getElementById('tip').hidden") is False
     browser.press("Escape")
     assert browser.of("document.getElementById('tip').hidden") is True
+
+
+def test_columns_and_curves_follow_the_choice_and_a_new_chart_tells_its_values(
+    browser: Browser, two: str
+) -> None:
+    browser.open(f"{two}/", 1280, dark=False)
+    headings = "[...document.querySelectorAll('.list thead th')].map((it) => it.textContent.trim())"
+    assert "duration (s)" not in browser.of(headings)
+    browser.of("document.querySelector('.menu summary').focus()")
+    browser.press("Enter")
+    browser.of("document.querySelector('[name=column][value=duration]').focus()")
+    browser.press(" ")
+    browser.until(f"{headings}.includes('duration (s)')")
+    for pick in ("pick-0", "pick-1"):
+        browser.of(f"document.getElementById('{pick}').focus()")
+        browser.press(" ")
+    browser.until("document.querySelectorAll('svg.chart .line.bold').length === 2")
+    browser.of("document.querySelector('svg.chart').focus()")
+    browser.press("End")
+    tip = browser.of("document.getElementById('tip').textContent").split("\n")
+    assert tip == ["step 2", "training, validation  0.500", "other, validation  1"]
+    assert browser.of("document.querySelector('.menu').open") is True
+    assert browser.of(WIDER) == 0
+
+
+def test_an_outcome_is_a_press_away_and_stays_with_a_typed_filter(browser: Browser, address: str) -> None:
+    browser.open(address, 400, dark=True)
+    browser.of("document.querySelectorAll('.facets a')[1].focus()")
+    browser.go(lambda: browser.press("Enter"))
+    assert browser.of("location.search") == "?correct=no"
+    browser.of("document.querySelector('[name=text]').focus()")
+    browser.press("1")
+    browser.until("location.search.includes('text=1')")
+    assert browser.of("new URLSearchParams(location.search).get('correct')") == "no"
 
 
 @pytest.mark.skipif(axe() is None, reason=f"no axe-core in node_modules, nor named by {AXE}")

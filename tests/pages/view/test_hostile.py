@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.records import Episode, Failure, FailureName, RunFolder, Step, Trajectory
 from rolegraph.engine.records.episodes import write_episodes
+from rolegraph.pages.report.html import CHARTS
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.pages import HERE, write_static
 from rolegraph.pages.view.runs import open_run
@@ -90,12 +91,12 @@ FIELDS = 40
 TAGS = {
     *"html head meta title style body header main section nav form label input select option button".split(),
     *"h1 h2 h4 p a b span code kbd pre ol ul li dl dt dd div article details summary dialog script".split(),
-    *"table thead tbody tr th td svg path rect noscript time".split(),
+    *"table thead tbody tr th td svg path rect text noscript time".split(),
 }
 
 
 OWN = (HERE / "view.js").read_text()
-LIVE = OWN + (HERE / "live.js").read_text()
+LIVE = OWN + (HERE / "live.js").read_text() + CHARTS.read_text()
 
 
 def harmless(text: str, own_script: str = OWN) -> Parsed:

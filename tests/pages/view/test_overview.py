@@ -28,28 +28,81 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     ]
 
 
-def rows(text: str) -> list[list[str]]:
-    """Return the texts of each row's cells in the list of runs."""
+def rows(text: str) -> list[dict[str, str]]:
+    """Return the texts of each row's cells in the list of runs by column, its name and kind under `run`."""
     (body,) = re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL)
-    found = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
-    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in found]
-    return [[" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in row] for row in cells]
+    return [
+        {
+            name or "run": " ".join(re.sub(r"<[^>]*>", " ", cell).split())
+            for name, cell in re.findall(
+                r'<t[dh] (?:data-name="([^"]*)"|scope="row")[^>]*>(.*?)</t[dh]>', row, re.DOTALL
+            )
+        }
+        for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    ]
 
 
-def names(query: str, *folders: Path) -> list[str]:
-    return [row[1] for row in rows(get(f"/{KEY}/{query}", *folders).text)]
+def names(text: str) -> list[str]:
+    """Return the names of the listed runs."""
+    return re.findall(r'id="run-\d+"[^>]*>([^<]*)</a>', text)
 
 
 def test_every_row_has_the_same_columns(folders: list[Path]) -> None:
     text = get(f"/{KEY}/", *folders).text
     beta, _, gamma = rows(text)
-    assert len(beta) == len(gamma) == len(re.findall(r'<th[^>]* scope="col"|<th scope="col"', text))
-    assert beta[1:4] == ["beta", "solver_judge", next(cell for cell in beta if cell.startswith("replay:"))]
-    assert (beta[4], beta[6], beta[7], beta[9]) == ("run", "8", "0.500 correct n 8", "finished")
-    assert gamma[1:3] == ["gamma", "debate"] and gamma[4] == "training" and gamma[10] == "report"
+    assert list(beta) == list(gamma)
+    assert len(beta) + 1 == len(re.findall(r'<th[^>]* scope="col"', text)), "and the picks"
+    assert (beta["run"], beta["spec"], beta["status"]) == ("beta run", "solver_judge", "finished")
+    assert beta["model"].startswith("replay:") and beta["episodes"] == "8 run"
+    assert (gamma["run"], gamma["spec"], gamma["report"]) == ("gamma training", "debate", "report")
     assert f"/{KEY}/2/report" in Parsed(text).links
     assert text.count('class="spark"') == 1, "a curve of the training alone"
     assert re.search(r'aria-label="correct from 0.450 at step 0 to [\d.]+ at step 4"', text)
+
+
+def test_a_figure_has_its_split_its_number_and_an_interval_where_it_is_a_share(folders: list[Path]) -> None:
+    columns = "?column=correct&column=solver_acc&column=reward/solver"
+    beta, _, gamma = rows(get(f"/{KEY}/{columns}", *folders).text)
+    assert beta["correct"] == "0.500 [0.15, 0.85] run, n 8", "Wilson's of 2 in 4 tasks"
+    assert beta["solver_acc"] == "0.250 run, n 8" and beta["reward/solver"] == "–"
+    assert re.fullmatch(r"[\d.]+ validation, step 4", gamma["solver_acc"])
+
+
+def test_the_columns_are_those_that_are_chosen(folders: list[Path]) -> None:
+    text = get(f"/{KEY}/?column=solver_acc&column=seed&column=nothing", *folders).text
+    assert [list(row) for row in rows(text)] == [["run", "seed", "solver_acc"]] * 3
+    checked = re.findall(r'name="column" value="([^"]*)" checked', text)
+    assert checked == ["seed", "solver_acc"]
+    assert {"spec", "judge_acc", "curve"} <= {*re.findall(r'name="column" value="([^"]*)"', text)}
+
+
+def test_episodes_count_every_split_and_a_run_names_its_checkpoint(
+    tmp_path: Path, folders: list[Path]
+) -> None:
+    run = replays.run(tmp_path / "tuned", replays.solved(0), tasks=1)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, "checkpoint": "runs/gamma#main"}))
+    training = write_training(tmp_path / "counted")
+    counted = {"step": 5, "episode/n/correct": 64, "validation/n/correct": 32, "greedy/n/correct": 8}
+    with (training / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(counted) + "\n")
+    tuned, both = rows(get(f"/{KEY}/", run, training).text)
+    assert tuned["model"].endswith(" checkpoint runs/gamma#main")
+    assert both["episodes"] == "104 train 64, validation 32, greedy 8"
+
+
+def test_the_curves_of_picked_trainings_are_one_chart_for_each_figure(
+    tmp_path: Path, folders: list[Path]
+) -> None:
+    other = write_training(tmp_path / "delta", seed=1)
+    query = "?pick=0&pick=2&pick=3&column=correct&column=solver_acc"
+    text = get(f"/{KEY}/{query}", *folders, other).text
+    charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    assert [re.findall(r"<b>(.*?)</b>", chart) for chart in charts] == [["correct"], ["solver_acc"]]
+    for chart in charts:
+        assert re.findall(r"</span>(\w+)</li>", chart) == ["gamma", "delta"]
+        assert {"c0", "c1"} == {*re.findall(r'class="line bold (c\d)"', chart)}
+    assert "<figure>" not in get(f"/{KEY}/?pick=0&pick=1", *folders, other).text, "runs have no curves"
 
 
 @pytest.mark.parametrize(
@@ -60,17 +113,17 @@ def test_every_row_has_the_same_columns(folders: list[Path]) -> None:
         ("?sort=-run", ["gamma", "beta", "alpha"]),
         ("?sort=spec", ["gamma", "beta", "alpha"]),
         ("?sort=-episodes", ["beta", "alpha", "gamma"]),
-        ("?sort=figure", ["beta", "gamma", "alpha"]),
-        ("?sort=when", ["beta", "alpha", "gamma"]),
+        ("?sort=correct", ["beta", "gamma", "alpha"]),
+        ("?sort=started", ["beta", "alpha", "gamma"]),
         ("?search=DEBATE", ["gamma"]),
         ("?search=training", ["gamma"]),
         ("?search=a&sort=-run", ["gamma", "beta", "alpha"]),
-        ("?search=nowhere", ["No run fits."]),
+        ("?search=nowhere", []),
     ],
 )
 def test_a_column_orders_and_a_search_selects(folders: list[Path], query: str, shown: list[str]) -> None:
-    found = rows(get(f"/{KEY}/{query}", *folders).text)
-    assert [row[1] if len(row) > 1 else row[0] for row in found] == shown
+    text = get(f"/{KEY}/{query}", *folders).text
+    assert names(text) == shown and ("No run fits." in text) == (not shown)
 
 
 def test_a_second_press_on_a_heading_turns_the_order(folders: list[Path]) -> None:
@@ -83,7 +136,7 @@ def test_a_second_press_on_a_heading_turns_the_order(folders: list[Path]) -> Non
 def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(folders: list[Path]) -> None:
     text = get(f"/{KEY}/?search=gamma&pick=0&pick=1", *folders).text
     hidden = re.findall(r'<input form="runs" type="hidden" name="pick" value="(\d)">', text)
-    assert hidden == ["0", "1"] and "2 picked" in Parsed(text).text
+    assert hidden == ["0", "1"] and "Compare picked (2)" in Parsed(text).text
     assert re.search(r'name="pick" id="pick-1" value="1"[^>]* checked', get(f"/{KEY}/?pick=1", *folders).text)
     compared = get(f"/{KEY}/compare?pick=0&pick=1", *folders)
     page = Parsed(compared.text)
@@ -98,8 +151,6 @@ def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(fo
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("compare?pick=0", "a comparison needs two"),
-        ("compare", "a comparison needs two"),
         ("compare?pick=0&pick=9", "run 9 does not exist"),
         ("?pick=x", "pick is 'x'; expected the number of a run"),
         ("?sort=size", "sort is 'size'; expected one of run, spec"),
@@ -126,12 +177,14 @@ def test_a_run_that_goes_on_shows_how_far_it_is_and_one_that_was_killed_does_not
     cut(folder, 3)
     with sole_writer(folder):
         text = get(f"/{KEY}/", folder, *folders).text
-        assert rows(text)[0][6:10] == ["3", "1.000 correct n 3", "–", "running, 3 of 8"]
+        row = rows(text)[0]
+        assert (row["episodes"], row["curve"], row["status"]) == ("3 run", "–", "running, 3 of 8")
+        assert row["correct"].startswith("1.000 [") and row["correct"].endswith("run, n 3")
         assert text.count("<tr data-running>") == 1
         assert " data-running" in get(f"/{KEY}/0", folder).text
     (folder / ".writer").write_text("process 999999999 on " + socket.gethostname())
     text = get(f"/{KEY}/", folder, *folders).text
-    assert rows(text)[0][9] == "not finished, 3 of 8"
+    assert rows(text)[0]["status"] == "not finished, 3 of 8"
     assert "data-running" not in re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
@@ -140,12 +193,12 @@ def test_a_training_that_goes_on_shows_its_step_and_one_that_ended_early_where(
 ) -> None:
     folder = write_training(tmp_path / "training", steps=2, planned=4)
     with sole_writer(folder):
-        assert rows(get(f"/{KEY}/", folder, *folders).text)[0][9] == "running, step 2 of 4"
+        assert rows(get(f"/{KEY}/", folder, *folders).text)[0]["status"] == "running, step 2 of 4"
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "finished": "2026-11-27T11:00:00Z"}))
-    assert rows(get(f"/{KEY}/", folder, *folders).text)[0][9] == "ended at step 2 of 4"
+    assert rows(get(f"/{KEY}/", folder, *folders).text)[0]["status"] == "ended at step 2 of 4"
     (folder / "run.json").write_text(json.dumps({**info, "stopped": "no gain", "steps": 2}))
-    assert rows(get(f"/{KEY}/", folder, *folders).text)[0][9] == "stopped early at step 2"
+    assert rows(get(f"/{KEY}/", folder, *folders).text)[0]["status"] == "stopped early at step 2"
 
 
 def test_a_run_that_begins_later_comes_first_and_the_numbers_of_others_stay(tmp_path: Path) -> None:
@@ -154,16 +207,19 @@ def test_a_run_that_begins_later_comes_first_and_the_numbers_of_others_stay(tmp_
         replays.run(folder / name, replays.solved(0), tasks=1)
     runs = [open_run(folder / name) for name in ("one", "two")]
     served = app(Pages(runs, ServedLinks(KEY), folders=[folder]), KEY)
-    assert [row[1] for row in rows(request(served, f"/{KEY}/").text)] == ["one", "two"]
+    assert names(request(served, f"/{KEY}/").text) == ["one", "two"]
     replays.run(folder / "new", replays.solved(0), tasks=1)
     text = request(served, f"/{KEY}/").text
-    assert [row[1] for row in rows(text)] == ["new", "one", "two"]
+    assert names(text) == ["new", "one", "two"]
     assert f'id="run-2" href="/{KEY}/2"' in text and request(served, f"/{KEY}/2").status_code == 200
 
 
-def test_of_many_runs_a_page_names_none_but_its_own(folders: list[Path]) -> None:
-    text = get(f"/{KEY}/0", *folders * 3).text
-    assert not {f"/{KEY}/1", f"/{KEY}/2"} & {*Parsed(text).links} and f"/{KEY}/" in Parsed(text).links
+@pytest.mark.parametrize(("picks", "there"), [("", ""), ("?pick=1", "?pick=1")])
+def test_a_comparison_of_too_few_leads_to_the_list_where_others_are_picked(
+    folders: list[Path], picks: str, there: str
+) -> None:
+    answer = get(f"/{KEY}/compare{picks}", *folders)
+    assert (answer.status_code, answer.headers["location"]) == (307, f"/{KEY}/{there}")
 
 
 def test_the_pages_that_follow_a_run_ask_their_own_server_and_no_other_page_asks(folders: list[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,23 @@ def test_the_first_page_lists_the_episodes_and_each_opens(training: Path) -> Non
     assert "Make 7" not in opened.text and "<answer>3" in opened.text
 
 
-def test_the_key_alone_leads_to_the_first_run(training: Path) -> None:
-    answer = get(f"/{KEY}/", training)
-    assert (answer.status_code, answer.headers["location"]) == (307, f"/{KEY}/0")
+def test_every_page_begins_with_the_same_links_and_marks_its_own(training: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", tasks=1)
+    texts = ["Runs", "Episodes", "Report", "Compare"]
+    of_training = [f"/{KEY}/", f"/{KEY}/0", f"/{KEY}/0/report", f"/{KEY}/compare?pick=0"]
+    for path, current, links in (
+        ("", "Runs", [f"/{KEY}/", f"/{KEY}/compare"]),
+        ("0", "Episodes", of_training),
+        ("0/train-000001/0", "", of_training),
+        ("0/report", "Report", of_training),
+        ("1", "Episodes", [f"/{KEY}/", f"/{KEY}/1", f"/{KEY}/compare?pick=1"]),
+        ("compare?pick=0&pick=1", "Compare", [f"/{KEY}/", f"/{KEY}/compare"]),
+        ("0?low=x", "", [f"/{KEY}/", f"/{KEY}/compare"]),
+    ):
+        (bar,) = re.findall(r'<nav class="bar".*?</nav>', get(f"/{KEY}/{path}", training, other).text, re.S)
+        assert Parsed(bar).links == links, path
+        assert [text for text in texts if text in bar] == texts
+        assert re.findall(r'aria-current="page">(\w+)', bar) == [current] * bool(current)
 
 
 def test_the_rollouts_of_a_task_are_one_row_with_their_answers_and_figures(training: Path) -> None:
@@ -163,13 +178,6 @@ def test_a_filter_stays_with_the_links(training: Path) -> None:
     assert f"/{KEY}/0?role=solver&failure=any&split=train" in inside.links
 
 
-def test_several_runs_are_a_click_apart(training: Path, tmp_path: Path) -> None:
-    other = write_run(tmp_path / "other", tasks=1)
-    page = Parsed(get(f"/{KEY}/1", training, other).text)
-    assert {f"/{KEY}/0", f"/{KEY}/1"} <= set(page.links)
-    assert "4 episodes" in page.text
-
-
 def test_an_episode_of_a_foreign_form_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     folder = RunFolder(write_run(tmp_path / "run", tasks=1))
     made = episodes(workflow("solver_judge").plan, 1, 1)[0]
@@ -185,7 +193,7 @@ def test_an_episode_of_a_foreign_form_is_named_and_the_others_are_shown(tmp_path
 
 
 def test_turns_of_a_very_long_episode_are_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rolegraph.pages.view.pages.MOST_CARDS", 2)
+    monkeypatch.setattr("rolegraph.pages.view.cards.MOST_CARDS", 2)
     folder = write_run(tmp_path / "run", tasks=1)
     first = Parsed(get(f"/{KEY}/0/episodes/0", folder).text)
     assert "1 more turns follow" in first.text

@@ -69,6 +69,11 @@ def interval(values: ByTask) -> Interval:
     return _wilson(_array(values), _range(values))
 
 
+def share_interval(share: float, n: int) -> Interval:
+    """Return Wilson's interval of a share, 0 to 1, of n independent answers, n at least 1."""
+    return _score(share, n, (0.0, 1.0), n)
+
+
 def crossed(seeds: Sequence[ByTask], *, difference: bool = False) -> Interval:
     """Return the mean over seeds and tasks, with an interval for other seeds and other tasks.
 
@@ -139,15 +144,20 @@ def _wilson(values: Floats, ends: tuple[float, float], further: float = 0.0) -> 
     """Return Wilson's interval of values, whose mean varies by a `further` variance that they do not show."""
     if not values.size:
         return Interval(0.0, 0.0, 0.0, 0)
-    low, width = ends[0], ends[1] - ends[0]
     mean, n = float(values.mean()), _effective(values, ends)
-    if (most := (mean - low) * (ends[1] - mean)) > 0:
+    if (most := (mean - ends[0]) * (ends[1] - mean)) > 0:
         n = most / (most / n + further)
+    return _score(mean, n, ends, values.size)
+
+
+def _score(mean: float, n: float, ends: tuple[float, float], size: int) -> Interval:
+    """Return Wilson's interval of a mean on a range, from `n` tasks of 0 or 1; `size` is its `Interval.n`."""
+    low, width = ends[0], ends[1] - ends[0]
     share = (mean - low) / width
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z * sqrt(max(0.0, share * (1 - share)) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
     bottom, top = low + width * max(0.0, centre - half), low + width * min(1.0, centre + half)
-    return Interval(mean, min(mean, bottom), max(mean, top), values.size)
+    return Interval(mean, min(mean, bottom), max(mean, top), size)
 
 
 def _effective(values: Floats, ends: tuple[float, float]) -> float:

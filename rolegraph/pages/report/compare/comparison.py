@@ -30,7 +30,7 @@ from rolegraph.pages.report.compare.differences import (
 from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_flips
 from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.pages.report.digest import bands, clipped, read_validations
-from rolegraph.pages.report.html import aligned, render, script, signed
+from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
 
@@ -179,16 +179,16 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
 
 
 def comparison_page(
-    comparison: Comparison, viewer: str = "", episodes: Callable[[str, str], str] | None = None
+    comparison: Comparison, episodes: Callable[[str, str], str] | None = None, bar: str = ""
 ) -> str:
     """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
 
     Args:
         comparison: The comparison.
-        viewer: URL of the list of runs, where a viewer shows the page.
         episodes: Function that returns the URL of a task's episodes, from the side's name and the task's id.
+        bar: Links of the viewer that the page begins with, as `Markup`.
     """
-    code, code_hash = script(_HERE.parent / "report.js")
+    code, code_hash = script(CHARTS)
     trainings = [
         (
             f"{letter(place)} {side.name}",
@@ -206,7 +206,7 @@ def comparison_page(
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
         places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
         chosen=BEST_ON_THESE,
-        viewer=viewer,
+        bar=bar,
         episodes=episodes,
         first_flips=_FIRST_FLIPS,
         tables=figure_tables(comparison),

@@ -1,0 +1,251 @@
+"""Content of an episode's page: a card for each turn, with its calls and the groups that compare it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rolegraph.engine.records import Episode, GroupKey, NodeId
+from rolegraph.engine.spec import Spec
+from rolegraph.pages.report.digest import clipped, question
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+from rolegraph.pages.view.texts import Chip, Mark, chips, plain_answer, verdict
+from rolegraph.pages.view.timeline import Dag, DrawnTimeline, draw, timeline
+from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
+from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
+
+MOST_CARDS = 150
+"""Number of turns of an episode on one page."""
+MOST_MEMBERS = 64
+"""Number of members of a group that are listed."""
+_KNOWN = ("spec", "hash", "failures", "started_at")
+"""Keys of an episode's metadata that are shown elsewhere on the page."""
+
+
+class CallCard(NamedTuple):
+    """One model call of a turn for the page: its record, and its response's tokens with colours."""
+
+    asked: CallRecord
+    tokens: Sequence[SampledToken]
+    left_out: int
+    """Number of tokens beyond those that are shown."""
+
+
+class TurnCard(NamedTuple):
+    """One turn of an episode for the page: its calls, and the groups that it was compared in."""
+
+    turn: TurnRecord
+    name: str
+    anchor: str
+    calls: Sequence[CallCard]
+    compared: Sequence[tuple[GroupTrace, str]]
+    """Groups in which the turn is compared, each with the anchor of the card that has its table."""
+    colour: str = ""
+    """CSS class of the role's colour on the time line."""
+    picked: Sequence[str] = ()
+    """Names of the turns whose answer the turn chose: several where these have the same answer."""
+
+    @property
+    def advantage(self) -> float | None:
+        """Weighted sum of the advantages in all groups; None without an advantage."""
+        members = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
+        return sum(mine.weight * (mine.advantage or 0.0) for mine in members) if members else None
+
+    @property
+    def signal(self) -> float | None:
+        """Mean over the tokens of the advantages that a signal added; None where it added none."""
+        signals = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
+        means = [(value, step.response_tokens) for value, step in signals if value is not None]
+        return sum(value * n for value, n in means) / max(1, sum(n for _, n in means)) if means else None
+
+    @property
+    def gate(self) -> float | None:
+        """Factor of the signal on the turn; None without a gate."""
+        return next(
+            (value for it in self.calls if (value := it.asked.step.metadata.get("gate")) is not None), None
+        )
+
+    @property
+    def chips(self) -> list[Chip]:
+        """Short labels of the turn, such as rewards and failures."""
+        compared = [trace for trace, _ in self.compared]
+        return chips(self.turn, compared, self.advantage, self.signal, self.gate)
+
+    @property
+    def answer(self) -> str:
+        """Parsed answer of the turn, in a few words; empty without a call."""
+        return plain_answer(self.calls[-1].asked.step.action) if self.calls else ""
+
+    @property
+    def mark(self) -> Mark | None:
+        """Sign of whether the turn is right, wrong or failed; None where that was not judged."""
+        judged = self.turn.trajectory if self.turn.is_last else None
+        return verdict(judged, failed=self.turn.failure is not None)
+
+    @property
+    def has_rounds(self) -> bool:
+        """True where the turn belongs to a role in a loop, so that its round is shown."""
+        return self.turn.node.round > 1 or any("round" in call.asked.step.metadata for call in self.calls[:1])
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePage:
+    """Content of the page of an episode."""
+
+    row: EpisodeLocation
+    episode: Episode
+    anchor: str
+    timeline: DrawnTimeline
+    cards: Sequence[TurnCard]
+    start: int
+    turns: int
+    """Number of all turns of the episode."""
+    question: str
+    """Question of the task, or else its id."""
+    fields: Sequence[tuple[str, str, bool]]
+    """Other fields of the task: name, value, and whether it is hidden from prompts."""
+    notes: Sequence[tuple[str, str]]
+    """Facts of the episode that are not shown elsewhere, such as the rounds of its loops."""
+
+    @property
+    def before(self) -> int:
+        """Number of turns before the first card of the page before."""
+        return max(0, self.start - MOST_CARDS)
+
+    @property
+    def after(self) -> int:
+        """Number of turns before the first card of the next page."""
+        return self.start + len(self.cards)
+
+    @property
+    def left(self) -> int:
+        """Number of the episode's turns after those shown on the page."""
+        return self.turns - self.after
+
+
+class EpisodeColumn(NamedTuple):
+    """Episode that is shown beside another."""
+
+    number: int
+    """Number of its run."""
+    name: str
+    """Name of its run."""
+    run: ViewedRun
+    shown: EpisodePage
+
+
+class TurnPair(NamedTuple):
+    """Turn of both of two episodes; None where one lacks it."""
+
+    cards: tuple[TurnCard | None, TurnCard | None]
+
+    @property
+    def name(self) -> str:
+        """Name of the turn's role instance, with its round in a loop."""
+        card = next(card for card in self.cards if card is not None)
+        return f"{card.name}, round {card.turn.node.round}" if card.has_rounds else card.name
+
+
+def anchor_of(run: int, row: EpisodeLocation) -> str:
+    """Return an episode's HTML id in a page with several, such as `e0-episodes-12`."""
+    return f"e{run}-{row.part.name}-{row.number}"
+
+
+def episode_page(
+    run: ViewedRun, row: EpisodeLocation, anchor: str, start: int, public: Callable[[Episode], Episode]
+) -> EpisodePage:
+    """Read an episode and return the content of its page; raises DataError.
+
+    Args:
+        run: Run of the episode.
+        row: Location of the episode.
+        anchor: HTML id of the episode, with which the ids of its cards begin.
+        start: Number of turns before the first card.
+        public: Function that leaves out of an episode what may not be shown.
+    """
+    together = run.same_task(row)
+    if any(spans_tasks(episode) for _, episode in together):
+        together = run.same_step(row)
+    together = [(other, public(episode)) for other, episode in together]
+    episode = next(episode for other, episode in together if other[:2] == row[:2])
+    taken = turns(episode)
+    roles = run.spec.roles.items() if run.spec is not None else ()
+    called = frozenset(name for name, role in roles if role.tool is not None)
+    line = timeline(run.dag, taken, called)
+    order = line.order[start : start + MOST_CARDS]
+    anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
+    drawn = draw(line, anchors)
+    names = {lane.instance: lane.name for lane in line.lanes}
+    colours = {lane.instance: it.colour for lane, it in zip(line.lanes, drawn.lanes, strict=True)}
+    groups = _groups(traces(row, together), anchors)
+    scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
+    cards = [
+        TurnCard(
+            taken[node],
+            names.get(node[:2], f"{node.role} {node.index}"),
+            anchors[node],
+            [_call(run, node, asked, scale) for asked in taken[node].calls],
+            groups[node],
+            colours.get(node[:2], ""),
+            [names.get(other[:2], str(other)) for other in _picked(node, taken, run.dag, run.spec)],
+        )
+        for node in order
+    ]
+    asked = question(episode.task, row.entry.task)
+    return EpisodePage(
+        row=row,
+        episode=episode,
+        anchor=anchor,
+        timeline=drawn,
+        cards=cards,
+        start=start,
+        turns=len(line.order),
+        fields=[
+            (name, clipped(value, 2000), run.info.is_hidden(name))
+            for name, value in episode.task.items()
+            if name != "id" and value != asked
+        ],
+        question=asked,
+        notes=[(k, clipped(v, 400, digits=6)) for k, v in episode.metadata.items() if k not in _KNOWN],
+    )
+
+
+def _groups(
+    compared: Mapping[NodeId, Sequence[GroupTrace]], anchors: Mapping[NodeId, str]
+) -> dict[NodeId, list[tuple[GroupTrace, str]]]:
+    """Return the groups of each turn on the page, each with the anchor of the first turn of the group."""
+    tables: dict[GroupKey, str] = {}
+    return {
+        node: [
+            (replace(trace, members=trace.members[:MOST_MEMBERS]), tables.setdefault(trace.key, anchor))
+            for trace in compared.get(node, ())
+        ]
+        for node, anchor in anchors.items()
+    }
+
+
+def _call(run: ViewedRun, node: NodeId, asked: CallRecord, scale: float) -> CallCard:
+    ids = asked.step.response_ids
+    texts = run.pieces(node.role, node.index, ids) if ids else ()
+    coloured = list(tokens(asked.step, texts, scale))
+    return CallCard(asked, coloured, len(texts) - len(coloured))
+
+
+def _picked(
+    node: NodeId, taken: Mapping[NodeId, TurnRecord], dag: Dag | None, spec: Spec | None
+) -> list[NodeId]:
+    """Return the turns whose answer a turn chose: those with its answer, of the role that its parser or tool
+    names. Empty where it names none, or failed."""
+    role = spec.roles.get(node.role) if spec is not None else None
+    if role is None or dag is None or node not in dag or taken[node].failure is not None:
+        return []
+    calls = [call for call in (role.parser, role.run) if call is not None]
+    named = {str(value) for call in calls for value in (call.value, *call.options.values())}
+    waited = [other for other in dag.pred[node] if other.role in named and other in taken]
+    action = _action(taken[node])
+    return [other for other in waited if action is not None and _action(taken[other]) == action]
+
+
+def _action(turn: TurnRecord) -> object:
+    return turn.calls[-1].step.action if turn.calls else None

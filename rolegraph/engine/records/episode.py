@@ -152,7 +152,7 @@ class TerminationReason(StrEnum):
     """Under rLLM: no model call had an answer."""
 
     UNKNOWN = "unknown"
-    """No reason is recorded, or one that is not in this list."""
+    """No reason is recorded, or the reason of a later rLLM, which is not in this list."""
 
 
 def _known_reason(value: object) -> object:

@@ -23,6 +23,7 @@ import openai
 import rllm.types as theirs
 from omegaconf import OmegaConf
 from rllm.eval.types import EvalOutput, Signal
+from rllm.workflows.workflow import TerminationReason
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.connections import client_options
@@ -153,6 +154,7 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
     return theirs.Episode(
         id=episode.id,
         task=episode.task,
+        termination_reason=TerminationReason(episode.termination_reason.value),
         is_correct=episode.is_correct,
         trajectories=[
             unit.model_copy(update={"uid": f"{unit.uid}#{number}", "steps": [step]})
@@ -239,6 +241,25 @@ def _value(arguments: object) -> object:
 evaluator = SpecEvaluator()
 
 
+_STORE_VARIABLE = "RLLM_GATEWAY_STORE"
+
+
+def _flat_traces() -> None:
+    """Make the gateways of this process keep whole traces, where rLLM's default is the store `compact`.
+
+    Of compact traces an Evaluator gets copies (`_finish_episode` in engine/agentflow_engine.py of rLLM's
+    branch terminal-rl), in which it can neither match tokens nor join the turns of a trajectory.
+
+    Raises:
+        UsageError: If the environment asks for the compact store.
+    """
+    if hasattr(theirs, "TrajectoryDelta") and os.environ.setdefault(_STORE_VARIABLE, "memory") == "compact":
+        raise UsageError(
+            f"rLLM's compact traces reach no Evaluator, which matches tokens and turns here: set "
+            f"{_STORE_VARIABLE}=memory"
+        )
+
+
 def flow(plan: Plan, algorithm: Mapping[str, object] = NOTHING) -> SpecFlow:
     """Return the AgentFlow of a plan.
 
@@ -250,6 +271,7 @@ def flow(plan: Plan, algorithm: Mapping[str, object] = NOTHING) -> SpecFlow:
         UsageError: For a permission that is missing, and for signals, retries, timeouts and local models,
             which do not work through rLLM's gateway.
     """
+    _flat_traces()
     shared = prepared(plan)
     if plan.withheld:
         names = " ".join(permission.name for permission in plan.withheld)
@@ -286,12 +308,12 @@ def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
     """
     try:
         algorithm = _train_algorithm()
-        found = flow(compile_file(spec, allow=allow), algorithm or {})
+        agent = flow(compile_file(spec, allow=allow), algorithm or {})
         if algorithm is not None:
-            found.check_run(str(algorithm.get("adv_estimator", "grpo")), spec)
+            agent.check_run(str(algorithm.get("adv_estimator", "grpo")), spec)
     except RolegraphError as error:
         raise ImportError(str(error)) from error
-    return found
+    return agent
 
 
 def __getattr__(name: str) -> SpecFlow:

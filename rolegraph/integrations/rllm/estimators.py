@@ -139,18 +139,18 @@ def differences(plan: Plan, algorithm: Mapping[str, object]) -> list[str]:
     std = algorithm.get("norm_adv_by_std_in_grpo", True)
     loss = algorithm.get("loss_fn") or default_loss(run)
     reasons = hook_reasons(plan, "tinker")
-    found = [f"{name} {reason}" for name, reason in reasons.items()]
+    clauses = [f"{name} {reason}" for name, reason in reasons.items()]
     for role in plan.trained.values():
         estimator = role.estimator
         if estimator is None or role.name in reasons:
             continue
         if estimator.name != run:
-            found.append(f"{role.name} has the estimator {estimator.name}")
+            clauses.append(f"{role.name} has the estimator {estimator.name}")
         elif run == "grpo" and estimator.options.get("std", True) != std:
-            found.append(f"{role.name} has grpo with another `std`")
+            clauses.append(f"{role.name} has grpo with another `std`")
         elif role.loss.name != loss:
-            found.append(f"{role.name} has the loss {role.loss.name}")
-    return found
+            clauses.append(f"{role.name} has the loss {role.loss.name}")
+    return clauses
 
 
 def is_precomputed(role: RolePlan) -> bool:

@@ -29,7 +29,7 @@ from rolegraph.engine.shipped import BASE_NAME, templates_in
 from rolegraph.engine.spec import Diagnostic
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
-from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, has_rllm, need_backend
+from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, check_version, has_rllm, need_backend
 from rolegraph.integrations.rllm.checks import findings
 from rolegraph.integrations.rllm.compose import as_yaml, compose, config_folder, rllm_keys
 from rolegraph.integrations.rllm.config import (
@@ -88,12 +88,13 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
         The overrides of the spec, those of rLLM's config, and the check for the compiler to call.
 
     Raises:
-        UsageError: For an unknown backend.
+        UsageError: For an unknown backend, and for a version of its package that rLLM does not work with.
     """
     try:
         kind = kind_of(backend)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    check_version(kind)
     spec_words, for_rllm = split_overrides(words)
     check = partial(findings, backend=kind, overrides=for_rllm, known_keys=rllm_keys())
     return spec_words, for_rllm, check

@@ -22,6 +22,7 @@ from rolegraph.engine.training.advantages.estimates import call_estimator
 from rolegraph.engine.training.loop.schedule import validation_tasks
 from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
+from rolegraph.integrations.rllm.backends import check_version
 from rolegraph.integrations.rllm.compose import compose
 from rolegraph.integrations.rllm.config import Launch
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
@@ -63,9 +64,11 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
             trackers.
 
     Raises:
-        UsageError: From `train()`, for a backend class that does not exist.
+        UsageError: For a version of the backend's package that rLLM does not work with; from
+            `train()`, for a backend class that does not exist.
     """
     kind = kind_of(backend)
+    check_version(kind)
     flow = options.get("agent_flow")
     plan: Plan = (flow or options["workflow_class"]).plan
     register(custom_estimators(plan, kind))

@@ -3,8 +3,9 @@
     python benchmarks/rllm_overhead.py --cookbook RLLM_CHECKOUT/cookbooks/workflow/solver_judge
 
 Both run the same tasks through rLLM's UnifiedWorkflowEngine with a rollout engine that answers at once, in
-one process, in turns, so that a busy machine slows them alike; the median counts. Both ask two solvers and a
-judge, read their answers and reward them; each renders its own prompts. Needs the extra `rllm`.
+one process, in turns; the median of the process's CPU time counts, which a busy machine changes little. Both
+ask two solvers and a judge, read their answers and reward them; each renders its own prompts. Needs the extra
+`rllm`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import statistics
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import click
@@ -66,7 +67,7 @@ def main(cookbook: Path, episodes: int, parallel: int, repetitions: int, file: P
 
 
 async def compare(episodes: int, parallel: int, repetitions: int) -> dict[str, list[float]]:
-    """Seconds of each repetition, by system: one of each, then again in the other order."""
+    """CPU seconds of each repetition, by system: one of each, then again in the other order."""
     engines = build(parallel)
     rows = [with_ground_truth(task(number)) for number in range(episodes)]
     seconds: dict[str, list[float]] = {system: [] for system in SYSTEMS}
@@ -82,9 +83,9 @@ async def compare(episodes: int, parallel: int, repetitions: int) -> dict[str, l
 
 async def once(engine: Any, rows: list[dict[str, Any]]) -> float:
     gc.collect()
-    start = perf_counter()
+    start = process_time()
     episodes = await engine.execute_tasks(rows, [row["id"] for row in rows])
-    took = perf_counter() - start
+    took = process_time() - start
     wrong = [e.id for e in episodes if not e.is_correct or len(e.trajectories) != 3]
     if wrong:
         raise SystemExit(f"{len(wrong)} episodes are not right, {wrong[0]} for one")

@@ -23,6 +23,9 @@ SHOWN_OF_DIFF = 4000
 @click.argument(
     "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=options.complete_specs
 )
+@options.model_option(
+    "--model", "The model in place of the spec's: local[:FOLDER], tinker:NAME or openai:NAME."
+)
 @options.backend("Also show which keys this backend of rLLM cannot obey, or would ignore.")
 @options.flag("--fix", "Correct misspelt names in the files where one name is certain, and check again.")
 @options.imports_option

@@ -23,6 +23,7 @@ STYLES = {"ok": "", "differs": "yellow", "failed": "red", "not offered": "dim"}
 @options.text("--port", "N", "0 takes a free port.", default=8377, show_default=True)
 @options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
 @options.count("--threads", None, "Threads for the model. Default: all cores.")
+@options.flag("--any-key", "Take any key at /v1, such as EMPTY, from this machine alone.")
 @options.flag("--stop", "Free the models that stay loaded between commands, and exit.")
 def serve_command(model: str | None, stop: bool, **settings: Any) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.

@@ -64,6 +64,8 @@ class ServiceOptions:
     host: str = "127.0.0.1"
     port: int = 0
     """The port to listen at; 0 takes a free one."""
+    any_key: bool = False
+    """True if OpenAI's API takes any key."""
     silent: float | None = None
     """Seconds without a request after which a client counts as gone; None for the limit."""
     lent_at: str | None = None

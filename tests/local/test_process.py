@@ -19,6 +19,8 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.local.launcher import LocalService, running
+from rolegraph.local.service.serving import serve
+from tests.cli.conftest import ENVIRONMENT
 from tests.local.client import PROMPT
 from tests.waiting import soon
 
@@ -95,6 +97,45 @@ def test_only_the_health_check_answers_without_the_key(service: LocalService) ->
     for path in ("get_server_capabilities", "samplers/x/healthz", "no_such_call"):
         assert httpx.get(f"{url}/{path}").status_code == 401
         assert httpx.get(f"{url}/{path}", headers={"X-API-Key": "tml-wrong"}).status_code == 401
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """Yield the URL of `rolegraph serve` with the shipped model."""
+    words = [sys.executable, "-m", "rolegraph", "serve", "--port", "0", *options]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield next(word for word in process.stdout.readline().split() if word.startswith("http"))
+        finally:
+            process.terminate()
+
+
+def test_with_any_key_openai_s_api_takes_any_and_tinker_s_takes_none() -> None:
+    headers = {"Authorization": "Bearer EMPTY"}
+    body = {"model": "rolegraph-base", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    with serving("--any-key") as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        assert http.get("/api/v1/get_server_capabilities").status_code == 401
+        assert http.post("/api/v1/create_session", json={}).status_code == 401
+        pages = (
+            {"Origin": "http://evil.example"},
+            {"Host": "evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+        )
+        for page in pages:
+            assert http.post("/v1/chat/completions", json=body, headers=page).status_code == 403
+
+
+def test_without_that_option_a_wrong_key_is_refused_at_openai_s_api(service: LocalService) -> None:
+    headers = {"Authorization": "Bearer EMPTY"}
+    assert httpx.get(f"{service.base_url}/v1/models", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a.machine"])
+def test_any_key_is_taken_at_no_address_of_other_machines(model_dir: Path, host: str) -> None:
+    with pytest.raises(UsageError, match="no loopback address"):
+        serve(model_dir, host=host, any_key=True)
 
 
 def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> None:

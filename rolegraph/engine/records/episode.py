@@ -112,7 +112,8 @@ def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str,
 
 
 class TerminationReason(StrEnum):
-    """Reason why an episode ended; the values are those of `rllm.workflows.workflow.TerminationReason`."""
+    """Reason why an episode ended; the values are those of rLLM's TerminationReason (`rllm.types` of its
+    next version)."""
 
     ENV_DONE = "env_done"
     """Every role instance ran."""
@@ -132,14 +133,32 @@ class TerminationReason(StrEnum):
     MAX_TURNS_EXCEEDED = "max_turns_exceeded"
     """The turns of one of rLLM's own workflows were used up."""
 
+    AGENT_SETUP_TIMEOUT = "agent_setup_timeout"
+    """Under rLLM: the agent was not set up in time."""
+
+    ENV_START_TIMEOUT = "env_start_timeout"
+    """Under rLLM: the environment did not start in time."""
+
+    VERIFIER_TIMEOUT = "verifier_timeout"
+    """Under rLLM: the answer was not graded in time."""
+
+    GRADING_ERROR = "grading_error"
+    """Under rLLM: the answer could not be graded."""
+
+    SANDBOX_ERROR = "sandbox_error"
+    """Under rLLM: the sandbox failed."""
+
+    MODEL_ERROR = "model_error"
+    """Under rLLM: no model call had an answer."""
+
     UNKNOWN = "unknown"
-    """No reason is known."""
+    """No reason is recorded, or the reason of a later rLLM, which is not in this list."""
 
 
 def _known_reason(value: object) -> object:
-    """Convert a text to a TerminationReason; unknown ones, as in rLLM's own workflows, become `ERROR`."""
+    """Convert a text to a TerminationReason; null, and a reason of a later rLLM, become `UNKNOWN`."""
     reasons = {member.value: member for member in TerminationReason}
-    return reasons.get(value or "", TerminationReason.ERROR) if isinstance(value, str | None) else value
+    return reasons.get(value or "", TerminationReason.UNKNOWN) if isinstance(value, str | None) else value
 
 
 class Failure(NamedTuple):

@@ -1,4 +1,6 @@
-"""Specs under rLLM: a Workflow class, an AgentFlow, and the grouping hook for its trainers.
+"""Specs under rLLM: a Workflow class, an AgentFlow, and the trainer and grouping hook for them.
+
+`Services` and `model_folder` serve and find the models of a spec, for scripts that `rolegraph eject` writes.
 
 Only this package imports rllm, and only when one of its functions is called: `pip install 'rolegraph[rllm]'`.
 """
@@ -11,13 +13,42 @@ from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
+from rolegraph.engine.shipped import model_folder
 from rolegraph.integrations.rllm.backends import need_rllm
 
 if TYPE_CHECKING:
     from rolegraph.integrations.rllm.agents import SpecEvaluator, SpecFlow
     from rolegraph.integrations.rllm.grouping import GroupingHook
 
-__all__ = ["compile_agent_flow", "compile_workflow", "grouping_hook"]
+__all__ = [
+    "Services",
+    "agent_trainer",
+    "compile_agent_flow",
+    "compile_workflow",
+    "grouping_hook",
+    "model_folder",
+]
+
+
+def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
+    """Return an object whose `train()` trains as rLLM's AgentTrainer does, by the estimators of the spec.
+
+    Args:
+        backend: One of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
+        config: The composed config.
+        options: Arguments of rLLM's AgentTrainer, with a `workflow_class` of `compile_workflow`, or an
+            `agent_flow` and `evaluator` of `compile_agent_flow`. `traj_group_adv_estimator_map` and
+            `traj_grouping_hook` are those of the spec unless they are given. The hook's figures go to the
+            trackers.
+
+    Raises:
+        UsageError: If rLLM is not installed; from `train()`, for a backend class that does not exist.
+    """
+    need_rllm()
+    from rolegraph.integrations.rllm.trainer import agent_trainer
+
+    return agent_trainer(backend=backend, config=config, **options)
 
 
 def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> type[Any]:
@@ -43,7 +74,10 @@ def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> 
 def compile_agent_flow(
     spec: str | Path | Plan, overrides: Sequence[str] = ()
 ) -> tuple[SpecFlow, SpecEvaluator]:
-    """Compile a spec to the arguments of `AgentTrainer(agent_flow=…, evaluator=…)`.
+    """Compile a spec to the arguments `agent_flow` and `evaluator` of `agent_trainer`.
+
+    rLLM's own AgentTrainer takes them too, for specs whose roles all have its one estimator and loss; it
+    refuses the first episode of any other.
 
     Args:
         spec: Name or path of a spec, or a plan.

@@ -18,22 +18,27 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import click
 import openai
 import rllm.types as theirs
+from omegaconf import OmegaConf
 from rllm.eval.types import EvalOutput, Signal
+from rllm.workflows.workflow import TerminationReason
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.connections import client_options
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_message
 from rolegraph.engine.prompts.chat import split_reasoning
 from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.records import CallDone, Episode, Event
+from rolegraph.engine.records.episode import NOTHING
 from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.run.prepared import PerEventLoop
 from rolegraph.engine.shipped import SPECS
 from rolegraph.integrations.rllm.convert import Call, calls, trajectories_to_rllm
+from rolegraph.integrations.rllm.estimators import differences
 from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
@@ -63,9 +68,14 @@ class SpecFlow:
     Evaluator matches each step with its own call's tokens, and joins the steps of a trajectory. Trajectories
     without an answer (named in the episode's metadata) and those of a role with a model of its own are left
     out. `grouping_hook` keeps masked trajectories and roles that are not trained from the gradient.
+
+    rLLM tells a flow nothing of the run's estimators. An episode of a training (not of a validation) is
+    refused if the run might train a role otherwise than the spec says; `agent_trainer` removes that doubt.
     """
 
     plan: Plan
+    differences: Sequence[str]
+    """Clauses of the roles that a run without `agent_trainer` trains otherwise than the spec says."""
 
     @property
     def name(self) -> str:
@@ -86,7 +96,13 @@ class SpecFlow:
                 await client.close()
 
     async def arun(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
-        """Run and score one episode, with `config.base_url` as the policy's endpoint."""
+        """Run and score one episode, with `config.base_url` as the policy's endpoint.
+
+        Raises:
+            UsageError: In a training whose estimators may not be those of the spec.
+        """
+        if not config.is_validation:
+            self.check_run("grpo", self.name)
         shared = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
         # The gateway passes the key on to the model behind it.
@@ -107,6 +123,20 @@ class SpecFlow:
             raise RuntimeError(f"no call of {episode.id} was answered: {failure}")
         return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
 
+    def check_run(self, estimator: str, spec: str) -> None:
+        """Raise UsageError if there are `differences` from a run with one estimator for every role.
+
+        Args:
+            estimator: Name of the run's estimator.
+            spec: Name or path of the spec, for the message.
+        """
+        if self.differences:
+            raise UsageError(
+                f"rLLM would train every role of {self.name} by {estimator}, but "
+                f"{'; '.join(self.differences)}: train by `rolegraph train {spec} --trainer rllm`, or pass "
+                "the flow to rolegraph.integrations.rllm.agent_trainer"
+            )
+
 
 def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validation: bool) -> theirs.Episode:
     """Convert an episode for rLLM: one trajectory for each answered step, in the order of `answered`.
@@ -124,6 +154,7 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
     return theirs.Episode(
         id=episode.id,
         task=episode.task,
+        termination_reason=TerminationReason(episode.termination_reason.value),
         is_correct=episode.is_correct,
         trajectories=[
             unit.model_copy(update={"uid": f"{unit.uid}#{number}", "steps": [step]})
@@ -210,13 +241,37 @@ def _value(arguments: object) -> object:
 evaluator = SpecEvaluator()
 
 
-def flow(plan: Plan) -> SpecFlow:
+_STORE_VARIABLE = "RLLM_GATEWAY_STORE"
+
+
+def _flat_traces() -> None:
+    """Make the gateways of this process keep whole traces, where rLLM's default is the store `compact`.
+
+    Of compact traces an Evaluator gets copies (`_finish_episode` in engine/agentflow_engine.py of rLLM's
+    branch terminal-rl), in which it can neither match tokens nor join the turns of a trajectory.
+
+    Raises:
+        UsageError: If the environment asks for the compact store.
+    """
+    if hasattr(theirs, "TrajectoryDelta") and os.environ.setdefault(_STORE_VARIABLE, "memory") == "compact":
+        raise UsageError(
+            f"rLLM's compact traces reach no Evaluator, which matches tokens and turns here: set "
+            f"{_STORE_VARIABLE}=memory"
+        )
+
+
+def flow(plan: Plan, algorithm: Mapping[str, object] = NOTHING) -> SpecFlow:
     """Return the AgentFlow of a plan.
+
+    Args:
+        plan: The plan.
+        algorithm: Keys of the run's section `rllm.algorithm`, if they are not rLLM's defaults.
 
     Raises:
         UsageError: For a permission that is missing, and for signals, retries, timeouts and local models,
             which do not work through rLLM's gateway.
     """
+    _flat_traces()
     shared = prepared(plan)
     if plan.withheld:
         names = " ".join(permission.name for permission in plan.withheld)
@@ -230,13 +285,41 @@ def flow(plan: Plan) -> SpecFlow:
                 f"{role.name}: rLLM's gateway matches answers to steps by their number, which a retried or "
                 "abandoned call would shift; remove `retry` and `timeout`, or use the compiled Workflow"
             )
-    return SpecFlow(plan)
+    return SpecFlow(plan, tuple(differences(plan, algorithm)))
+
+
+def _train_algorithm() -> Mapping[str, object] | None:
+    """Return the section `rllm.algorithm` of the `rllm train` that runs in this process; None without one."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.info_name != "train" or "config_file" not in context.params:
+        return None
+    # rllm/cli/train.py passes a trainer no map of estimators, so that this section holds for every role.
+    file = context.params["config_file"]
+    config: Any = OmegaConf.to_container(OmegaConf.load(file)) if file else {}
+    return config.get("rllm", {}).get("algorithm", {})
+
+
+def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
+    """Return the flow of a spec that rLLM's command line names.
+
+    Raises:
+        ImportError: For a faulty spec, and under `rllm train` for one whose roles it would train otherwise.
+            rLLM prints the message of such an error alone.
+    """
+    try:
+        algorithm = _train_algorithm()
+        agent = flow(compile_file(spec, allow=allow), algorithm or {})
+        if algorithm is not None:
+            agent.check_run(str(algorithm.get("adv_estimator", "grpo")), spec)
+    except RolegraphError as error:
+        raise ImportError(str(error)) from error
+    return agent
 
 
 def __getattr__(name: str) -> SpecFlow:
     if name == "rolegraph":
         allow = os.environ.get(ALLOW_VARIABLE, "").split()
-        return flow(compile_file(os.environ.get(SPEC_VARIABLE, "solver_judge"), allow=allow))
+        return _named(os.environ.get(SPEC_VARIABLE, "solver_judge"), allow)
     if (SPECS / f"{name}.yaml").is_file():
-        return flow(compile_file(name))
+        return _named(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,9 @@ Each trait was read in rLLM at the commit that the extra `rllm` pins; paths in c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from rolegraph.engine.errors import UsageError
@@ -38,6 +40,8 @@ class BackendTraits:
     """Package that the backend imports."""
     install: str = INSTALL
     """Command that installs it."""
+    version: str = ""
+    """Beginning of the package's versions that rLLM works with, such as `0.8.`; empty for any."""
     key: KeyRule | None = None
     """Key that the backend sends to the model's URL."""
     is_service: bool = False
@@ -87,6 +91,8 @@ TRAITS: Mapping[Backend, BackendTraits] = {
     "verl": BackendTraits(
         name="verl",
         module="verl",
+        # pyproject.toml pins 0.8.0; for 0.9 trainer/verl/utils.py, sync_config, raises ConfigKeyError.
+        version="0.8.",
         install="pip install 'rllm[verl] @ git+https://github.com/rllm-org/rllm.git'",
         # `register_policy_loss` in verl 0.8, trainer/ppo/core_algos.py.
         losses=frozenset(
@@ -138,3 +144,17 @@ def need_backend(backend: Backend) -> None:
     traits = TRAITS[backend]
     if traits.module is not None and find_spec(traits.module) is None:
         raise UsageError(f"rLLM's backend {backend} needs {traits.module}: {traits.install}")
+
+
+def check_version(backend: Backend) -> None:
+    """Raise UsageError if the backend's package is installed in a version that rLLM does not work with."""
+    traits = TRAITS[backend]
+    if traits.module is None or not traits.version:
+        return
+    with suppress(PackageNotFoundError):
+        installed = version(traits.module)
+        if not installed.startswith(traits.version):
+            raise UsageError(
+                f"{traits.module} {installed} is installed, but rLLM works with {traits.version}* alone: "
+                f"pip install '{traits.module}=={traits.version}*'"
+            )

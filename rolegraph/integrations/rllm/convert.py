@@ -89,15 +89,20 @@ def trajectories_to_rllm(
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
     """Convert a step to rLLM's Step without its reward; rLLM reads ids and log-probabilities from `output` if
     set."""
-    converted = theirs.Step(model_output=output)
-    # Set one by one: the constructor would copy every message deeply.
-    for name, value in step._replace(reward=0.0).to_dict().items():
-        if value is not None and not (output is not None and name in _OF_OUTPUT):
-            setattr(converted, name, value)
+    left_out = _APART if output is None else _APART | _OF_OUTPUT
+    fields = {
+        name: value
+        for name, value in zip(Step._fields, step, strict=True)
+        if value is not None and name not in left_out
+    }
+    converted = theirs.Step(model_output=output, **fields)
+    # Set apart: the constructor would copy every message deeply.
+    converted.chat_completions = [*step.chat_completions]
     return converted
 
 
-_OF_OUTPUT = ("prompt_ids", "response_ids", "logprobs")
+_APART = frozenset({"chat_completions", "reward"})
+_OF_OUTPUT = frozenset({"prompt_ids", "response_ids", "logprobs"})
 
 
 def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:

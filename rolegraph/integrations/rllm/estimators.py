@@ -5,6 +5,8 @@ Does without rLLM.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm.names import Backend
@@ -39,6 +41,11 @@ def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
     }
 
 
+def default_loss(estimator: str) -> str:
+    """Return the loss that rLLM's tinker backend gives an estimator (`tinker_policy_trainer.py`)."""
+    return "ppo" if estimator == "grpo" else "importance_sampling"
+
+
 def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, str]]:
     """Return the estimator of each name under rLLM, for `traj_group_adv_estimator_map`.
 
@@ -53,8 +60,7 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
     estimators: dict[str, str | tuple[str, str]] = {}
     for name, role in roles_by_name(plan).items() if takes_estimators(backend) else ():
         estimator = estimator_name(plan, role)
-        default_loss = "ppo" if estimator == "grpo" else "importance_sampling"
-        needs_loss = backend == "tinker" and role.loss.name != default_loss
+        needs_loss = backend == "tinker" and role.loss.name != default_loss(estimator)
         estimators[name] = (estimator, role.loss.name) if needs_loss else estimator
     return estimators
 
@@ -116,6 +122,35 @@ def estimator_name(plan: Plan, role: RolePlan) -> str:
         if estimator.compute is None or (estimator.name in KNOWN_ESTIMATORS and same)
         else f"{estimator.name}/{role.name}"
     )
+
+
+def differences(plan: Plan, algorithm: Mapping[str, object]) -> list[str]:
+    """Return how a spec's roles differ from a run of rLLM with one estimator and without a grouping hook.
+
+    Args:
+        plan: The plan.
+        algorithm: Keys of rLLM's section `rllm.algorithm`; missing ones have rLLM's defaults.
+
+    Returns:
+        A clause for each role that the run would train otherwise, such as `judge has the estimator
+        reinforce`.
+    """
+    run = str(algorithm.get("adv_estimator", "grpo"))
+    std = algorithm.get("norm_adv_by_std_in_grpo", True)
+    loss = algorithm.get("loss_fn") or default_loss(run)
+    reasons = hook_reasons(plan, "tinker")
+    clauses = [f"{name} {reason}" for name, reason in reasons.items()]
+    for role in plan.trained.values():
+        estimator = role.estimator
+        if estimator is None or role.name in reasons:
+            continue
+        if estimator.name != run:
+            clauses.append(f"{role.name} has the estimator {estimator.name}")
+        elif run == "grpo" and estimator.options.get("std", True) != std:
+            clauses.append(f"{role.name} has grpo with another `std`")
+        elif role.loss.name != loss:
+            clauses.append(f"{role.name} has the loss {role.loss.name}")
+    return clauses
 
 
 def is_precomputed(role: RolePlan) -> bool:

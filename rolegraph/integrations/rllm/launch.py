@@ -25,11 +25,11 @@ from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.records.data import UsedRows, check_data, write_data
 from rolegraph.engine.run.prepared import other_models
-from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder, templates_in
-from rolegraph.engine.spec import Diagnostic, ModelRef
+from rolegraph.engine.shipped import BASE_NAME, templates_in
+from rolegraph.engine.spec import Diagnostic
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
-from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, has_rllm, need_backend
+from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, check_version, has_rllm, need_backend
 from rolegraph.integrations.rllm.checks import findings
 from rolegraph.integrations.rllm.compose import as_yaml, compose, config_folder, rllm_keys
 from rolegraph.integrations.rllm.config import (
@@ -88,12 +88,13 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
         The overrides of the spec, those of rLLM's config, and the check for the compiler to call.
 
     Raises:
-        UsageError: For an unknown backend.
+        UsageError: For an unknown backend, and for a version of its package that rLLM does not work with.
     """
     try:
         kind = kind_of(backend)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    check_version(kind)
     spec_words, for_rllm = split_overrides(words)
     check = partial(findings, backend=kind, overrides=for_rllm, known_keys=rllm_keys())
     return spec_words, for_rllm, check
@@ -278,7 +279,16 @@ def script(job: RllmJob) -> str:
     ref = run.plan.spec.model
     keys = FOLDER_KEYS & overrides(run).keys() if ref.provider == "local" else ()
     folder_key = next(iter(keys), None)
-    folder = _folder(ref) if folder_key is not None else ""
+    served = is_served(run)
+    serves_others = any(ref.served_here for ref in other_models(run.plan))
+    hook = hook_reasons(run.plan, run.backend)
+    names = {
+        "Services": served or serves_others,
+        "agent_trainer": True,
+        "compile_workflow": True,
+        "grouping_hook": hook,
+        "model_folder": folder_key,
+    }
     options = asdict(replace(job.source, spec=None, overrides=()))
     environment = templates_in(Path(__file__).parent)
     environment.filters["literal"] = _literal
@@ -289,27 +299,14 @@ def script(job: RllmJob) -> str:
         options=[(name, value) for name, value in options.items() if value],
         config=[*hydra_words(run, keys), *job.rllm_overrides],
         backend=run.backend_class or run.backend,
-        kind=run.backend,
         estimators=estimator_map(run.plan, run.backend),
-        custom=sorted(custom_estimators(run.plan, run.backend)),
-        hook=hook_reasons(run.plan, run.backend),
+        hook=hook,
+        names=[name for name, needed in names.items() if needed],
         validation_tasks=run.train.validation.tasks if "validation" in run.plan.data else None,
         folder_key=folder_key,
-        folder=folder,
-        serves_others=any(ref.served_here for ref in other_models(run.plan)),
-        shipped="MODELS[" in folder,
-        paths="Path(" in folder,
-        served=is_served(run),
-    )
-
-
-def _folder(ref: ModelRef) -> str:
-    """Return Python source that evaluates to a local model's folder, for a generated script."""
-    name = ref.name or BASE_NAME
-    return (
-        f"MODELS[{_literal(name)}]"
-        if name in MODELS
-        else f"Path({_literal(str(model_folder(name)))}).resolve()"
+        folder=ref.name or BASE_NAME,
+        serves_others=serves_others,
+        served=served,
     )
 
 

@@ -1,6 +1,7 @@
 """rLLM's AgentTrainer with a plan's workflow, datasets, estimators and grouping hook.
 
-rLLM's own takes only its three backends and drops the grouping hook's figures; `agent_trainer` does neither.
+rLLM's own takes only its three backends, drops the grouping hook's figures, and trains every role by one
+estimator unless it is given a map; `agent_trainer` does none of this.
 """
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
@@ -10,20 +11,22 @@ rLLM's own takes only its three backends and drops the grouping hook's figures; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.training.advantages.estimates import call_estimator
 from rolegraph.engine.training.loop.schedule import validation_tasks
 from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
+from rolegraph.integrations.rllm.backends import check_version
 from rolegraph.integrations.rllm.compose import compose
 from rolegraph.integrations.rllm.config import Launch
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
-from rolegraph.integrations.rllm.names import BACKENDS
+from rolegraph.integrations.rllm.names import BACKENDS, kind_of
 
 
 def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> Any:
@@ -37,8 +40,6 @@ def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> 
     from rllm.data import Dataset
 
     plan = run.plan
-    register(custom_estimators(plan, run.backend))
-    hook = {"traj_grouping_hook": grouping_hook(plan)} if hook_reasons(plan, run.backend) else {}
     validation = validation_tasks(plan)
     return agent_trainer(
         backend=run.backend_class or run.backend,
@@ -48,22 +49,34 @@ def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> 
         workflow_args={} if run.backend == "verl" else {"open_model": services.open},
         train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
         val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
-        traj_group_adv_estimator_map=estimator_map(plan, run.backend),
-        **hook,
     )
 
 
 def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
-    """Return an object whose `train()` trains, as rLLM's AgentTrainer does.
+    """Return an object whose `train()` trains as rLLM's AgentTrainer does, by the estimators of the spec.
 
     Args:
         backend: One of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
         config: The composed config.
-        options: Arguments of rLLM's AgentTrainer. The figures of our `traj_grouping_hook` go to the trackers.
+        options: Arguments of rLLM's AgentTrainer, with a `workflow_class` of `compile_workflow`, or an
+            `agent_flow` and `evaluator` of `compile_agent_flow`. `traj_group_adv_estimator_map` and
+            `traj_grouping_hook` are those of the spec unless they are given. The hook's figures go to the
+            trackers.
 
     Raises:
-        UsageError: From `train()`, for a backend class that does not exist.
+        UsageError: For a version of the backend's package that rLLM does not work with; from
+            `train()`, for a backend class that does not exist.
     """
+    kind = kind_of(backend)
+    check_version(kind)
+    flow = options.get("agent_flow")
+    plan: Plan = (flow or options["workflow_class"]).plan
+    register(custom_estimators(plan, kind))
+    options.setdefault("traj_group_adv_estimator_map", estimator_map(plan, kind))
+    if hook_reasons(plan, kind):
+        options.setdefault("traj_grouping_hook", grouping_hook(plan))
+    if flow is not None:
+        options["agent_flow"] = replace(flow, differences=())
     # In Ray, for verl, rLLM computes advantages and their figures again, in our groups.
     if backend == "verl" or (backend in BACKENDS and "traj_grouping_hook" not in options):
         from rllm.trainer.unified_trainer import AgentTrainer

@@ -54,8 +54,10 @@ class PolicyModel:
         """Answer a request; raises ModelError or TimeoutError if the engine terminates the call."""
         node = request.id.node
         # What the spec leaves out is as in rLLM's config, whose `max_tokens` is the longest of all roles.
-        options = request.sampling.model_dump(include={"temperature", "top_p", "stop"}, exclude_unset=True)
-        options["max_tokens"] = request.sampling.max_tokens
+        sampling = request.sampling
+        written = sampling.model_fields_set & {"temperature", "top_p", "stop"}
+        options: dict[str, Any] = {name: getattr(sampling, name) for name in written}
+        options["max_tokens"] = sampling.max_tokens
         if request.seed is not None:
             options["seed"] = request.seed
         if request.tools:

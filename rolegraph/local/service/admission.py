@@ -23,17 +23,20 @@ from rolegraph.local.service.errors import RequestError
 HEALTH = "/api/v1/healthz"
 SIGNED = "/api/v1/files/"
 """Prefix of URLs that carry a signature in place of the key."""
+OPENAI = "/v1/"
+"""Prefix of the URLs that take any key where the service was started for it."""
 
 
 class Admission:
     """ASGI middleware that refuses requests for another host, from another site's page, or without the key.
 
-    The health check needs no key, a signed URL only its signature. `host` is the address that the service
-    listens at.
+    The health check needs no key, a signed URL only its signature, and with `any_key` OpenAI's API takes any.
+    `host` is the address that the service listens at.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str, host: str) -> None:
+    def __init__(self, app: ASGIApp, api_key: str, host: str, any_key: bool = False) -> None:
         self._app, self._key = app, api_key.encode()
+        self._keyless = (SIGNED, OPENAI) if any_key else (SIGNED,)
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,7 +58,7 @@ class Admission:
         site = headers.get("origin", f"://{hosts[0]}").partition("://")[2]
         if site != hosts[0] or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise RequestError("this service answers no page of another site", status=403)
-        keyless = path == HEALTH or path.startswith(SIGNED)
+        keyless = path == HEALTH or path.startswith(self._keyless)
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
         if not keyless and not hmac.compare_digest(key.encode("latin-1"), self._key):
             message = "this service needs its key, in the header X-API-Key or as a bearer's"

@@ -52,8 +52,9 @@ class Service:
     async def _forget(self, session: ClientSession) -> None:
         await self.backend.compute(lambda: self.backend.forget([*session.models]))
 
-    def app(self, api_key: str, host: str) -> Starlette:
-        """Return the ASGI application for requests to `host` that carry the key."""
+    def app(self, api_key: str, host: str, *, any_key: bool = False) -> Starlette:
+        """Return the ASGI application for requests to `host` that carry the key; with `any_key`, OpenAI's API
+        takes any."""
         routes = [
             json_route("create_session", bodies.CreateSessionBody, self._create_session),
             json_route("session_heartbeat", bodies.SessionBody, self._heartbeat),
@@ -77,7 +78,7 @@ class Service:
             *Rest(self.backend, self.sessions).routes(),
             *OpenAIService(self.backend).routes(),
         ]
-        admission = Middleware(Admission, api_key=api_key, host=host)
+        admission = Middleware(Admission, api_key=api_key, host=host, any_key=any_key)
         app = Starlette(routes=routes, middleware=[admission], exception_handlers=ERROR_HANDLERS)
         app.router.redirect_slashes = False
         return app

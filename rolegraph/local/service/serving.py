@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ def serve(
     port: int = 0,
     name: str | None = None,
     api_key: str | None = None,
+    any_key: bool = False,
     state_dir: Path | None = None,
     threads: int | None = None,
 ) -> None:
@@ -55,13 +57,20 @@ def serve(
         port: The port to listen at; 0 takes a free one.
         name: The model's name for clients; by default that of a model of the package, else the folder's path.
         api_key: The key that clients must send; by default one is generated and printed.
+        any_key: True to take any key at OpenAI's API, for clients that send a fixed one such as `EMPTY`; at a
+            loopback address alone.
         state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
         threads: Number of torch's threads; by default it follows the size of the model.
 
     Raises:
-        UsageError: The folder holds no model, no header can carry the key, or `state_dir` cannot be created.
+        UsageError: The folder holds no model, no header can carry the key, `state_dir` cannot be created, or
+            any key would be taken from other machines.
         WorldError: The address is not free.
     """
+    if any_key and not _is_loopback(host):
+        raise UsageError(
+            f"--any-key takes requests of this machine alone: --host {host} is no loopback address"
+        )
     check_model_folder(model_dir)
     from rolegraph.engine.models.keys import header_value  # not for the child process, which starts faster
 
@@ -69,15 +78,23 @@ def serve(
     # Exits through the `finally` clauses, so that a temporary folder is deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     state = str(state_dir) if state_dir else None
-    options = ServiceOptions(str(model_dir), state, threads, model_name(model_dir, name), host, port)
+    options = ServiceOptions(str(model_dir), state, threads, model_name(model_dir, name), host, port, any_key)
     key = given or f"tml-{secrets.token_hex(16)}"
 
     def ready(port: int, folder: str) -> list[str]:
         where = f"serving {options.name} at http://{host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
         hint = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
-        return [where] if given else [where, hint]
+        anyone = ["/v1 takes any key, so every user of this machine can sample from the model"]
+        return [where, *([] if given else [hint]), *(anyone if any_key else [])]
 
     launch(options, key, ready)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
@@ -132,7 +149,7 @@ def launch(
         stack.callback(backend.close)
         service = Service(backend, tokenizer=resolved, silent=options.silent)
         config = uvicorn.Config(
-            service.app(api_key, options.host),
+            service.app(api_key, options.host, any_key=options.any_key),
             http=BoundedConnection,
             log_level="critical",
             access_log=False,

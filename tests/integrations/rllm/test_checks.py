@@ -462,3 +462,20 @@ def test_what_is_refused_is_not_launched(rolegraph: Command) -> None:
     )
     assert done.returncode == 2
     assert "takes no `stop`" in done.stderr
+
+
+@pytest.mark.parametrize(("version", "code"), [("0.8.0", 0), ("0.8.1", 0), ("0.9.1", 2)])
+def test_a_version_of_verl_that_rllm_does_not_work_with_is_named(
+    version: str, code: int, rolegraph: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / f"verl-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: verl\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("solver_judge", "--backend", "verl", "--model", "tinker:Qwen/Qwen3-4B")
+    done = rolegraph("validate", *words)
+    assert done.returncode == code, done.stderr
+    started = rolegraph("train", *words[:1], "--trainer", "rllm", *words[1:], "--print-config")
+    assert started.returncode == code
+    for run in (done, started):
+        assert (f"verl {version} is installed" in run.stderr) == bool(code)

@@ -18,7 +18,12 @@ from rolegraph.engine.records import Source
 from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm.compose import config_folder
 from rolegraph.integrations.rllm.config import TABLE, Launch, as_hydra, overrides, split_overrides
-from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.estimators import (
+    custom_estimators,
+    differences,
+    estimator_map,
+    hook_reasons,
+)
 from rolegraph.integrations.rllm.launch import prepare
 from rolegraph.integrations.rllm.names import BACKENDS, Backend
 from rolegraph.integrations.rllm.trainer import as_rllm
@@ -180,6 +185,26 @@ def test_an_estimator_that_rllm_has_not_got_is_registered_under_a_name_of_its_ow
     assert estimator_map(plan, "tinker")["judge"] == "opo/judge"
     assert list(custom_estimators(plan, "tinker")) == ["opo/judge"]
     assert custom_estimators(plan, "fireworks") == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "algorithm", "named"),
+    [
+        ((), {}, ["judge"]),
+        (("roles.judge.estimator=grpo",), {}, []),
+        (("roles.judge.estimator={grpo: {std: false}}",), {}, ["judge"]),
+        (("roles.judge.estimator=grpo",), {"norm_adv_by_std_in_grpo": False}, ["solver", "judge"]),
+        (("roles.judge.estimator=grpo",), {"loss_fn": "cispo"}, ["solver", "judge"]),
+        (("roles.judge.estimator=grpo", "roles.judge.loss=cispo"), {}, ["judge"]),
+        (("roles.judge.estimator=grpo", "roles.judge.on_failure.then=mask"), {}, ["judge"]),
+        (("roles.judge.trainable=false",), {}, ["judge"]),
+        (("roles.judge.estimator=rloo", "roles.solver.estimator=rloo"), {"adv_estimator": "rloo"}, []),
+    ],
+)
+def test_roles_that_a_run_of_one_estimator_would_train_otherwise_are_named(
+    words: tuple[str, ...], algorithm: dict[str, object], named: list[str]
+) -> None:
+    assert [clause.split()[0] for clause in differences(solver_judge(*words), algorithm)] == named
 
 
 def test_grpo_of_two_kinds_is_one_of_rllms_and_one_of_ours() -> None:

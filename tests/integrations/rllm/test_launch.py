@@ -15,12 +15,15 @@ import pytest
 pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 
 from omegaconf import OmegaConf
+from rllm.data import Dataset
 from rllm.trainer.algorithms import AlgorithmConfig
 from rllm.trainer.algorithms.advantage import get_rllm_adv_estimator
 from rllm.types import TrajectoryGroup
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
 from rolegraph.engine.records import Source
+from rolegraph.integrations.rllm import agent_trainer, compile_agent_flow
 from rolegraph.integrations.rllm.compose import compose
 from rolegraph.integrations.rllm.config import overrides
 from rolegraph.integrations.rllm.estimators import custom_estimators
@@ -147,3 +150,28 @@ def test_an_ejected_script_trains_by_itself(process: Command, tmp_path: Path) ->
     log = trained(done)
     assert series(log, "progress/batch") == [1, 2, 3]
     assert series(log, "batch/dropped_malformed_sequences") == [0, 0, 0]
+
+
+@pytest.mark.service
+@needs_service
+def test_an_agent_flow_is_trained_by_the_estimators_of_its_spec(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("train.steps=2", *SMALL[1:3], "train.validation={tasks: 1}")
+    run = prepare(Source.of("solver_judge", *few), "tinker", folder=tmp_path)
+    flow, evaluator = compile_agent_flow(run.run.plan)
+    with Services() as services:
+        policy = services.locate(run.run.plan.spec.model)
+        monkeypatch.setenv("TINKER_API_KEY", policy.api_key or "")
+        config = compose([*run.hydra_overrides(), f"tinker_base_url='{policy.ref.base_url}'"], "tinker")
+        rows = Dataset([*flow.plan.data["train"].rows(8)], "countdown", "train")
+        agent_trainer(
+            backend="tinker", config=config, agent_flow=flow, evaluator=evaluator, train_dataset=rows
+        ).train()
+    log = capfd.readouterr().out
+    assert series(log, "progress/batch") == [1, 2]
+    # `reinforce` subtracts no mean, so the judge's advantages have the mean of its rewards.
+    rewards = series(log, "reward/judge/mean")
+    assert any(rewards)
+    assert series(log, "advantage/judge/mean") == pytest.approx(rewards)
+    assert series(log, "advantage/solver/mean") == pytest.approx([0.0, 0.0], abs=1e-6)

@@ -259,6 +259,19 @@ def clipped(value: object, most: int = MOST_TEXT, digits: int = 12) -> str:
     return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
 
 
+_TAGGED = re.compile(r"\s*<(\w+)>(.*)</\1>\s*", re.DOTALL)
+
+
+def plain_answer(action: object, most: int = 60) -> str:
+    """Return an action in at most `most` characters without the tag around it, or `nothing`."""
+    if action is None:
+        return "nothing"
+    text = clipped(action, 2_000)
+    if tagged := _TAGGED.fullmatch(text):
+        text = tagged[2].strip()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 _STRING_OR_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)')
 
 

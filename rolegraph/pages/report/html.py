@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from rolegraph.engine.shipped import templates_in
 from rolegraph.pages.report.charts import number
-from rolegraph.pages.report.digest import clipped
+from rolegraph.pages.report.digest import clipped, plain_answer
 
 if TYPE_CHECKING:
     from rolegraph.engine.run.preview import TaskPrompts
@@ -52,7 +52,8 @@ def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], note
 @cache
 def _environment(folder: Path) -> Environment:
     made = templates_in(folder, html=True)
-    made.filters |= {"number": number, "signed": signed, "clipped": clipped, "svg": Markup}
+    made.filters |= {"number": number, "signed": signed, "svg": Markup}
+    made.filters |= {"clipped": clipped, "plain_answer": plain_answer}
     return made
 
 

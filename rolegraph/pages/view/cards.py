@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from rolegraph.engine.records import Episode, GroupKey, NodeId
 from rolegraph.engine.spec import Spec
-from rolegraph.pages.report.digest import clipped, question
+from rolegraph.pages.report.digest import clipped, plain_answer, question
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.pages.view.texts import Chip, Mark, chips, plain_answer, verdict
+from rolegraph.pages.view.texts import Chip, Mark, chips, verdict
 from rolegraph.pages.view.timeline import Dag, DrawnTimeline, draw, timeline
 from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
 from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns

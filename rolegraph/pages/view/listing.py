@@ -13,10 +13,10 @@ from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.training.analysis.intervals import Interval, interval
-from rolegraph.pages.report.digest import instance, question
+from rolegraph.pages.report.digest import instance, plain_answer, question
 from rolegraph.pages.view.finding import ANY, EpisodeFilter, SearchPage, by_task
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.pages.view.texts import Mark, ending, mean_rewards, plain_answer, verdict, words
+from rolegraph.pages.view.texts import Mark, ending, mean_rewards, verdict, words
 
 MOST_ANSWERS = 4
 """Number of instances of a role whose answers a row shows."""

@@ -5,7 +5,6 @@ The templates only loop over these values and print them. Pure, and without HTML
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,13 +15,11 @@ from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.report.charts import number
-from rolegraph.pages.report.digest import clipped
+from rolegraph.pages.report.digest import plain_answer
 from rolegraph.pages.report.html import aligned, signed
 from rolegraph.pages.view.runs import EpisodeLocation
 from rolegraph.pages.view.trace import GroupMember, GroupTrace, SampledToken
 from rolegraph.pages.view.turns import CallRecord, TurnRecord
-
-_TAGGED = re.compile(r"\s*<(\w+)>(.*)</\1>\s*", re.DOTALL)
 
 
 def mean_rewards(entry: IndexEntry) -> dict[str, float]:
@@ -79,16 +76,6 @@ def ends(over: Interval) -> str:
 def ending(text: str, most: int = 24) -> str:
     """Return the last `most` characters of a name, such as that of a checkpoint or task."""
     return text if len(text) <= most else f"…{text[-most:]}"
-
-
-def plain_answer(action: object, most: int = 60) -> str:
-    """Return an action in at most `most` characters without the tag around it, or `nothing`."""
-    if action is None:
-        return "nothing"
-    text = clipped(action, 2_000)
-    if tagged := _TAGGED.fullmatch(text):
-        text = tagged[2].strip()
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def words(name: str) -> str:

@@ -15,7 +15,6 @@ from rolegraph.engine.training.analysis.intervals import (
     crossed,
     difference,
     interval,
-    share_interval,
 )
 
 
@@ -29,9 +28,9 @@ def tasks(values: Sequence[float], name: str = "t") -> dict[str, float]:
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
 def test_a_share_has_the_interval_of_wilson(right: int, n: int, low: float, high: float) -> None:
-    for ends in (interval(tasks([1.0] * right + [0.0] * (n - right))), share_interval(right / n, n)):
-        assert (ends.low, ends.high) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
-        assert ends.n == n
+    ends = interval(tasks([1.0] * right + [0.0] * (n - right)))
+    assert (ends.low, ends.high) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
+    assert ends.n == n
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode
-from rolegraph.engine.records.means import means_by_task
-from rolegraph.engine.training.analysis.intervals import Interval, interval
+from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.report.digest import instance, plain_answer, question
 from rolegraph.pages.view.finding import ANY, EpisodeFilter, SearchPage, by_task
-from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.pages.view.texts import Mark, ending, mean_rewards, verdict, words
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, means_over_tasks
+from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
 MOST_ANSWERS = 4
 """Number of instances of a role whose answers a row shows."""
@@ -186,12 +185,7 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
     if parts:
         part = next((part for part in parts if part.split == "validation"), parts[0])
         rows, label = run.rows(part), f"Last {part.split or 'run'}, step {part.step}"
-    figures = means_by_task((row.entry.task, row.entry.figures) for row in rows)
-    rewards = means_by_task((row.entry.task, mean_rewards(row.entry)) for row in rows)
-    means = {
-        **{name: interval(values) for name, values in figures.items() if name in run.info.figure_names},
-        **{f"reward/{role}": interval(values) for role, values in rewards.items()},
-    }
+    means = means_over_tasks(rows, run.info.figure_names)
     by_outcome = where.correct or where.failure or where.text or (where.low, where.high) != (None, None)
     tasks = len({row.entry.task for row in rows})
     return RowFigures(label, len(rows), tasks, means, sampled=not by_outcome)

@@ -16,10 +16,12 @@ const renew = async (url) => {
   message.textContent = page ? (page.querySelector("#message, .note")?.textContent ?? "") : "The viewer has stopped.";
   if (!answer?.ok) return;
   const focused = document.activeElement?.id;
+  const top = document.activeElement?.getBoundingClientRect().top;
   const folds = new Map(all("[data-live] details[id]").map((it) => [it.id, it.open]));
   for (const part of all("[data-live]")) part.replaceWith(page.getElementById(part.id));
   for (const it of all("[data-live] details[id]")) it.open = folds.get(it.id) ?? it.open;
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (focused) scrollBy(0, document.activeElement.getBoundingClientRect().top - top);  // what comes above moves nothing
   history.replaceState(null, "", url);
 };
 addEventListener("input", ({ target }) => {

@@ -6,6 +6,7 @@ of a training in its metrics. No episode is read.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,11 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from rolegraph.engine.errors import RolegraphError, UsageError
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.records import RunInfo
 from rolegraph.engine.records.data import count_rows
 from rolegraph.engine.records.episodes import figures as means_of
-from rolegraph.engine.training.analysis.intervals import Interval, share_interval
+from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
 from rolegraph.pages.report.reading import Point
 from rolegraph.pages.view.runs import PARTS, ViewedRun, run_names
@@ -27,12 +28,17 @@ SPARK = (96, 24)
 """Width and height of the small curve in a row, in pixels."""
 MOST_CURVES = 8
 """Number of picked trainings in one chart."""
+MOST_READ = 5_000
+"""Number of episodes up to which a figure has an interval: it is read from their index."""
+MOST_SETTINGS = 4
+"""Number of settings that are columns unless the reader chooses: they differ between runs of one spec."""
 MOST_HEADLINES = 3
 """Number of figures that are columns unless the reader chooses."""
 _LATE = datetime.max.replace(tzinfo=UTC)
 _TRAIN, _VALIDATION = "train", "validation"
 """Splits whose curves are drawn, the thin one first."""
 _STROKES = {_TRAIN: Stroke.THIN, _VALIDATION: Stroke.BOLD}
+_RATE = "train.learning_rate"
 _STARTS = {_TRAIN: "episode", _VALIDATION: "validation", "greedy": "greedy"}
 """Beginning of the figures' names in the metrics, by split."""
 
@@ -47,8 +53,8 @@ class RunFigure(NamedTuple):
     """Step of a training."""
     n: int = 0
     """Number of values in the mean; 0 where it is not on record."""
-    interval: Interval | None = None
-    """95 % interval; None for a figure that may be no share."""
+    over: Interval | None = None
+    """Mean over the tasks with its 95 % interval; None where it was not read."""
 
     @property
     def origin(self) -> str:
@@ -78,6 +84,8 @@ class RunRow:
     """Number of episodes of a training by split, of a run under `run`."""
     figures: Mapping[str, RunFigure] = field(default_factory=dict[str, RunFigure])
     """Figures by name, the headline figure first: `correct`, or else the first metric."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Values of the spec that the command set, by key, and the learning rate of a training."""
     curves: Mapping[str, Sequence[Point]] = field(default_factory=dict[str, "Sequence[Point]"])
     """Values of the headline figure over the steps of a training, by split."""
     status: str = "damaged"
@@ -140,7 +148,7 @@ class RunsQuery:
     sort: str = ""
     """Name of a column, with `-` before it for the largest first; empty for the order of the command."""
     search: str = ""
-    """Text in a row's name, spec, model, kind or status; case is ignored."""
+    """Text in a row's name, spec, model, kind, status or settings; case is ignored."""
     picked: frozenset[int] = frozenset()
     """Numbers of the picked runs."""
     columns: frozenset[str] = frozenset()
@@ -178,11 +186,15 @@ class RunsTable:
         names = dict.fromkeys(name for row in rows for name in row.figures)
         self.figures = [name for name in names if name not in {*_BEFORE, *_AFTER}]
         """Names of all figures that a run has, except for those with the name of another column."""
-        self.choices = (*_BEFORE, *self.figures, *_AFTER)
+        keys = dict.fromkeys(key for row in rows for key in row.settings)
+        self.settings = [key for key in keys if key not in names and key not in {*_BEFORE, *_AFTER}]
+        """Keys that any command set."""
+        self.choices = (*_BEFORE, *self.settings, *self.figures, *_AFTER)
         """Names of the columns to choose from."""
         headlines = Counter(next(iter(row.figures)) for row in rows if row.figures)
         self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
-        chosen = query.columns.intersection(self.choices) or {*_UNLESS_CHOSEN, *self._common}
+        differing = [key for key in self.settings if _differs(key, rows)][:MOST_SETTINGS]
+        chosen = query.columns.intersection(self.choices) or {*_UNLESS_CHOSEN, *differing, *self._common}
         self.columns = [name for name in self.choices if name in chosen]
         """Names of the columns that are shown."""
         self.rows = self._sorted([row for row in rows if _matches(row, query.search)], query.sort)
@@ -204,24 +216,46 @@ class RunsTable:
 
     def sorts(self, column: str) -> bool:
         """Return True if rows can be sorted by a column."""
-        return column in _KEYS or column in self.figures
+        return column in _KEYS or column in self.figures or column in self.settings
 
     def _sorted(self, rows: Sequence[RunRow], sort: str) -> Sequence[RunRow]:
         column = sort.removeprefix("-")
         if not sort:
             return rows
         if not self.sorts(column):
-            raise UsageError(f"sort is {column!r}; expected one of {', '.join((*_KEYS, *self.figures))}")
+            names = ", ".join((*_KEYS, *self.settings, *self.figures))
+            raise UsageError(f"sort is {column!r}; expected one of {names}")
 
         def key(row: RunRow) -> Any:
+            if column in _KEYS:
+                return _KEYS[column](row)
+            if column in self.settings:
+                return _sortable(row.settings.get(column, ""))
             figure = row.figures.get(column)
-            return _KEYS[column](row) if column in _KEYS else -1e300 if figure is None else figure.value
+            return -1e300 if figure is None else figure.value
 
         return sorted(rows, key=lambda row: (key(row), row.number), reverse=sort.startswith("-"))
 
 
+def _differs(key: str, rows: Iterable[RunRow]) -> bool:
+    """Return True if runs of one spec and kind have different values of a setting."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        values.setdefault((row.spec, row.kind), set()).add(row.settings.get(key, ""))
+    return any(len(of) > 1 for of in values.values())
+
+
+def _sortable(value: str) -> tuple[float, str]:
+    """Return a sort key of a setting: numbers by their value before other texts."""
+    try:
+        return float(value), value
+    except ValueError:
+        return math.inf, value
+
+
 def _matches(row: RunRow, search: str) -> bool:
-    texts = (row.name, row.spec, row.model, row.checkpoint, row.kind, row.status)
+    settings = (f"{key}={value}" for key, value in row.settings.items())
+    texts = (row.name, row.spec, row.model, row.checkpoint, row.kind, row.status, *settings)
     return search.lower() in " ".join(texts).lower()
 
 
@@ -269,11 +303,18 @@ def _row(number: int, name: str, run: ViewedRun) -> RunRow:
             kind="training" if info.kind == "train" else "run",
             started=info.started,
             duration=info.duration,
+            settings=_settings(info),
             running=run.is_running,
         )
         return (_of_training if info.kind == "train" else _of_run)(row, run, info)
     except RolegraphError as error:
         return RunRow(number, name, fault=str(error))
+
+
+def _settings(info: RunInfo) -> dict[str, str]:
+    rates = {f"{rate:g}" for rate in info.learning_rates.values()}
+    typed = {key: value for key, _, value in (word.partition("=") for word in info.overrides)}
+    return {**typed, **({_RATE: ", ".join(sorted(rates))} if rates else {})}
 
 
 def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
@@ -287,7 +328,7 @@ def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
         row,
         counts={"run": episodes},
         figures={
-            name: _figure(name, figures[name], "run", None, n, info.rollouts)
+            name: RunFigure(figures[name], "run", n=n, over=_over_tasks(run, "run", None, n).get(name))
             for name, n in ns.items()
             if name in figures
         },
@@ -299,7 +340,7 @@ def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     lines = run.lines
     done = int(max((line["step"] for line in lines), default=0))
     names = (*info.figure_names, *(f"reward/{role}" for role in info.roles))
-    figures = {name: it for name in names if (it := _last(name, lines))}
+    figures = {name: it for name in names if (it := _last(name, run))}
     return replace(
         row,
         counts={split: _episodes(lines, info, split) for split in PARTS},
@@ -321,25 +362,29 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
     return curves
 
 
-def _last(name: str, lines: Sequence[Mapping[str, float]]) -> RunFigure | None:
+def _last(name: str, run: ViewedRun) -> RunFigure | None:
     """Return a figure of a training's last validation, or else of its last batch; None where it has none."""
     for split in (_VALIDATION, _TRAIN):
         key = f"{_STARTS[split]}/{name}"
-        if line := next((line for line in reversed(lines) if key in line), None):
-            n = int(line.get(f"{_STARTS[split]}/n/{name}", 0))
-            return _figure(name, line[key], split, int(line["step"]), n)
+        if line := next((line for line in reversed(run.lines) if key in line), None):
+            n, step = int(line.get(f"{_STARTS[split]}/n/{name}", 0)), int(line["step"])
+            return RunFigure(line[key], split, step, n, _over_tasks(run, split, step, n).get(name))
     return None
 
 
-def _figure(name: str, value: float, split: str, step: int | None, n: int, rollouts: int = 1) -> RunFigure:
-    """Return a figure, with an interval where it is a share for certain.
+def _over_tasks(run: ViewedRun, split: str, step: int | None, n: int) -> Mapping[str, Interval]:
+    """Return the figures of n episodes with their intervals over the tasks, as the list of episodes has them.
 
-    Rollouts of one task are no independent answers, so the interval of a run is one over its tasks. How many
-    rollouts a validation takes is not on record; a batch has so many that it gets no interval.
+    Empty for a training's batch, whose few tasks say little, for more episodes than `MOST_READ`, and for a
+    file that is missing or cannot be read.
     """
-    is_share = name.rpartition("/")[2] == "correct" and n > 0 and split != _TRAIN
-    over = share_interval(value, max(1, n // max(1, rollouts))) if is_share else None
-    return RunFigure(value, split, step, n, over)
+    if split == _TRAIN or n > MOST_READ:
+        return {}
+    part = run.part("episodes" if step is None else f"{split}-{step:06d}")
+    try:
+        return run.means(part) if part.path.exists() else {}
+    except DataError:  # the list of episodes says what is wrong
+        return {}
 
 
 def _episodes(lines: Iterable[Mapping[str, float]], info: RunInfo, split: str) -> int:

@@ -7,7 +7,7 @@ have changed; episodes are read one at a time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +19,10 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
+from rolegraph.engine.training.analysis.intervals import Interval, interval
 from rolegraph.pages.report.compare.sides import side_names
 from rolegraph.pages.report.reading import read_spec
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
@@ -50,6 +52,26 @@ class EpisodeLocation(NamedTuple):
     number: int
     entry: IndexEntry
 
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Mean reward of each role that has rewards, by its name."""
+        roles = self.entry.roles.items()
+        return {name: sum(role.rewards) / len(role.rewards) for name, role in roles if role.rewards}
+
+
+def means_over_tasks(rows: Iterable[EpisodeLocation], names: Collection[str]) -> dict[str, Interval]:
+    """Return the figures with these names of episodes, each with its interval over the tasks.
+
+    The mean rewards of roles follow as `reward/{role}`.
+    """
+    rows = [*rows]
+    figures = means_by_task((row.entry.task, row.entry.figures) for row in rows)
+    rewards = means_by_task((row.entry.task, row.rewards) for row in rows)
+    return {
+        **{name: interval(values) for name, values in figures.items() if name in names},
+        **{f"reward/{role}": interval(values) for role, values in rewards.items()},
+    }
+
 
 _FileState = tuple[int, int, int]
 """Time of change, size and inode of a file when it was read."""
@@ -62,8 +84,8 @@ class ViewedRun:
     """Run or training that the viewer shows; created by `open_run`."""
 
     folder: RunFolder
-    _contents: dict[Path, _Content] = field(default_factory=dict[Path, "_Content"])
-    """Contents of files, each with the state of the file that they were read in."""
+    _contents: dict[tuple[Path, str], _Content] = field(default_factory=dict[tuple[Path, str], "_Content"])
+    """Contents of files by file and kind, each with the state of the file that they were read in."""
 
     @cached_property
     def spec(self) -> Spec | None:
@@ -142,14 +164,20 @@ class ViewedRun:
 
         return self._current(part.path, read)
 
-    def _current(self, file: Path, read: Callable[[], T]) -> T:
+    def means(self, part: RunPart) -> Mapping[str, Interval]:
+        """Return `means_over_tasks` of a file of episodes, cached until it changes; raises as `rows` does."""
+        names = self.info.figure_names
+        return self._current(part.path, lambda: means_over_tasks(self.rows(part), names), "means")
+
+    def _current(self, file: Path, read: Callable[[], T], kind: str = "") -> T:
         """Return what `read` returns, read again only after the file has changed."""
         with os_errors_as(DataError, f"cannot read {file}"):
             status = file.stat()
         state = status.st_mtime_ns, status.st_size, status.st_ino
-        if file not in self._contents or self._contents[file][0] != state:
-            self._contents[file] = state, read()
-        return self._contents[file][1]
+        key = file, kind
+        if key not in self._contents or self._contents[key][0] != state:
+            self._contents[key] = state, read()
+        return self._contents[key][1]
 
     def row(self, part: RunPart, number: int) -> EpisodeLocation:
         """Return the row with a number; raises UsageError for an unknown number, DataError as `rows`."""

@@ -22,11 +22,6 @@ from rolegraph.pages.view.trace import GroupMember, GroupTrace, SampledToken
 from rolegraph.pages.view.turns import CallRecord, TurnRecord
 
 
-def mean_rewards(entry: IndexEntry) -> dict[str, float]:
-    """Return the mean reward in an episode of each role that has rewards."""
-    return {name: sum(role.rewards) / len(role.rewards) for name, role in entry.roles.items() if role.rewards}
-
-
 def decimals(value: float) -> str:
     """Format a number with three decimals, so that figures below each other align."""
     return f"{value:,.3f}".replace("-", "−")

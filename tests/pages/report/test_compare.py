@@ -111,6 +111,30 @@ def test_tasks_of_one_id_that_are_not_the_same_are_not_paired(tmp_path: Path) ->
     assert gap.low == pytest.approx(0.307, abs=1e-3), "Newcombe's, of 4 tasks on either side"
 
 
+def test_the_figures_of_sides_are_over_the_tasks_that_both_have(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved(0, 1, 2, 3), tasks=8)
+    other = replays.run(tmp_path / "other", replays.solved(0, 1, 2, 3), tasks=4)
+    correct = next(row for row in rg.compare(first, other).rows if row.figure == "correct")
+    was, now = correct.sides
+    assert was and now and (was.mean, was.n) == (now.mean, now.n) == (1.0, 4)
+    assert correct.differences[0] and correct.differences[0].mean == 0
+
+
+def test_a_training_differs_by_its_learning_rate_and_a_run_by_no_key_of_training(tmp_path: Path) -> None:
+    one, two = (write_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2))
+    for folder, rate in ((one, 0.002), (two, 0.004)):
+        record = json.loads((folder / "run.json").read_text()) | {"learning_rates": {"main": rate}}
+        (folder / "run.json").write_text(json.dumps(record))
+    assert ("train.learning_rate", ["0.002", "0.004"]) in [
+        (row.key, [*row.values]) for row in rg.compare(one, two).spec
+    ]
+    runs = [
+        replays.run(tmp_path / f"run{steps}", replays.solved(), f"train.steps={steps}") for steps in (3, 5)
+    ]
+    found = rg.compare(*runs)
+    assert not [row.key for row in found.spec if row.key.startswith("train")] and not found.other_code
+
+
 def test_the_difference_of_tasks_apart_is_as_wide_as_both_sides_make_it() -> None:
     rng = np.random.default_rng(1)
     now, before = ({f"{name}{n}": float(rng.random() < 0.5) for n in range(400)} for name in "ab")

@@ -60,11 +60,11 @@ def test_every_row_has_the_same_columns(folders: list[Path]) -> None:
     assert re.search(r'aria-label="correct from 0.450 at step 0 to [\d.]+ at step 4"', text)
 
 
-def test_a_figure_has_its_split_its_number_and_an_interval_where_it_is_a_share(folders: list[Path]) -> None:
+def test_a_figure_has_its_split_its_number_and_an_interval_over_its_tasks(folders: list[Path]) -> None:
     columns = "?column=correct&column=solver_acc&column=reward/solver"
     beta, _, gamma = rows(get(f"/{KEY}/{columns}", *folders).text)
     assert beta["correct"] == "0.500 [0.15, 0.85] run, n 8", "Wilson's of 2 in 4 tasks"
-    assert beta["solver_acc"] == "0.250 run, n 8" and beta["reward/solver"] == "–"
+    assert beta["solver_acc"] == "0.250 [0.05, 0.68] run, n 8" and beta["reward/solver"] == "–"
     assert re.fullmatch(r"[\d.]+ validation, step 4", gamma["solver_acc"])
 
 
@@ -228,3 +228,19 @@ def test_the_pages_that_follow_a_run_ask_their_own_server_and_no_other_page_asks
         assert asking in get(f"/{KEY}/{path}", *folders).text
     for path in ("0/episodes/0", "0/episodes/0/elsewhere", "2/report", "compare?pick=0&pick=1", "7"):
         assert "connect-src" not in get(f"/{KEY}/{path}", *folders).text
+
+
+def test_settings_that_differ_between_runs_of_a_spec_are_columns(tmp_path: Path) -> None:
+    folders = [
+        replays.run(
+            tmp_path / f"run{number}", replays.solved(0), "sampling.max_tokens=64", f"sampling.top_p={top}"
+        )
+        for number, top in enumerate((0.9, 0.5))
+    ]
+    one, two = rows(get(f"/{KEY}/", *folders).text)
+    assert (one["sampling.top_p"], two["sampling.top_p"]) == ("0.9", "0.5")
+    assert "sampling.max_tokens" not in one, "alike, and shown where it is chosen"
+    (chosen, _) = rows(get(f"/{KEY}/?column=sampling.max_tokens", *folders).text)
+    assert chosen["sampling.max_tokens"] == "64"
+    assert names(get(f"/{KEY}/?sort=sampling.top_p", *folders).text) == ["run1", "run0"]
+    assert names(get(f"/{KEY}/?search=top_p%3D0.5", *folders).text) == ["run1"]

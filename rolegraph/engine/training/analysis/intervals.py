@@ -69,11 +69,6 @@ def interval(values: ByTask) -> Interval:
     return _wilson(_array(values), _range(values))
 
 
-def share_interval(share: float, n: int) -> Interval:
-    """Return Wilson's interval of a share, 0 to 1, of n independent answers, n at least 1."""
-    return _score(share, n, (0.0, 1.0), n)
-
-
 def crossed(seeds: Sequence[ByTask], *, difference: bool = False) -> Interval:
     """Return the mean over seeds and tasks, with an interval for other seeds and other tasks.
 

@@ -7,11 +7,11 @@ the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder, Trajectory
@@ -151,7 +151,9 @@ class Comparison:
     def other_code(self) -> bool:
         """True where the sides differ in nothing but the code of vocabulary items: same spec, another
         hash."""
-        return self.same_words and len({side.hash for side in self.sides}) > 1
+        first, *others = self.sides
+        has_same_specs = all(side.spec == first.spec for side in others)
+        return self.same_words and has_same_specs and len({side.hash for side in self.sides}) > 1
 
 
 def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
@@ -170,7 +172,7 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     results = [(side.name, side.results) for side in sides if side.results is not None]
     return Comparison(
         sides,
-        spec_differences([side.spec for side in sides]),
+        spec_differences([_that_ran(side) for side in sides]),
         setting_differences([side.settings for side in sides]),
         template_differences([side.name for side in sides], [side.templates for side in sides]),
         _rows([of for _, of in results]) if len(results) > 1 else (),
@@ -309,12 +311,27 @@ def answer(trajectory: Trajectory) -> str:
     return clipped("\n\n".join(written) or trajectory.action or "")
 
 
+def _that_ran(side: Side) -> Mapping[str, Any]:
+    """Return the part of a side's spec that its results rest on: a run trains nothing."""
+    is_run = side.settings.get("kind") == "run"
+    return {key: value for key, value in side.spec.items() if not (is_run and key == "train")}
+
+
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
+    """Return the figures of all sides, over the tasks that all of them have; over each side's own without
+    such tasks."""
     first, *others = results
+    shared = set(first.tasks).intersection(*(shared_tasks(first, other) for other in others))
     rows: list[FigureRow] = []
     earlier: dict[object, str] = {}
     for name in dict.fromkeys(figure for of in results for figure in of.figures):
-        sides = [interval(of.figures[name]) if name in of.figures else None for of in results]
+        values_of = [
+            {task: value for task, value in of.figures[name].items() if task in shared or not shared}
+            if name in of.figures
+            else None
+            for of in results
+        ]
+        sides = [None if values is None else interval(values) for values in values_of]
         row = FigureRow(name, sides, [_gap(name, first, other) for other in others])
         values = (row.kind, *(tuple(sorted(of.figures.get(name, {}).items())) for of in results))
         rows.append(row._replace(equal_to=earlier.get(values, "")))

@@ -101,13 +101,22 @@ def read_side(name: str, path: Path) -> Side:
     return Side(
         name,
         info.hash,
-        parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data,
+        _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info),
         info.templates,
         _settings(info),
         results if results and results.tasks else None,
         info.duration,
         path if info.kind == "train" else None,
     )
+
+
+def _with_rate(spec: Mapping[str, Any], info: RunInfo) -> Mapping[str, Any]:
+    """Return a spec with the learning rate of its training, where it has none of its own."""
+    train: Mapping[str, Any] = spec.get("train") or {}
+    rates = {*info.learning_rates.values()}
+    if "learning_rate" in train or len(rates) != 1:
+        return spec
+    return {**spec, "train": {**train, "learning_rate": rates.pop()}}
 
 
 def results_of(

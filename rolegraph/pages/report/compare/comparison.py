@@ -172,7 +172,7 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     results = [(side.name, side.results) for side in sides if side.results is not None]
     return Comparison(
         sides,
-        spec_differences([_that_ran(side) for side in sides]),
+        spec_differences(_compared_specs(sides)),
         setting_differences([side.settings for side in sides]),
         template_differences([side.name for side in sides], [side.templates for side in sides]),
         _rows([of for _, of in results]) if len(results) > 1 else (),
@@ -311,10 +311,11 @@ def answer(trajectory: Trajectory) -> str:
     return clipped("\n\n".join(written) or trajectory.action or "")
 
 
-def _that_ran(side: Side) -> Mapping[str, Any]:
-    """Return the part of a side's spec that its results rest on: a run trains nothing."""
-    is_run = side.settings.get("kind") == "run"
-    return {key: value for key, value in side.spec.items() if not (is_run and key == "train")}
+def _compared_specs(sides: Sequence[Side]) -> list[Mapping[str, Any]]:
+    """Return the specs of all sides; without `train` where any side is a run, which trains nothing."""
+    has_run = any(side.settings.get("kind") == "run" for side in sides)
+    left_out = {"train"} if has_run else set[str]()
+    return [{key: of for key, of in side.spec.items() if key not in left_out} for side in sides]
 
 
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:

@@ -205,8 +205,9 @@ def hits(site: Path) -> Callable[[str], list[dict[str, Any]]]:
 
     def find(words: str) -> list[dict[str, Any]]:
         done = subprocess.run(
-            ["node", str(SEARCH), str(site), words], capture_output=True, encoding="utf-8", check=True
+            ["node", str(SEARCH), str(site), words], capture_output=True, encoding="utf-8", check=False
         )
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     return find

@@ -284,15 +284,14 @@ def main(
             raise click.UsageError(f"{name} has no arm {unknown[0]!r}; it has {', '.join(study.table.arms)}")
         if not tiny:
             click.echo(f"{name}: about {study.table.minutes:g} minutes a seed on two cores", err=True)
-        chosen = arms or study.table.arms
-        jobs = [Job(study, arm, seed) for arm in chosen for seed in study.table.seeds_of(arm)[:seeds]]
-        for job in sorted(jobs, key=lambda job: job.seed):
-            try:
-                job.run()
-            # The other arms can still be measured.
-            except (rg.RolegraphError, click.ClickException) as error:
-                failed = True
-                click.echo(f"{name}: {job.name}, seed {job.seed}: {error}", err=True)
+        for seed in study.table.seeds[:seeds]:
+            for arm in arms or study.table.arms:
+                try:
+                    Job(study, arm, seed).run()
+                # The other arms can still be measured.
+                except (rg.RolegraphError, click.ClickException) as error:
+                    failed = True
+                    click.echo(f"{name}: {arm}, seed {seed}: {error}", err=True)
     write_page([Study(file.stem, out) for file in sorted(HERE.glob("*.yaml"))], page or out / "results.md")
     sys.exit(failed)
 

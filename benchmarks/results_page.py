@@ -169,7 +169,7 @@ class Findings:
     @property
     def missing(self) -> list[str]:
         """Arms that lack seeds, each with those seeds, in words."""
-        lacking = {arm: sorted({*self.table.seeds_of(arm)} - {*runs}) for arm, runs in self.runs.items()}
+        lacking = {arm: sorted({*self.table.seeds} - {*runs}) for arm, runs in self.runs.items()}
         return [f"`{arm}` ({', '.join(map(str, seeds))})" for arm, seeds in lacking.items() if seeds]
 
     def beyond(self, arm: str) -> Verdict:
@@ -269,7 +269,7 @@ def shipped(found: Findings, drawing: str) -> str:
         "where the column *up to* says. "
         f"**{risen} of {len(table.arms)} specs rose in all their seeds.**"
     )
-    if trained < (planned := table.trainings):
+    if trained < (planned := len(table.arms) * len(table.seeds)):
         text += f" {trained} of {planned} trainings are measured."
     longest = max(run.minutes for runs in found.runs.values() for run in runs.values())
     text += f" The longest training took {longest:.1f} minutes."
@@ -297,7 +297,7 @@ def real(found: Findings, drawing: str) -> str:
     """Write the section of a model that was not taught here, each workflow beside simpler answers."""
     table = found.table
     singles = {words.split()[2] for words in table.equal_calls}
-    trained, planned = sum(map(len, found.runs.values())), table.trainings
+    trained, planned = sum(map(len, found.runs.values())), len(table.arms) * len(table.seeds)
     parts = [
         f"## {table.title}",
         f"**The claim.** {table.claim}",

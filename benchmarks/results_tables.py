@@ -89,8 +89,6 @@ class Arm(Test):
     """Spec of the evaluation; by default the arm's own."""
     test: tuple[str, ...] = ()
     """Overrides of the evaluation, beside those of `set` where the spec is the arm's own."""
-    more_seeds: tuple[int, ...] = ()
-    """Seeds besides the table's, for a comparison that those do not decide."""
 
 
 class FullSize(_Part):
@@ -135,15 +133,6 @@ class Table(_Part):
     rollouts: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
     paper_size: FullSize | None = None
-
-    def seeds_of(self, arm: str) -> tuple[int, ...]:
-        """Return the seeds of an arm."""
-        return (*self.seeds, *self.arms[arm].more_seeds)
-
-    @property
-    def trainings(self) -> int:
-        """Number of all trainings."""
-        return sum(len(self.seeds_of(arm)) for arm in self.arms)
 
     @classmethod
     def read(cls, name: str) -> Table:
@@ -253,5 +242,5 @@ class Study:
 
     def runs(self, arm: str) -> dict[int, Run]:
         """Read the finished runs of an arm by their seeds."""
-        files = {seed: self.file(arm, seed) for seed in self.table.seeds_of(arm)}
+        files = {seed: self.file(arm, seed) for seed in self.table.seeds}
         return {seed: Run.model_validate_json(f.read_bytes()) for seed, f in files.items() if f.exists()}

@@ -180,7 +180,7 @@ allow_option = repeated(
     "--allow",
     "allow",
     "NAME_OR_URL",
-    "A permission: python[=docker:IMAGE], verifiers:ID, URL (and all below).",
+    "A permission: python[=docker:IMAGE], agent:COMMAND, verifiers:ID, URL (and all below).",
 )
 fresh_option = flag("--fresh", "Load a local model anew, and for this command alone.")
 split = choice("--split", ("validation", "train"), "Which tasks. Default: validation, if the spec has it.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -187,7 +188,7 @@ def check_source(
         severity: Severity = "error" if runs else "warning"
         for name, path in plan.withheld:
             message = f"{'.'.join(map(str, path))} needs a permission: {name}"
-            hint = f"--allow {name}"
+            hint = f"--allow {shlex.quote(name)}"
             loaded.report([Finding(path, message, "", hint, severity, word=name, code="permission")])
         if not validates:
             plan = _with_validations(plan, loaded, source, runs)

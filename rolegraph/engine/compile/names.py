@@ -231,7 +231,9 @@ class ResolvedNames:
             tools.append(tool)
             if tool is None or tool.callee:
                 continue
-            if tool.open is None:
+            if tool.agent is not None:
+                self._check_agent(name, call, path)
+            elif tool.open is None:
                 does = "picks from" if tool.choose else "writes down"
                 message = f"{call.name} {does} a role's inputs and cannot be called by a model"
                 if tool.session:
@@ -252,6 +254,17 @@ class ResolvedNames:
             hint = "give it `tools`, or remove `calls`; for several turns use `loops`"
             self.findings.append(Finding(("roles", name, "calls"), message, "", hint, at_key=True))
         return tools
+
+    def _check_agent(self, name: str, call: ItemCall, path: Path) -> None:
+        """Report what a role whose model an agent program asks cannot have: the program writes the chat."""
+        role = self.spec.roles[name]
+        others = {"system": role.system, "examples": role.examples, "memory": role.memory}
+        for key in (key for key, value in others.items() if value is not None):
+            message = f"{call.name} writes the messages to the model of {name}, except for its prompt"
+            self.findings.append(Finding(("roles", name, key), message, f"no `{key}`", at_key=True))
+        if len(role.tools) > 1:
+            message = f"{call.name} offers its own tools to the model of {name}"
+            self.findings.append(Finding(path, message, f"{call.name} alone", word=call.name))
 
     def _signal(self, name: str, call: ItemCall | None) -> SignalPlan | None:
         """Resolve a signal with the teachers, the gate and the template that it names."""
@@ -318,6 +331,9 @@ class ResolvedNames:
         message, expected = "", ""
         if tool.choose is not None and not role.needs:
             message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
+        elif tool.agent is not None:
+            message = f"{role.run.name} asks the model of a role, and {name} has none"
+            expected = f"a role with a prompt and `tools: [{role.run.name}: …]`"
         elif tool.callee:
             message = f"{name} has no model that could call {tool.callee}"
             expected = f"a role with a prompt and `tools: [{{role: {tool.callee}}}]`"

@@ -263,7 +263,11 @@ class _Runs:
             reward=None,
             formulas={},
             run=run,
-            tools=tuple(example_tool(tool, self._recorded) for tool in role.tools if tool not in closed),
+            tools=tuple(
+                example_tool(tool, self._recorded)
+                for tool in role.tools
+                if tool not in closed and tool.agent is None
+            ),
         )
 
 

@@ -27,6 +27,7 @@ from rolegraph.engine.records import (
     StepMetadata,
 )
 from rolegraph.engine.records.metadata import TurnMetadata
+from rolegraph.engine.run.agent import agent_turn
 from rolegraph.engine.run.assembly import assemble
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import LoopEnds
@@ -248,6 +249,8 @@ class _Run:
             plans = {callee.function.name: callee for callee in role.callees}
             callees = Callees(plans, self.plan.callees[position], self.answer_call)
         model = self.models[role.endpoints[node.id.index - 1]]
+        if role.agent is not None:
+            return agent_turn(role, node, model, context, messages, upstream)
         turn = model_turn(role, node, model, context, messages, upstream, prefix, callees)
         return turn if opening is None else _opened(turn, opening)
 

@@ -277,26 +277,16 @@ async def model_turn(
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
             completion, start, seconds = await model.complete(request, limit, session.observe)
-            text, thought, prompt_ids, ids, _, _, _, usage, calls, special_tokens = completion
-            size, is_cut = len(ids), False
-            tokens: int | None = size or (usage.get("completion_tokens") if usage else None)
+            text, thought, _, ids, _, _, _, usage, calls, _ = completion
+            tokens: int | None = len(ids) or (usage.get("completion_tokens") if usage else None)
             if earlier:
                 before = earlier[-1].tokens
                 tokens = None if tokens is None or before is None else tokens + before
-            answered = ModelCall(
-                messages, completion, start - session.began, seconds, attempt, number, tokens
-            )
-            size += len(text) + len(thought) + len(prompt_ids)
-            if calls or size > ANSWER_TEXT.most:
-                size, is_cut = answered.cut()
-            if session.kept + size > EPISODE_SIZE.most:
-                answered = None
-                raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
-            session.kept += size
-            if is_cut:
-                raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
-            if special_tokens:
-                raise ParseFailure(FailureName.SPECIAL_TOKEN, _special(special_tokens))
+            call = ModelCall(messages, completion, start - session.began, seconds, attempt, number, tokens)
+            unreadable = keep_answer(session, call)
+            answered = call
+            if unreadable is not None:
+                raise unreadable
             if calls and functions and number < role.spec.calls:
                 answered.results = await call_all(functions, calls, limit, callees, number)
                 session.kept += sum(len(result.message["content"]) for result in answered.results)
@@ -307,16 +297,37 @@ async def model_turn(
                 continue
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
-                action = _recordable(action)
+                action = recordable(action)
             return node_result(role, node, action, text, thought, [*earlier, answered])
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
             foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = _failure_of(error, foreign, f"no answer {within(limit)}")
+            failure = failure_of(error, foreign, f"no answer {within(limit)}")
         if attempt == role.spec.on_failure.retry:
             last = Completion("") if answered is None else answered.completion
             made = earlier if answered is None else [*earlier, answered]
             return node_result(role, node, role.parser.default, last.text, last.thought, made, failure)
         attempt += 1
+
+
+def keep_answer(session: EpisodeSession, call: ModelCall) -> ParseFailure | None:
+    """Count the size of an answer, and truncate one beyond the limit.
+
+    Returns:
+        The failure of an answer that is too long, or that has special tokens within it; None for others.
+
+    Raises:
+        ModelError: With this answer the episode is too large.
+    """
+    text, thought, prompt_ids, ids, _, _, _, _, calls, special_tokens = call.completion
+    size, is_cut = len(ids) + len(text) + len(thought) + len(prompt_ids), False
+    if calls or size > ANSWER_TEXT.most:
+        size, is_cut = call.cut()
+    if session.kept + size > EPISODE_SIZE.most:
+        raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
+    session.kept += size
+    if is_cut:
+        return ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
+    return ParseFailure(FailureName.SPECIAL_TOKEN, _special(special_tokens)) if special_tokens else None
 
 
 async def tool_turn(
@@ -360,10 +371,10 @@ async def tool_turn(
             if run.parser is None:
                 action = plain_json(action, TOOL_TEXT)
             else:
-                action = _recordable(run.parser.parse(text, upstream))
+                action = recordable(run.parser.parse(text, upstream))
         except FOREIGN_ERRORS as error:  # a foreign tool or parser: its error fails this node only
             foreign = FailureName.TOOL_ERROR if text is None else FailureName.MALFORMED_OUTPUT
-            failure = _failure_of(error, foreign, f"no result {within(limit or run.tool.timeout)}")
+            failure = failure_of(error, foreign, f"no result {within(limit or run.tool.timeout)}")
         seconds = time.monotonic() - start
         calls = (ModelCall((), Completion(text or ""), start - session.began, seconds, attempt, 0, 0),)
         if failure is None:
@@ -406,7 +417,7 @@ def _special(tokens: Sequence[str]) -> str:
     )
 
 
-def _recordable(action: object) -> Any:
+def recordable(action: object) -> Any:
     """Return a parser's action as plain JSON data; raises ParseFailure for a value that JSON does not
     hold."""
     try:
@@ -416,7 +427,7 @@ def _recordable(action: object) -> Any:
         raise ParseFailure(FailureName.MALFORMED_OUTPUT, message) from None
 
 
-def _failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Failure:
+def failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Failure:
     """Return the Failure of a turn for an error that it raised; raises an error that no turn can fail by.
 
     `foreign` is its name for an error of third-party code, `overtime` its message for a timeout.

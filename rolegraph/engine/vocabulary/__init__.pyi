@@ -81,6 +81,9 @@ from rolegraph.engine.vocabulary.scheduled import SCHEDULED as SCHEDULED
 from rolegraph.engine.vocabulary.scheduled import NumberSchedule as NumberSchedule
 from rolegraph.engine.vocabulary.scheduled import values_at as values_at
 from rolegraph.engine.vocabulary.scheduled import written_schedules as written_schedules
+from rolegraph.engine.vocabulary.tool import Agent as Agent
+from rolegraph.engine.vocabulary.tool import AgentAnswer as AgentAnswer
+from rolegraph.engine.vocabulary.tool import Ask as Ask
 from rolegraph.engine.vocabulary.tool import Function as Function
 from rolegraph.engine.vocabulary.tool import Pairs as Pairs
 from rolegraph.engine.vocabulary.tool import SessionCall as SessionCall

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from rolegraph.engine.records import Message
 from rolegraph.engine.secrets import is_secret_name, remember, without_secrets
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.registry import Item
@@ -103,6 +104,28 @@ def check_headers(headers: Headers) -> Mapping[str, str]:
     return headers or {}
 
 
+class AgentAnswer(NamedTuple):
+    """Answer of a role's model to a request of an agent program."""
+
+    text: str
+    calls: Sequence[ToolCall]
+    """Calls of the program's functions, each with an id."""
+    is_cut: bool
+    """True where `max_tokens` ended the answer."""
+    prompt_tokens: int
+    answer_tokens: int
+
+
+Ask = Callable[[Sequence[Message], Sequence[Function]], Awaitable[AgentAnswer]]
+"""`await ask(messages, functions)` answers a request of an agent program by the role's model."""
+
+Agent = Callable[[str, Ask], Awaitable[str]]
+"""`await agent(prompt, ask)` runs an agent program on a prompt and returns the program's output.
+
+It raises what `ask` raises, and ToolError for a program that fails.
+"""
+
+
 class SessionCall(NamedTuple):
     """A `run: call` of a function from another role's tools, as that role opened them in the episode."""
 
@@ -113,7 +136,7 @@ class SessionCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
-    """Tool of a `run:` role or of a model's turn; at most one of `open` and `choose` is given.
+    """Tool of a `run:` role or of a model's turn; at most one of `open`, `choose` and `agent` is given.
 
     A tool without `open` is for `run:` roles only. Without `choose` and `session`, too, its result is the
     text of `source`.
@@ -124,6 +147,8 @@ class Tool(Item):
     argument are the `headers`, if there are any."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers of the tool's requests, which may hold `{{ episode.id }}`."""
+    agent: Agent | None = None
+    """Runs a program that asks the role's model itself, as often as it likes, in place of a turn's calls."""
     callee: str = ""
     """Name of the role that a call runs; the engine has its function, so there is no `open`."""
     choose: Callable[[Upstream, Pairs], Any] | None = None

@@ -5,61 +5,17 @@ A body that does not fit raises pydantic's ValidationError, or `RequestError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
+from rolegraph.engine.prompts.chat_bodies import Count, Name, RequestBody, at_most, no_longer
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import LocalModel, LoraShape
 from rolegraph.local.service.sampling import SampleRequest
-
-T = TypeVar("T")
-
-
-class RequestBody(BaseModel):
-    """A JSON body, or an object within one.
-
-    A value of an undeclared field is refused by the field's name, unless the value is null, false, 0 or
-    empty, or listed below: clients send such values unasked.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
-    ignored: ClassVar[frozenset[str]] = frozenset()
-    """Undeclared fields on which no response depends."""
-    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    """Undeclared fields with the values, besides null, that ask for nothing; all other values are refused."""
-
-    @model_validator(mode="after")
-    def _refuse_unserved(self) -> Self:
-        for name, value in (self.model_extra or {}).items():
-            neutral = self.neutral.get(name)
-            asks = value not in neutral if neutral else bool(value)
-            if asks and value is not None and name not in self.ignored:
-                raise ValueError(f"{name[:40]} is not served here")
-        return self
-
-
-def at_most(limit: Limit) -> AfterValidator:
-    """Return a validator of a number whose absolute value is within a limit."""
-    return _within(limit, abs, "is")
-
-
-def no_longer(limit: Limit) -> AfterValidator:
-    """Return a validator of a text or list whose length is within a limit."""
-    return _within(limit, len, "has")
-
-
-def _within(limit: Limit, size: Callable[[Any], int], verb: str) -> AfterValidator:
-    def check(value: T) -> T:
-        if size(value) > limit.most:
-            raise ValueError(limit.exceeded(verb))
-        return value
-
-    return AfterValidator(check)
 
 
 def _check_temperature(value: float) -> float:
@@ -69,8 +25,6 @@ def _check_temperature(value: float) -> float:
     return value
 
 
-Name = Annotated[str, no_longer(limits.NAME)]
-Count = Annotated[int, Field(ge=0), at_most(limits.NUMBER)]
 Positive = Annotated[int, Field(ge=1), at_most(limits.NUMBER)]
 Seed = Annotated[int, at_most(limits.SEED)]
 StopText = Annotated[str, no_longer(limits.STOP_TEXT)]

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.records import Message
-from rolegraph.engine.vocabulary import Function
-from rolegraph.local.service.bodies import (
-    Count,
-    Name,
-    Positive,
-    RequestBody,
-    SamplingFields,
-    at_most,
-    no_longer,
-)
+from rolegraph.engine.prompts.chat_bodies import ChatFields, Count, Name, StreamFields, at_most
+from rolegraph.local.service.bodies import Positive, SamplingFields
 from rolegraph.local.service.errors import RequestError
 
 
-class StreamOptions(RequestBody):
-    """`stream_options`."""
-
-    include_usage: bool | None = None
-
-
-class SampledBody(SamplingFields):
+class SampledBody(StreamFields, SamplingFields):
     """Fields that chats and completions share."""
 
     ignored = frozenset({"user"})
@@ -41,8 +26,6 @@ class SampledBody(SamplingFields):
     model: Name | None = None
     """The served model's name, or the `tinker://` path of a checkpoint."""
     n: Annotated[int, Field(ge=1), at_most(limits.CHOICES)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     """vLLM's field: return `prompt_token_ids`, and `token_ids` of each choice."""
     return_prompt_token_ids: bool | None = None
@@ -54,11 +37,6 @@ class SampledBody(SamplingFields):
         if isinstance(self.stop, list) and any(isinstance(stop, int) for stop in self.stop):
             raise ValueError("stop is a text or a list of them")
         return self
-
-    @property
-    def with_usage(self) -> bool:
-        """True if a stream ends with token counts."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def with_prompt_ids(self) -> bool:
@@ -74,103 +52,12 @@ class SampledBody(SamplingFields):
             )
 
 
-class TextPart(RequestBody):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: str = ""
-
-
-class CalledFunction(RequestBody):
-    """Name and arguments of a call in a message."""
-
-    name: Name
-    arguments: str = "{}"
-
-
-class BodyToolCall(RequestBody):
-    """A call in a message; `index` is its number where it comes from a stream."""
-
-    id: Name | None = None
-    type: Literal["function"] = "function"
-    function: CalledFunction
-    index: Count | None = None
-
-
-class BodyMessage(RequestBody):
-    """A message of a chat."""
-
-    role: Name
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: Name | None = None
-    tool_calls: Annotated[list[BodyToolCall], Field(fail_fast=True)] | None = None
-    tool_call_id: Name | None = None
-    reasoning_content: str | None = None
-    """Reasoning of an earlier answer, which chat templates leave out."""
-
-    @model_validator(mode="after")
-    def _check_name(self) -> BodyMessage:
-        if self.name and self.role != "tool":
-            raise ValueError("name is served for messages of the role tool only")
-        return self
-
-    def message(self) -> Message:
-        """Return the message with its text parts joined."""
-        message: dict[str, Any] = {"role": self.role, "content": self.text}
-        if self.role == "tool":
-            named = {"name": self.name, "tool_call_id": self.tool_call_id}
-            message |= {key: value for key, value in named.items() if value}
-        if self.tool_calls:
-            calls = [call.model_dump(exclude_none=True, exclude={"index"}) for call in self.tool_calls]
-            message["tool_calls"] = calls
-        return message
-
-    @property
-    def text(self) -> str:
-        """The content as one text."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class OfferedFunction(RequestBody):
-    """A function that the model may call."""
-
-    name: Annotated[str, Field(min_length=1), no_longer(limits.NAME)]
-    description: str = ""
-    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
-
-
-class BodyTool(RequestBody):
-    """A tool of a chat."""
-
-    type: Literal["function"]
-    function: OfferedFunction
-
-    def as_function(self) -> Function:
-        """Return the function; the client, not the service, carries its calls out."""
-        offered = self.function
-        return Function(offered.name, offered.description, offered.parameters, _never_called)
-
-
-async def _never_called(arguments: Mapping[str, Any]) -> NoReturn:
-    raise AssertionError("a tool is called by the client that offers it")
-
-
-class ChatBody(SampledBody):
+class ChatBody(ChatFields, SampledBody):
     """Body of chat/completions."""
 
-    messages: Annotated[list[BodyMessage], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Positive | None = None
     max_tokens: Positive | None = None
     logprobs: bool | None = None
-    tools: Annotated[list[BodyTool], Field(fail_fast=True)] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-
-    @property
-    def functions(self) -> list[Function]:
-        """The functions that the model may call."""
-        return [] if self.tool_choice == "none" else [tool.as_function() for tool in self.tools or ()]
 
     @property
     def characters(self) -> int:

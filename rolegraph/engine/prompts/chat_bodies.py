@@ -1,0 +1,178 @@
+"""Chats in the form of OpenAI's API, as a server receives them: messages, functions, and how to answer.
+
+A body that does not fit raises pydantic's ValidationError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits import service as limits
+from rolegraph.engine.records import Message
+from rolegraph.engine.vocabulary import Function
+
+T = TypeVar("T")
+
+
+class RequestBody(BaseModel):
+    """A JSON body, or an object within one.
+
+    A value of an undeclared field is refused by the field's name, unless the value is null, false, 0 or
+    empty, or listed below: clients send such values unasked.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    """Undeclared fields on which no response depends."""
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Undeclared fields with the values, besides null, that ask for nothing; all other values are refused."""
+
+    @model_validator(mode="after")
+    def _refuse_unserved(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            neutral = self.neutral.get(name)
+            asks = value not in neutral if neutral else bool(value)
+            if asks and value is not None and name not in self.ignored:
+                raise ValueError(f"{name[:40]} is not served here")
+        return self
+
+
+def at_most(limit: Limit) -> AfterValidator:
+    """Return a validator of a number whose absolute value is within a limit."""
+    return _within(limit, abs, "is")
+
+
+def no_longer(limit: Limit) -> AfterValidator:
+    """Return a validator of a text or list whose length is within a limit."""
+    return _within(limit, len, "has")
+
+
+def _within(limit: Limit, size: Callable[[Any], int], verb: str) -> AfterValidator:
+    def check(value: T) -> T:
+        if size(value) > limit.most:
+            raise ValueError(limit.exceeded(verb))
+        return value
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, no_longer(limits.NAME)]
+Count = Annotated[int, Field(ge=0), at_most(limits.NUMBER)]
+
+
+class StreamOptions(RequestBody):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class StreamFields(RequestBody):
+    """Fields by which a client asks for a stream."""
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        """True if a stream ends with token counts."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class TextPart(RequestBody):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str = ""
+
+
+class CalledFunction(RequestBody):
+    """Name and arguments of a call in a message."""
+
+    name: Name
+    arguments: str = "{}"
+
+
+class BodyToolCall(RequestBody):
+    """A call in a message; `index` is its number where it comes from a stream."""
+
+    id: Name | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: Count | None = None
+
+
+class BodyMessage(RequestBody):
+    """A message of a chat."""
+
+    role: Name
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[BodyToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: Name | None = None
+    reasoning_content: str | None = None
+    """Reasoning of an earlier answer, which chat templates leave out."""
+
+    @model_validator(mode="after")
+    def _check_name(self) -> BodyMessage:
+        if self.name and self.role != "tool":
+            raise ValueError("name is served for messages of the role tool only")
+        return self
+
+    def message(self) -> Message:
+        """Return the message with its text parts joined."""
+        message: dict[str, Any] = {"role": self.role, "content": self.text}
+        if self.role == "tool":
+            named = {"name": self.name, "tool_call_id": self.tool_call_id}
+            message |= {key: value for key, value in named.items() if value}
+        if self.tool_calls:
+            calls = [call.model_dump(exclude_none=True, exclude={"index"}) for call in self.tool_calls]
+            message["tool_calls"] = calls
+        return message
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class OfferedFunction(RequestBody):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(min_length=1), no_longer(limits.NAME)]
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+class BodyTool(RequestBody):
+    """A tool of a chat."""
+
+    type: Literal["function"]
+    function: OfferedFunction
+
+    def as_function(self) -> Function:
+        """Return the function; the client, not the service, carries its calls out."""
+        offered = self.function
+        return Function(offered.name, offered.description, offered.parameters, _never_called)
+
+
+async def _never_called(arguments: Mapping[str, Any]) -> NoReturn:
+    raise AssertionError("a tool is called by the client that offers it")
+
+
+class ChatFields(RequestBody):
+    """The chat of a request, and the functions that the model may call."""
+
+    messages: Annotated[list[BodyMessage], Field(fail_fast=True, min_length=1)]
+    tools: Annotated[list[BodyTool], Field(fail_fast=True)] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+
+    @property
+    def functions(self) -> list[Function]:
+        """The functions that the model may call."""
+        return [] if self.tool_choice == "none" else [tool.as_function() for tool in self.tools or ()]

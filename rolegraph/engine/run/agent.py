@@ -1,0 +1,150 @@
+"""The turn of a role whose model an agent program asks.
+
+In: the role's prompt. The program writes the chat and decides how often the model is asked; its output is
+parsed as the answer. Out: a `NodeResult` with each call of the model, whatever failed on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.compile.plan import Node
+from rolegraph.engine.errors import FOREIGN_ERRORS
+from rolegraph.engine.limits.answers import ANSWER_TEXT
+from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.prompts.tools import calls_of
+from rolegraph.engine.records import CallId, Failure, FailureName, Message, call_seed
+from rolegraph.engine.run.tools import within
+from rolegraph.engine.run.turn import (
+    EpisodeSession,
+    ModelCall,
+    NodeResult,
+    failure_of,
+    keep_answer,
+    node_result,
+    recordable,
+)
+from rolegraph.engine.vocabulary import AgentAnswer, Function, ParseFailure, ToolError, Upstream
+
+
+async def agent_turn(
+    role: RolePlan,
+    node: Node,
+    model: LimitedModel,
+    session: EpisodeSession,
+    messages: Sequence[Message] | Failure,
+    upstream: Upstream,
+) -> NodeResult:
+    """Run the agent program of a role, and return the result, which holds any failure.
+
+    Only cancellation and errors of this program raise.
+
+    Args:
+        role: The node's role, which has an agent.
+        node: The node.
+        model: The model that the program asks.
+        session: The episode's job.
+        messages: The rendered prompt; a Failure where it could not be rendered.
+        upstream: The results of other nodes that the parser may read.
+    """
+    if isinstance(messages, Failure):
+        return node_result(role, node, role.parser.default, failure=messages)
+    assert role.agent is not None
+    prompt, attempt = messages[-1]["content"], 0
+    while True:
+        calls, output = AgentCalls(role, node, model, session, attempt), ""
+        try:
+            output = await role.agent(prompt, calls.answer)
+            if not calls.in_order:  # its output has no tokens, so that it can neither be kept nor trained
+                raise ToolError("the agent has never asked its model")
+            if len(output) > ANSWER_TEXT.most:
+                output = output[: ANSWER_TEXT.most + 1]
+                raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the output has"))
+            action = recordable(role.parser.parse(output, upstream))
+            return node_result(role, node, action, output, "", calls.in_order)
+        except FOREIGN_ERRORS as error:  # a foreign program or parser: its error fails this node only
+            failure = failure_of(error, FailureName.TOOL_ERROR, f"no answer {within(role.timeout)}")
+        if attempt == role.spec.on_failure.retry:
+            return node_result(role, node, role.parser.default, output, "", calls.in_order, failure)
+        attempt += 1
+
+
+class AgentCalls:
+    """Calls of the model by one run of an agent program."""
+
+    def __init__(
+        self, role: RolePlan, node: Node, model: LimitedModel, session: EpisodeSession, attempt: int
+    ) -> None:
+        self._role, self._node, self._model, self._session = role, node, model, session
+        self._attempt, self._asked = attempt, 0
+        self._answered: list[ModelCall] = []
+
+    @property
+    def in_order(self) -> list[ModelCall]:
+        """The answered calls in the order in which the program made them."""
+        return sorted(self._answered, key=lambda call: call.number)
+
+    async def answer(self, messages: Sequence[Message], functions: Sequence[Function]) -> AgentAnswer:
+        """Answer a request of the program.
+
+        Messages that go on from an earlier chat of this run continue it token for token.
+
+        Raises:
+            ToolError: The program has made the last of the role's `calls`.
+            ModelError: The model refused, or failed too often.
+            ParseFailure: The answer is too long, or has special tokens within it.
+            TimeoutError: The call took longer than the role's `timeout`.
+        """
+        role, node, session = self._role, self._node, self._session
+        self._asked = number = self._asked + 1
+        if number > role.spec.calls:
+            raise ToolError(f"the agent asks its model more often than `calls`, {role.spec.calls}")
+        before, prefix = self._chat_before(messages), None
+        if before is not None:
+            messages, prefix = (*before.chat, *messages[len(before.chat) :]), before.chat_prefix
+        sampling = role.samplings[node.id.index - 1]
+        start = session.seed if sampling.seed is None else session.job.episode_seed(sampling.seed)
+        seed = None if start is None else call_seed(start, node.salt, number, self._attempt)
+        id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
+        request = Request(messages, sampling, seed, id, functions, prefix)
+        completion, began, seconds = await self._model.complete(request, role.timeout, session.observe)
+        # Results of functions come back with the id of their call, which tokens do not hold.
+        named = [call._replace(id=call.id or f"call-{number}-{n}") for n, call in enumerate(completion.calls)]
+        completion = completion._replace(calls=tuple(named))
+        usage = completion.usage
+        size = len(completion.response_ids) or usage.get("completion_tokens")
+        earlier = self._answered[-1].tokens if self._answered else 0
+        tokens = None if size is None or earlier is None else earlier + size
+        call = ModelCall(messages, completion, began - session.began, seconds, self._attempt, number, tokens)
+        unreadable = keep_answer(session, call)
+        self._answered.append(call)
+        if unreadable is not None:
+            raise unreadable
+        is_cut = completion.finish_reason == "length"
+        prompt_tokens = len(completion.prompt_ids) or usage.get("prompt_tokens", 0)
+        return AgentAnswer(completion.text, completion.calls, is_cut, prompt_tokens, size or 0)
+
+    def _chat_before(self, messages: Sequence[Message]) -> ModelCall | None:
+        """Return the call with the longest chat that the messages begin with, or None."""
+        begun = [call for call in self._answered if _begins_with(messages, call.chat)]
+        return max(begun, key=lambda call: len(call.chat), default=None)
+
+
+def _begins_with(messages: Sequence[Message], chat: Sequence[Message]) -> bool:
+    """Return whether messages are longer than a chat and begin with it, as far as a model sees it."""
+    return len(messages) > len(chat) and all(map(_is_same, messages, chat))
+
+
+def _is_same(one: Message, other: Message) -> bool:
+    return _seen(one) == _seen(other)
+
+
+def _seen(message: Message) -> tuple[Any, ...]:
+    """Return the parts of a message that a model sees, without ids and reasoning.
+
+    Clients send an answer's text back without spaces around it, and an empty text as null.
+    """
+    calls = [(call.name, call.arguments) for call in calls_of(message)]
+    return message["role"], (message.get("content") or "").strip(), calls

@@ -1,0 +1,141 @@
+"""Tool `agent`: a program that asks the role's model itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated
+
+from pydantic import Field
+
+from rolegraph.engine.errors import describe_error
+from rolegraph.engine.limits.tools import TOOL_TEXT
+from rolegraph.engine.secrets import is_secret_name
+from rolegraph.engine.vocabulary import Ask, Tool, ToolError
+from rolegraph.integrations.agent.endpoint import AgentEndpoint
+
+PROMPT = "{prompt}"
+"""Place of the prompt among the words of a command; without it the program reads standard input."""
+_SHOWN = 500
+"""Characters of a program's error output that a failure quotes."""
+_URLS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+_CHUNK = 65_536
+
+
+def agent(
+    command: str | Annotated[list[str], Field(min_length=1)],
+    /,
+    *,
+    timeout: Annotated[float, Field(gt=0, le=86_400)] = 600.0,
+) -> Tool:
+    """Let a program ask the role's model, by OpenAI's API, as often as `calls`; its output is the answer.
+
+    command: the command, in words or as one text, which must be allowed on the command line; {prompt} stands
+        for the role's prompt, which is otherwise the standard input
+    timeout: seconds for one run of the program
+    """
+    words = tuple(shlex.split(command) if isinstance(command, str) else command)
+    if not words:
+        raise ValueError("the command is empty")
+    return Tool(agent=partial(run_agent, words, timeout), permissions=(f"agent:{shlex.join(words)}",))
+
+
+async def run_agent(command: Sequence[str], seconds: float, prompt: str, ask: Ask) -> str:
+    """Run an agent program in an empty folder of its own, and return its output.
+
+    The program gets this process's environment without secrets, and in `OPENAI_BASE_URL` and
+    `OPENAI_API_KEY` an endpoint that serves this run alone.
+
+    Args:
+        command: The words of the command.
+        seconds: Limit of the run.
+        prompt: The role's prompt.
+        ask: Answers a request to the endpoint.
+
+    Raises:
+        ToolError: The program cannot be started, takes too long, fails, or gives too much output.
+    """
+    async with AgentEndpoint(ask) as endpoint:
+        words = [word.replace(PROMPT, prompt) for word in command]
+        given = b"" if words != [*command] else prompt.encode()
+        environment = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
+        environment |= {**dict.fromkeys(_URLS, endpoint.url), "OPENAI_API_KEY": endpoint.key}
+        with tempfile.TemporaryDirectory(prefix="rolegraph-agent-", ignore_cleanup_errors=True) as folder:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *words,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    cwd=folder,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise ToolError(f"cannot start {command[0]}: {describe_error(error)}") from None
+            output = asyncio.create_task(_output(command[0], process, given))
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.wait({output, endpoint.failed}, return_when=asyncio.FIRST_COMPLETED)
+                if endpoint.failed.done():
+                    endpoint.failed.result()
+                return output.result()
+            except TimeoutError:
+                if endpoint.failed.done():  # a call of the model took too long
+                    raise
+                raise ToolError(f"{command[0]} did not end within {seconds:g} s") from None
+            finally:
+                output.cancel()
+                _kill(process)
+                await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a program and the processes that it started."""
+    with suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, 9)
+        elif process.returncode is None:
+            process.kill()
+
+
+async def _output(name: str, process: asyncio.subprocess.Process, given: bytes) -> str:
+    """Write a program's input, and return its output when it has ended.
+
+    Raises:
+        ToolError: Its status is not 0, or its output is too long.
+    """
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    errors = asyncio.create_task(_tail(process.stderr))
+    try:
+        with suppress(ConnectionError):  # the program reads no input
+            process.stdin.write(given)
+            await process.stdin.drain()
+        process.stdin.close()
+        output = bytearray()
+        while chunk := await process.stdout.read(_CHUNK):
+            output += chunk
+            if len(output) > TOOL_TEXT.most:
+                raise ToolError(TOOL_TEXT.exceeded(f"the output of {name} has"))
+        status = await process.wait()
+        if status != 0:
+            reason = (await errors).strip()
+            raise ToolError(
+                f"{name} ended with status {status}" + (f": {reason[-_SHOWN:]}" if reason else "")
+            )
+        return output.decode(errors="replace").strip()
+    finally:
+        errors.cancel()
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """Read a stream to its end, and return its last characters."""
+    tail = b""
+    while chunk := await stream.read(_CHUNK):
+        tail = (tail + chunk)[-4 * _SHOWN :]
+    return tail.decode(errors="replace")

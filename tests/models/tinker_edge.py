@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tinker.proto import tinker_public_pb2 as wire
 
+from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from tests.models.edges import served
 
 Sampled = tuple[Sequence[int], Sequence[float], str]
@@ -77,6 +79,8 @@ class Service:
     """Operations of training clients, in order."""
     refusals: dict[str, Iterator[Response | None]] = field(default_factory=dict)
     """Responses in place of success, by the operation's name and in turn; None stands for success."""
+    downloads: str = "http://127.0.0.1:9"
+    """URL of the folder whose files are given for a download."""
     first: dict[str, str] = field(default_factory=dict)
     """Operations whose results are held back until an operation of the given name arrives."""
     held: dict[str, str] = field(default_factory=dict)
@@ -98,14 +102,20 @@ class Service:
                 "model_data": {"arch": "scripted", "model_name": "tiny", "tokenizer_id": "tiny"},
             },
             "optim_step": self._optim_step,
-            "save_weights": self._save_state,
+            "save_weights": partial(self._save, "save_weights", "weights"),
             "load_weights": self._load,
             "save_weights_for_sampler": self._save_sampler,
+            "save_weights_external": partial(self._save, "save_weights_external", "external_weights"),
+            "weights_info": lambda _: {"base_model": "tiny", "is_lora": True, "lora_rank": 4},
             "unload_model": lambda body: self._done("unload_model", body, {}),
         }
         gets = {
             "healthz": lambda _: {"status": "ok"},
             "get_server_capabilities": lambda _: {"supported_models": self.models},
+            "training_runs/{run}/checkpoints/{checkpoint:path}/external_weights_urls": lambda _: {
+                "urls": {file: f"{self.downloads}/{file}" for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)},
+                "expires": "2100-01-01T00:00:00Z",
+            },
             "samplers/{sampler_id}": lambda _: {"sampler_id": "sampler", "base_model": "tiny"},
         }
         return Starlette(
@@ -251,10 +261,10 @@ class Service:
         self.updates[body["model_id"]] += 1
         return self._done("optim_step", body, {"metrics": {"unclipped_grad_l2:mean": GRAD_NORM}})
 
-    def _save_state(self, body: dict[str, Any]) -> dict[str, Any] | Response:
-        path = f"tinker://{_run(body)}/weights/{body['path']}"
+    def _save(self, name: str, kind: str, body: dict[str, Any]) -> dict[str, Any] | Response:
+        path = f"tinker://{_run(body)}/{kind}/{body['path']}"
         self.updates[path] = self.updates[body["model_id"]]
-        return self._done("save_weights", body, {"path": path})
+        return self._done(name, body, {"path": path})
 
     def _save_sampler(self, body: dict[str, Any]) -> dict[str, Any] | Response:
         updates = self.updates[body["model_id"]]

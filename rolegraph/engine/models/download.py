@@ -9,6 +9,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from typing import IO, Literal
+from urllib.parse import urlsplit
 
 import httpx
 import tinker
@@ -117,7 +118,13 @@ async def fetch_adapter(
 
 
 async def _fetch(url: str, file: IO[bytes]) -> None:
-    """Download the content of a URL into an open file."""
+    """Download the content of a URL of HTTP into an open file."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        # TuFT gives the path of a folder on its own machine, which could be any folder on this one.
+        raise WorldError(
+            f"the service offers no download: it gave {url!r}, expected an http or https URL; "
+            "copy the checkpoint's files from the service's own machine"
+        )
     client = httpx.AsyncClient(timeout=60, follow_redirects=True, **client_options(url))
     async with client, client.stream("GET", url) as answer:
         answer.raise_for_status()

@@ -29,6 +29,8 @@ class ServiceReport:
     rows: tuple[ProbeRow, ...]
     traits: ServiceTraits
     seconds: float
+    recorded: bool = False
+    """True if the traits were written for `train`, as they are where the service still samples at the end."""
 
     @property
     def ok(self) -> bool:
@@ -42,7 +44,8 @@ async def doctor_async(
     """Probe a Tinker service and compare each behaviour with that of hosted Tinker.
 
     Takes about a minute. Trains adapters of its own, and leaves saved states named `rolegraph-doctor-…`.
-    With a `base_url`, writes the record that `train` reads for that URL and model.
+    With a `base_url`, writes the record that `train` reads for that URL and model, unless the service breaks
+    during the probes.
 
     Args:
         base_url: URL of the service; None serves a model folder of this machine for the probes.
@@ -73,11 +76,14 @@ async def doctor_async(
         try:
             probe = ServiceProbe(session, model_of(session, served.ref))
             rows = await asyncio.to_thread(probed)
+            is_alive = await asyncio.to_thread(probe.still_samples)
         finally:
             close(session.service, "success")
-    if base_url:  # `train` reads the record; a service that is started for the probes is known
+    recorded = bool(base_url) and is_alive  # a service that is started for the probes is known
+    if recorded:
         probe.traits.save(session.url, probe.model)
-    return ServiceReport(session.url, probe.model, tuple(rows), probe.traits, time.monotonic() - start)
+    seconds = time.monotonic() - start
+    return ServiceReport(session.url, probe.model, tuple(rows), probe.traits, seconds, recorded)
 
 
 doctor = blocking(doctor_async)

@@ -61,6 +61,8 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     output.line(
         api.printable(f"{report.model} at {report.url}: {', '.join(counts)}, in {clock(report.seconds)}")
     )
+    if base_url and not report.recorded:
+        output.line("the service has stopped sampling, so these rows are not recorded; mend it and run again")
     rows = [row._asdict() for row in report.rows]
     output.document({**asdict(report), "ok": report.ok, "rows": rows})
     return 0 if report.ok else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
-from rolegraph.engine.training.analysis.figures import failed_roles
+from rolegraph.engine.training.analysis.figures import failed_roles, lost_roles
 
 RAISED, MALFORMED = FailureName.REWARD_ERROR, FailureName.MALFORMED_OUTPUT
 
@@ -33,3 +33,23 @@ def test_a_role_stops_a_training_where_no_reward_was_computed(
     episodes = [Episode(f"t{n}", 0, {}, [trajectory(failure)]) for n, failure in enumerate(failures)]
     stopping = [t.failure.name for t in failed_roles(episodes) if t.failure]
     assert stopping == ([stops] if stops else [])
+
+
+LOST, LATE = FailureName.MODEL_ERROR, FailureName.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_lost"),
+    [
+        ([LOST, LATE, None], True),
+        ([LOST, None], False),
+        ([MALFORMED, MALFORMED, LOST], False),
+        ([None], False),
+    ],
+)
+def test_a_validation_is_lost_where_a_machine_failed_for_most_answers(
+    failures: list[FailureName | None], is_lost: bool
+) -> None:
+    """Wrong forms are answers; what no model answered says nothing of the weights."""
+    episodes = [Episode(f"t{n}", 0, {}, [trajectory(failure)]) for n, failure in enumerate(failures)]
+    assert [t.name for t in lost_roles(episodes)] == (["solver"] if is_lost else [])

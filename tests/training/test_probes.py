@@ -92,6 +92,21 @@ class MergingBackend(Backend):
         return super().step(name, settings.model_copy(update={"grad_clip_norm": 0.0}))
 
 
+class DyingBackend(Backend):
+    """Backend that samples no more after its first step."""
+
+    has_stepped = False
+
+    def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
+        self.has_stepped = True
+        return super().step(name, settings)
+
+    async def sample(self, job: SampleJob) -> SampleJob:
+        if self.has_stepped:
+            raise RequestError("the sampler has ended", status=400)
+        return await super().sample(job)
+
+
 class RefusingService(Service):
     """Service that loads a state only by the first request of a client that exists."""
 
@@ -180,6 +195,18 @@ def test_merged_losses_ignored_clipping_and_refused_states_are_named(
     assert traits["merges_losses"]
     assert not traits["has_clip_norm"]
     assert not traits["restores_without_client"]
+
+
+def test_a_service_that_breaks_during_the_probes_leaves_no_record(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "settings"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(settings))
+    for backend, recorded in ((DyingBackend, False), (Backend, True)):
+        with serving(folder, tmp_path / backend.__name__, backend) as url:
+            run(["doctor", "--json", "--base-url", url])
+        assert json.loads(capsys.readouterr().out)["recorded"] is recorded
+        assert bool([*settings.rglob("*.json")]) is recorded
 
 
 def test_wrong_arguments_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,8 @@ REWARD_FAILURES = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
 right."""
 
 
+OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
+"""Failures for which a machine or network is at fault, not the spec."""
 FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
 """Failures of an answer's form, which the weights cause; a service, a tool or a reward causes the others."""
 
@@ -345,6 +347,11 @@ class Trajectory(NamedTuple):
     def is_unjudged(self) -> bool:
         """True where the reward failed, so that it is unknown whether the answer is right."""
         return self.failure is not None and self.failure.name in REWARD_FAILURES
+
+    @property
+    def is_lost(self) -> bool:
+        """True where a machine or network failed (`OF_THE_WORLD`), so that the weights gave no answer."""
+        return self.failure is not None and self.failure.name in OF_THE_WORLD
 
     @property
     def is_formless(self) -> bool:

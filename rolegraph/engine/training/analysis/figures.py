@@ -96,15 +96,30 @@ def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     Args:
         episodes: All episodes of a step.
     """
-    by_role: dict[str, list[Trajectory]] = {}
-    for trajectory in (t for episode in episodes for t in episode.trajectories):
-        by_role.setdefault(trajectory.name, []).append(trajectory)
-    for role, trajectories in by_role.items():
+    for role, trajectories in _by_role(episodes).items():
         names = {t.failure and t.failure.name for t in trajectories}
         runs_always = all(any(t.name == role for t in episode.trajectories) for episode in episodes)
         unjudged = [t for t in trajectories if t.is_unjudged]
         if None not in names and (unjudged or (len(names) == 1 and runs_always)):
             yield (unjudged or trajectories)[0]
+
+
+def lost_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
+    """Yield a failed trajectory of each role of whose answers more than half failed by a machine or network.
+
+    Figures of such answers say nothing of the weights.
+    """
+    for trajectories in _by_role(episodes).values():
+        lost = [t for t in trajectories if t.is_lost]
+        if 2 * len(lost) > len(trajectories):
+            yield lost[0]
+
+
+def _by_role(episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
+    by_role: dict[str, list[Trajectory]] = {}
+    for trajectory in (t for episode in episodes for t in episode.trajectories):
+        by_role.setdefault(trajectory.name, []).append(trajectory)
+    return by_role
 
 
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:

@@ -21,7 +21,6 @@ from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
     Checkpoint,
     Episode,
-    FailureName,
     Note,
     StepLogged,
     Trajectory,
@@ -47,6 +46,7 @@ from rolegraph.engine.training.analysis.figures import (
     failure_lines,
     failures,
     figures,
+    lost_roles,
     sign_warnings,
     update_figures,
 )
@@ -62,8 +62,6 @@ T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0
 """Seconds that an interrupted training waits for an update that is under way, and again for a checkpoint."""
 _LOWER = "train again with a lower learning rate, such as"
-_OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
-"""Failures for which a machine or network is at fault, not the spec."""
 
 
 async def check_scorers(setup: TrainingSetup) -> None:
@@ -365,9 +363,10 @@ class _Loop:
         for it in self.setup.validating:
             episodes = await self._validated(step, it, rollouts, "validation")
             self._check_answers(step, episodes)
-            # A small validation may fail in another way by chance; only training batches stop for that.
+            # A small validation may fail by the answers' form by chance; only training batches stop for that.
             unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
             self._check_roles(step, unjudged, episodes)
+            self._check_roles(step, lost_roles(episodes), episodes, "most answers")
             self._warn_of_failures(step, episodes)
             if step == 0 and not it.prefix:
                 self.constants = self._best_constants(episodes)
@@ -499,21 +498,28 @@ class _Loop:
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 
-    def _check_roles(self, step: int, failed: Iterable[Trajectory], episodes: Sequence[Episode]) -> None:
-        """Raise FailedRole or WorldError for a role without a single usable answer, unless to keep going.
+    def _check_roles(
+        self,
+        step: int,
+        failed: Iterable[Trajectory],
+        episodes: Sequence[Episode],
+        number: str = "every answer",
+    ) -> None:
+        """Raise FailedRole or WorldError for a role without usable answers, unless to keep going.
 
         Args:
             step: The step's number.
             failed: The first trajectory of each such role.
             episodes: All episodes of the step.
+            number: How many of its answers failed, for the message.
         """
         for first in failed:
             assert first.failure is not None
-            text = f"step {step}: every answer of {first.name} failed; the first: {first.failure_line}"
+            text = f"step {step}: {number} of {first.name} failed; the first: {first.failure_line}"
             if self.setup.keep_going:
                 self._warn([Note(text, "warning", f"failures of {first.name}")])
                 continue
-            kind = WorldError if first.failure.name in _OF_THE_WORLD else FailedRole
+            kind = WorldError if first.is_lost else FailedRole
             line = {"step": float(step), **answer_counts(self.trained_roles, episodes), **failures(episodes)}
             if lost := [it.role for it in self._diverged(line)]:
                 text += f"; {', '.join(lost)} diverged, as answers did not fail in the first step"

@@ -95,6 +95,14 @@ class ServiceProbe(ServiceMeter):
                 self.traits = replace(self.traits, losses=losses)
             yield ProbeRow(probe.name, probe.expected, first_line(ValueError(seen)), status)
 
+    def still_samples(self) -> bool:
+        """Return True if the service answers a request; the traits of a broken service are unknown."""
+        try:
+            self.sampled(self.base, seed=0)
+        except Exception:  # the SDK raises ValueError, RuntimeError and its own family alike
+            return False
+        return True
+
     def _outcome(self, probe: Probe) -> tuple[str, Status]:
         try:
             seen, ok = probe.find(self)

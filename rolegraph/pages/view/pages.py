@@ -83,7 +83,7 @@ class Pages:
         folders: Sequence[Path] = (),
     ) -> None:
         self.runs, self.links, self.hidden = [*runs], links, hidden
-        self._first, self._folders, self._adding = len(runs), folders, Lock()
+        self._folders, self._adding = folders, Lock()
         self._script = script(HERE / "view.js")
         self._live_script = script(HERE / "view.js", HERE / "live.js", CHARTS)
 
@@ -119,8 +119,7 @@ class Pages:
 
         Raises UsageError for a column that no run has, DataError where a picked training cannot be read.
         """
-        rows = run_rows(self.runs)
-        table = RunsTable([*reversed(rows[self._first :]), *rows[: self._first]], query)
+        table = RunsTable(run_rows(self.runs), query)
         shown: dict[str, Any] = {"table": table, "query": query, "curves": picked_curves(table, self.runs)}
         return self._render("overview.html.j2", "Runs", None, "runs", is_live=True, **shown)
 

@@ -7,7 +7,8 @@ page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -138,11 +139,10 @@ class Pages:
         sides = [read_side(names[number], self.runs[number].folder.path) for number in numbers]
         by_name = {names[number]: number for number in numbers}
 
-        def episodes(side: str, task: str) -> str:
-            return self.links.listing(by_name[side], EpisodeFilter(task=task))
-
+        files = {side.name: side.results.file.path.stem for side in sides if side.results}
+        links = _ComparisonLinks(self, {name: (by_name[name], file) for name, file in files.items()})
         bar = self._bar(None, "compare")
-        return comparison_page(compare(sides, FLIPS_OF_PAGE), episodes, bar)
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar)
 
     def elsewhere(self, number: int, row: EpisodeLocation) -> str:
         """Render the list of other runs and steps that have the task of an episode."""
@@ -240,6 +240,49 @@ class Pages:
             any=ANY,
             **values,
         )
+
+
+class _ComparisonLinks:
+    """URLs of the episodes of compared runs.
+
+    Args:
+        pages: Pages of the viewer.
+        sides: Number of the run and name of its file of episodes, by the name of the side.
+    """
+
+    def __init__(self, pages: Pages, sides: Mapping[str, tuple[int, str]]) -> None:
+        self._pages, self._sides = pages, sides
+
+    def task(self, side: str, task: str) -> str:
+        return self._listing(side, EpisodeFilter(task=task))
+
+    def failures(self, side: str, role: str) -> str:
+        return self._listing(side, EpisodeFilter(role=role, failure=ANY))
+
+    def episode(self, side: str, task: str, rollout: int) -> str:
+        return (
+            self._pages.links.episode(self._sides[side][0], self._row(side, task, rollout), EpisodeFilter())
+            or ""
+        )
+
+    def beside(self, sides: Sequence[str], task: str, rollouts: Sequence[int]) -> str:
+        path: list[object] = []
+        for side, rollout in zip(sides, rollouts, strict=True):
+            row = self._row(side, task, rollout)
+            path += ["beside"] * bool(path) + [self._sides[side][0], row.part.name, row.number]
+        return self._pages.links.to(*path) or ""
+
+    def _listing(self, side: str, where: EpisodeFilter) -> str:
+        number, file = self._sides[side]
+        part = self._pages.runs[number].part(file)
+        of_part = replace(where, split=part.split, step=part.step) if part.split else where
+        return self._pages.links.listing(number, of_part)
+
+    def _row(self, side: str, task: str, rollout: int) -> EpisodeLocation:
+        number, file = self._sides[side]
+        run = self._pages.runs[number]
+        rows = run.rows(run.part(file))
+        return next(row for row in rows if (row.entry.task, row.entry.rollout) == (task, rollout))
 
 
 def _title(row: EpisodeLocation) -> str:

@@ -149,6 +149,10 @@ def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(fo
     assert compared.status_code == 200 and f"/{KEY}/" in page.links
     words = " ".join(page.text.split())
     assert "4 tasks, 8 episodes" in words and "4 tasks, 4 episodes" in words
+    (beside,) = (link for link in page.links if "/beside/" in link)
+    one, other = (f"/{KEY}/{side}" for side in beside.removeprefix(f"/{KEY}/").split("/beside/"))
+    assert {one, other} <= {*page.links}, "of the one flipped task also each episode by itself"
+    assert [get(link, *folders).text.count("<main>") for link in (beside, one, other)] == [1, 1, 1]
     opened = [link for link in page.links if "?task=" in link]
     assert len({*opened}) == 8, "of each task the episodes of both sides"
     assert "1 to 1" in get(next(link for link in opened if f"/{KEY}/1?" in link), *folders).text

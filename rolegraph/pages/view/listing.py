@@ -180,7 +180,8 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
     Of a training whose every episode matches, that is a mixture of steps: then of its last validation, or
     else of its last batch.
     """
-    rows, label = page.matching, "These episodes"
+    rows = page.matching
+    label = "These episodes" if page.total is not None else f"The first {len(rows):,} found"
     parts = run.parts() if run.info.kind == "train" and len(rows) == page.episodes else []
     if parts:
         part = next((part for part in parts if part.split == "validation"), parts[0])

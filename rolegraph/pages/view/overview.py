@@ -23,9 +23,9 @@ from rolegraph.engine.records.data import count_rows
 from rolegraph.engine.records.episodes import figures as means_of
 from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
-from rolegraph.pages.report.reading import Point
+from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
 from rolegraph.pages.view.finding import ANY, EpisodeFilter
-from rolegraph.pages.view.runs import PARTS, EpisodeCounts, RunPart, ViewedRun, run_names
+from rolegraph.pages.view.runs import EpisodeCounts, RunPart, ViewedRun, run_names
 from rolegraph.pages.view.texts import words
 
 SPARK = (96, 24)
@@ -45,8 +45,6 @@ _TRAIN, _VALIDATION = "train", "validation"
 """Splits whose curves are drawn, the thin one first."""
 _STROKES = {_TRAIN: Stroke.THIN, _VALIDATION: Stroke.BOLD}
 _RATE = "train.learning_rate"
-_STARTS = {_TRAIN: "episode", _VALIDATION: "validation", "greedy": "greedy"}
-"""Beginning of the figures' names in the metrics, by split."""
 
 
 class RunFigure(NamedTuple):
@@ -476,7 +474,7 @@ def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     headline = next(iter(figures.values()), None)
     return replace(
         row,
-        counts={split: _episodes(lines, info, split) for split in PARTS},
+        counts=episode_counts(lines, info),
         figures=figures,
         curves=_curves(next(iter(figures), ""), lines),
         outcomes=_outcomes(run, headline) if headline else None,
@@ -490,7 +488,7 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
     """Return the points of a figure over the steps, by split; without the splits that lack it."""
     curves: dict[str, list[Point]] = {}
     for split in (_TRAIN, _VALIDATION):
-        key = f"{_STARTS[split]}/{name}"
+        key = f"{SPLITS[split]}/{name}"
         if curve := [(line["step"], line[key]) for line in lines if key in line]:
             curves[split] = curve
     return curves
@@ -499,9 +497,9 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
 def _last(name: str, run: ViewedRun) -> RunFigure | None:
     """Return a figure of a training's last validation, or else of its last batch; None where it has none."""
     for split in (_VALIDATION, _TRAIN):
-        key = f"{_STARTS[split]}/{name}"
+        key = f"{SPLITS[split]}/{name}"
         if line := next((line for line in reversed(run.lines) if key in line), None):
-            n, step = int(line.get(f"{_STARTS[split]}/n/{name}", 0)), int(line["step"])
+            n, step = int(line.get(f"{SPLITS[split]}/n/{name}", 0)), int(line["step"])
             part = _readable(run, f"{split}-{step:06d}", n) if split == _VALIDATION else None
             return RunFigure(line[key], split, step, n, run.values(part).get(name, {}) if part else {})
     return None
@@ -521,12 +519,6 @@ def _readable(run: ViewedRun, name: str, n: int) -> RunPart | None:
         if n <= MOST_READ and run.rows(part := run.part(name)):
             return part
     return None
-
-
-def _episodes(lines: Iterable[Mapping[str, float]], info: RunInfo, split: str) -> int:
-    """Return the number of a training's episodes in a split, as its metrics count them."""
-    names = [f"{_STARTS[split]}/n/{name}" for name in info.figure_names]
-    return int(sum(max((line.get(name, 0.0) for name in names), default=0.0) for line in lines))
 
 
 def _status(row: RunRow, info: RunInfo, shown: str, done: int, planned: int) -> str:

@@ -29,7 +29,16 @@ from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
 from rolegraph.pages.view import texts
 from rolegraph.pages.view.cards import EpisodeColumn, EpisodePage, TurnPair, anchor_of, episode_page
-from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, elsewhere, find, neighbours
+from rolegraph.pages.view.finding import (
+    ANY,
+    PAGE,
+    EpisodeFilter,
+    SearchPage,
+    elsewhere,
+    find,
+    neighbours,
+    page_start,
+)
 from rolegraph.pages.view.listing import TaskRows, facets, row_figures, task_rows
 from rolegraph.pages.view.overview import RunsQuery, RunsTable, picked_curves, run_rows
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run, run_names
@@ -111,6 +120,7 @@ class Pages:
             "shown": self.shown(number, row, start),
             "before": before,
             "after": after,
+            "up": self.links.listing(number, where, page_start(self.runs[number], where, row)),
             "others": [other for other in rollouts if other.number != row.number][:MOST_ROLLOUTS],
         }
         return self._render("episode.html.j2", _title(row), number, where=where, **shown)

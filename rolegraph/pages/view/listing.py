@@ -139,7 +139,7 @@ def _outcomes(run: ViewedRun, where: EpisodeFilter) -> list[Facet]:
     choices = [
         ("all", "", len(entries), anyhow),
         ("wrong", "hard", decided.count(False), replace(anyhow, correct="no")),
-        ("failed", "warn", failed, replace(anyhow, failure=ANY)),
+        ("failed", "failed", failed, replace(anyhow, failure=ANY)),
         ("correct", "good", decided.count(True), replace(anyhow, correct="yes")),
     ]
     return _facets([choice for choice in choices if run.info.can_be_correct or not choice[3].correct], where)

@@ -24,9 +24,9 @@ from rolegraph.engine.records.episodes import figures as means_of
 from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
 from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
-from rolegraph.pages.view.finding import ANY, EpisodeFilter
-from rolegraph.pages.view.runs import EpisodeCounts, RunPart, ViewedRun, run_names
-from rolegraph.pages.view.texts import words
+from rolegraph.pages.view.finding import EpisodeFilter
+from rolegraph.pages.view.outcomes import RunOutcomes
+from rolegraph.pages.view.runs import RunPart, ViewedRun, run_names
 
 SPARK = (96, 24)
 """Width and height of the small curve in a row, in pixels."""
@@ -36,8 +36,6 @@ MOST_READ = 5_000
 """Number of episodes up to which a figure has an interval: it is read from their index."""
 MOST_SETTINGS = 4
 """Number of settings that are columns unless the reader chooses: they differ between runs of one spec."""
-MOST_FAILURES = 3
-"""Number of a run's failures, the most frequent ones, that the table names."""
 MOST_HEADLINES = 3
 """Number of figures that are columns unless the reader chooses."""
 _EARLY, _LATE = (end.replace(tzinfo=UTC) for end in (datetime.min, datetime.max))
@@ -69,65 +67,6 @@ class RunFigure(NamedTuple):
     def origin(self) -> str:
         """Part of the episodes that the figure is of, such as `validation, step 10`."""
         return self.split if self.step is None else f"{self.split}, step {self.step}"
-
-
-class OutcomeLink(NamedTuple):
-    """Number of a run's episodes with an outcome or a failure, and the filter that lists them."""
-
-    text: str
-    style: str
-    """CSS class of the outcome's colour."""
-    n: int
-    where: EpisodeFilter
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutcomes:
-    """Episodes of a run by outcome: all of a run, of a training those of its headline figure."""
-
-    counts: EpisodeCounts
-    where: EpisodeFilter
-    """Filter that lists the episodes."""
-    can_be_correct: bool
-
-    @property
-    def links(self) -> list[OutcomeLink]:
-        """The right, the wrong and the failed episodes; a wrong episode may be a failed one, too."""
-        counts, where = self.counts, self.where
-        judged = [
-            OutcomeLink("right", "good", counts.right, replace(where, correct="yes")),
-            OutcomeLink("wrong", "hard", counts.wrong, replace(where, correct="no")),
-        ]
-        failed = OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY))
-        return [*(judged if self.can_be_correct else ()), *((failed,) if failed.n else ())]
-
-    @property
-    def bar(self) -> list[OutcomeLink]:
-        """Parts of a bar, which add up to all episodes: a wrong episode with a failure is a failed one."""
-        counts, where = self.counts, self.where
-        if not self.can_be_correct:
-            without = counts.right + counts.wrong + counts.undecided - counts.failed
-            parts = [
-                OutcomeLink("without a failure", "rest", without, where),
-                OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY)),
-            ]
-        else:
-            wrong = replace(where, correct="no")
-            parts = [
-                OutcomeLink("right", "good", counts.right, replace(where, correct="yes")),
-                OutcomeLink("wrong", "hard", counts.wrong - counts.wrong_by_failure, wrong),
-                OutcomeLink("failed", "failed", counts.wrong_by_failure, replace(wrong, failure=ANY)),
-                OutcomeLink("not decided", "rest", counts.undecided, where),
-            ]
-        return [part for part in parts if part.n]
-
-    @property
-    def failures(self) -> list[OutcomeLink]:
-        """The most frequent failures of roles, at most MOST_FAILURES."""
-        return [
-            OutcomeLink(f"{role}: {words(name)}", "failed", n, replace(self.where, role=role, failure=name))
-            for (role, name), n in self.counts.failures.most_common(MOST_FAILURES)
-        ]
 
 
 @dataclass(frozen=True, slots=True)

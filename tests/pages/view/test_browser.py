@@ -46,9 +46,12 @@ def viewing(*folders: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "rolegraph", "view", *map(str, folders)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 0
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait()
+    assert code == 0
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rolegraph.engine.shipped import templates_in
 from rolegraph.pages.report.charts import number
@@ -53,7 +54,7 @@ def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], note
 def _environment(folder: Path) -> Environment:
     made = templates_in(folder, html=True)
     made.filters |= {"number": number, "signed": signed, "svg": Markup}
-    made.filters |= {"clipped": clipped, "plain_answer": plain_answer}
+    made.filters |= {"clipped": clipped, "plain_answer": plain_answer, "breakable": breakable}
     return made
 
 
@@ -61,6 +62,11 @@ def script(*files: Path) -> tuple[Markup, str]:
     """Return files as one script and its SHA-256 in base64, for a content security policy."""
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def breakable(name: str) -> Markup:
+    """Return a name as HTML whose lines may break behind its dots, dashes, slashes and underscores."""
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[-._/])(?=\w)", name))
 
 
 def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:

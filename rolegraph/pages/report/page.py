@@ -39,7 +39,7 @@ from rolegraph.pages.report.outcome import (
     role_summaries,
 )
 from rolegraph.pages.report.panels import MEANINGS, OUTCOMES, REASONS, sections
-from rolegraph.pages.report.reading import RunRecord, read_rule, read_run
+from rolegraph.pages.report.reading import RunRecord, episode_counts, read_rule, read_run
 
 _HERE = Path(__file__).parent
 
@@ -79,6 +79,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
         run=run,
         info=run.info,
         figures=figures,
+        episodes=episode_counts(run.lines, run.info),
         outcome=_outcome_word(figures, verdict),
         roles=role_summaries(run, digest),
         verdict=verdict,

@@ -179,28 +179,34 @@ def _stack(
 
 
 def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Panel]:
-    """Return a chart for each figure of several trainings, with a line for each of them.
+    """Return a chart for each figure of several trainings, with a line for each; equal figures have one.
 
     Args:
         trainings: Name of each training, its record, and the intervals of its validations.
     """
     names = dict.fromkeys(name for _, run, _ in trainings for name in run.info.figure_names)
+    by_curves: dict[object, list[str]] = {}
+    for name in names:
+        curves = (
+            run.series(f"validation/{name}") or run.series(f"episode/{name}") for _, run, _ in trainings
+        )
+        by_curves.setdefault(tuple(map(tuple, curves)), []).append(name)
     panels = [
         _lines(
-            name,
+            " = ".join(equal),
             [
                 ChartLine(
                     side,
-                    run.series(f"validation/{name}") or run.series(f"episode/{name}"),
+                    run.series(f"validation/{equal[0]}") or run.series(f"episode/{equal[0]}"),
                     colour,
                     Stroke.BOLD,
-                    bands.get(name, ()),
+                    bands.get(equal[0], ()),
                 )
                 for colour, (side, run, bands) in enumerate(trainings)
             ],
             (),
         )
-        for name in names
+        for equal in by_curves.values()
     ]
     return [panel for panel in panels if panel]
 

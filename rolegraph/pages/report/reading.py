@@ -6,18 +6,33 @@ counted, and any figure may be missing. Episodes are read in `digest`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Control, RunFolder, RunInfo
+from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.folder import RUN_ONLY
 from rolegraph.engine.spec import Spec, load_spec
 
 Point = tuple[float, float]
 """Point of a curve: step and value."""
+
+
+SPLITS: Mapping[EpisodePart, str] = {"train": "episode", "validation": "validation", "greedy": "greedy"}
+"""Beginning of the figures' names in the metrics, by split."""
+
+
+def episode_counts(lines: Iterable[Mapping[str, float]], info: RunInfo) -> dict[str, int]:
+    """Return the number of a training's episodes by split, as its metrics count them."""
+
+    def count(start: str) -> int:
+        names = [f"{start}/n/{name}" for name in info.figure_names]
+        return int(sum(max((line.get(name, 0.0) for name in names), default=0.0) for line in lines))
+
+    return {split: count(start) for split, start in SPLITS.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Search for episodes: the filter, its form in a URL, and the matching rows, a page at a time.
 
 Everything but a text is decided by the index. For a text the bytes of the files are searched first, and only
-lines that contain it are parsed, until the page is full.
+lines that contain it are parsed, until `MOST_FOUND` are found.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from rolegraph.pages.view.runs import PARTS, EpisodeLocation, ViewedRun, run_nam
 
 PAGE = 50
 """Number of episodes on a page."""
+MOST_FOUND = 2_000
+"""Number of episodes with a text that a search finds at least, for their number and their means."""
 MOST_STEPS = 20
 """Number of steps of a training that are listed for a task."""
 ANY = "any"
@@ -134,20 +136,19 @@ class SearchPage(NamedTuple):
     start: int
     """Number of matching episodes before the page."""
     total: int | None
-    """Number of matching episodes; None where a text search stopped when the page was full."""
+    """Number of matching episodes; None where a text search stopped early."""
     more: bool
     """Whether more matching episodes follow."""
     episodes: int
     """Number of episodes of the run."""
     matching: Sequence[EpisodeLocation]
-    """All matching episodes; where a text is searched, those on the page."""
+    """All matching episodes; where a text search stopped early, those found until then."""
 
     @property
     def summary(self) -> str:
-        """Text with the number of matching episodes, or of searched ones where the search stopped at a full
-        page."""
+        """Text with the number of matching episodes."""
         if self.total is None:
-            return f"{self.episodes:,} episodes searched until the page was full"
+            return f"more than {len(self.matching):,} of {self.episodes:,} episodes"
         among = f" of {self.episodes:,}" if self.total != self.episodes else ""
         return f"{self.total:,}{among} episodes"
 
@@ -181,10 +182,17 @@ def find(
         return SearchPage(
             rows, start, len(fitting), start + len(rows) < len(fitting), len(everything), fitting
         )
-    matching = _with_text(run, fitting, where.text, hidden=hidden)
-    rows = list(islice(matching, start, min(start + most + 1, sys.maxsize)))
-    more, rows = len(rows) > most, rows[:most]
-    return SearchPage(rows, start, None if more else start + len(rows), more, len(everything), rows)
+    end = max(start + most, MOST_FOUND)
+    matching = list(islice(_with_text(run, fitting, where.text, hidden=hidden), min(end + 1, sys.maxsize)))
+    total, rows = len(matching) if len(matching) <= end else None, matching[start : start + most]
+    return SearchPage(rows, start, total, start + most < len(matching), len(everything), matching[:end])
+
+
+def page_start(run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation) -> int:
+    """Return the number of matching episodes before the page of the list that has a row; 0 if none has it."""
+    matching = find(run, where).matching
+    place = next((place for place, other in enumerate(matching) if other[:2] == row[:2]), 0)
+    return place - place % PAGE
 
 
 def _natural(task: str) -> list[tuple[int, str]]:

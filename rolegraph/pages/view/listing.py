@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.analysis.intervals import Interval
+from rolegraph.engine.training.analysis.intervals import Interval, interval
 from rolegraph.pages.report.digest import instance, plain_answer, question
 from rolegraph.pages.view.finding import ANY, EpisodeFilter, SearchPage, by_task
-from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, means_over_tasks
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, values_by_task
 from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
 MOST_ANSWERS = 4
@@ -139,7 +139,7 @@ def _outcomes(run: ViewedRun, where: EpisodeFilter) -> list[Facet]:
     choices = [
         ("all", "", len(entries), anyhow),
         ("wrong", "hard", decided.count(False), replace(anyhow, correct="no")),
-        ("failed", "warn", failed, replace(anyhow, failure=ANY)),
+        ("failed", "failed", failed, replace(anyhow, failure=ANY)),
         ("correct", "good", decided.count(True), replace(anyhow, correct="yes")),
     ]
     return _facets([choice for choice in choices if run.info.can_be_correct or not choice[3].correct], where)
@@ -180,12 +180,14 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
     Of a training whose every episode matches, that is a mixture of steps: then of its last validation, or
     else of its last batch.
     """
-    rows, label = page.matching, "These episodes"
+    rows = page.matching
+    label = "These episodes" if page.total is not None else f"The first {len(rows):,} found"
     parts = run.parts() if run.info.kind == "train" and len(rows) == page.episodes else []
     if parts:
         part = next((part for part in parts if part.split == "validation"), parts[0])
         rows, label = run.rows(part), f"Last {part.split or 'run'}, step {part.step}"
-    means = means_over_tasks(rows, run.info.figure_names)
+    values = values_by_task(rows, run.info.figure_names)
+    means = {name: interval(of) for name, of in values.items()}
     by_outcome = where.correct or where.failure or where.text or (where.low, where.high) != (None, None)
     tasks = len({row.entry.task for row in rows})
     return RowFigures(label, len(rows), tasks, means, sampled=not by_outcome)

@@ -8,10 +8,16 @@ const address = () => {
   for (const [name, value] of new FormData(form)) if (value !== "") query.append(name, value);
   return `${form.action}?${query}`;
 };
+// An element that is replaced while a key or a button is down on it gets no click.
+let held = false;
+for (const type of ["keydown", "pointerdown"]) addEventListener(type, () => { held = true; }, true);
+for (const type of ["keyup", "pointerup", "pointercancel", "contextmenu", "dragend", "blur"]) addEventListener(type, () => { held = false; }, true);
+const released = async () => { while (held) await new Promise(requestAnimationFrame); };
 const renew = async (url) => {
   const number = ++asked;
   const answer = await fetch(url).catch(() => null);
   const page = answer && new DOMParser().parseFromString(await answer.text(), "text/html");
+  await released();
   if (number !== asked) return;
   message.textContent = page ? (page.querySelector("#message, .note")?.textContent ?? "") : "The viewer has stopped.";
   if (!answer?.ok) return;
@@ -21,7 +27,7 @@ const renew = async (url) => {
   for (const part of all("[data-live]")) part.replaceWith(page.getElementById(part.id));
   for (const it of all("[data-live] details[id]")) it.open = folds.get(it.id) ?? it.open;
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
-  if (focused) scrollBy(0, document.activeElement.getBoundingClientRect().top - top);  // what comes above moves nothing
+  if (focused) scrollBy({ top: document.activeElement.getBoundingClientRect().top - top, behavior: "instant" });  // what comes above moves nothing
   history.replaceState(null, "", url);
 };
 addEventListener("input", ({ target }) => {

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -19,10 +21,12 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.records import RunInfo
 from rolegraph.engine.records.data import count_rows
 from rolegraph.engine.records.episodes import figures as means_of
-from rolegraph.engine.training.analysis.intervals import Interval
+from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
-from rolegraph.pages.report.reading import Point
-from rolegraph.pages.view.runs import PARTS, ViewedRun, run_names
+from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
+from rolegraph.pages.view.finding import EpisodeFilter
+from rolegraph.pages.view.outcomes import RunOutcomes
+from rolegraph.pages.view.runs import RunPart, ViewedRun, run_names
 
 SPARK = (96, 24)
 """Width and height of the small curve in a row, in pixels."""
@@ -34,13 +38,11 @@ MOST_SETTINGS = 4
 """Number of settings that are columns unless the reader chooses: they differ between runs of one spec."""
 MOST_HEADLINES = 3
 """Number of figures that are columns unless the reader chooses."""
-_LATE = datetime.max.replace(tzinfo=UTC)
+_EARLY, _LATE = (end.replace(tzinfo=UTC) for end in (datetime.min, datetime.max))
 _TRAIN, _VALIDATION = "train", "validation"
 """Splits whose curves are drawn, the thin one first."""
 _STROKES = {_TRAIN: Stroke.THIN, _VALIDATION: Stroke.BOLD}
 _RATE = "train.learning_rate"
-_STARTS = {_TRAIN: "episode", _VALIDATION: "validation", "greedy": "greedy"}
-"""Beginning of the figures' names in the metrics, by split."""
 
 
 class RunFigure(NamedTuple):
@@ -53,8 +55,13 @@ class RunFigure(NamedTuple):
     """Step of a training."""
     n: int = 0
     """Number of values in the mean; 0 where it is not on record."""
-    over: Interval | None = None
-    """Mean over the tasks with its 95 % interval; None where it was not read."""
+    values: ByTask = MappingProxyType({})
+    """Mean of each task; empty where they were not read."""
+
+    @property
+    def over(self) -> Interval | None:
+        """Mean over the tasks with its 95 % interval; None where they were not read."""
+        return interval(self.values) if self.values else None
 
     @property
     def origin(self) -> str:
@@ -85,9 +92,11 @@ class RunRow:
     figures: Mapping[str, RunFigure] = field(default_factory=dict[str, RunFigure])
     """Figures by name, the headline figure first: `correct`, or else the first metric."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Values of the spec that the command set, by key, and the learning rate of a training."""
+    """Values of the spec by key: of the keys that a command set for any run, and the learning rate."""
     curves: Mapping[str, Sequence[Point]] = field(default_factory=dict[str, "Sequence[Point]"])
     """Values of the headline figure over the steps of a training, by split."""
+    outcomes: RunOutcomes | None = None
+    """Episodes by outcome; None where they were not read."""
     status: str = "damaged"
     """State of the run, with the part that is done: `running, 12 of 32`."""
     running: bool = False
@@ -133,12 +142,20 @@ _KEYS: Mapping[str, Callable[[RunRow], object]] = {
     "started": lambda row: row.started or _LATE,
     "duration": lambda row: row.duration or 0.0,
     "episodes": lambda row: row.episodes,
+    "outcomes": lambda row: (
+        row.outcomes.counts.failed / max(row.outcomes.counts.total, 1) if row.outcomes else -1
+    ),
     "status": lambda row: row.status,
 }
 """Keys of the columns that are no figures, by which rows are sorted."""
-_BEFORE, _AFTER = ("spec", "model", "seed", "started", "duration", "episodes"), ("curve", "status", "report")
+_BEFORE, _AFTER = (
+    ("spec", "model", "seed", "started", "duration", "episodes"),
+    ("outcomes", "curve", "status"),
+)
 """Columns to choose before and after those of the figures; the name of a run is always there."""
-_UNLESS_CHOSEN = ("spec", "model", "seed", "started", "episodes", *_AFTER)
+_UNLESS_CHOSEN = ("started", "outcomes", "curve")
+_UNLESS_SAME = ("model", "seed", "status")
+"""Columns that are shown unless the reader chooses, where the runs differ in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +192,7 @@ class RunsTable:
     """Rows and columns of the list of runs, as a query asks for them.
 
     Args:
-        rows: Row of each run, in the order of the command.
+        rows: Row of each run.
         query: Query of the page.
 
     Raises:
@@ -194,7 +211,11 @@ class RunsTable:
         headlines = Counter(next(iter(row.figures)) for row in rows if row.figures)
         self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
         differing = [key for key in self.settings if _differs(key, rows)][:MOST_SETTINGS]
-        chosen = query.columns.intersection(self.choices) or {*_UNLESS_CHOSEN, *differing, *self._common}
+        self.same = [(name, text) for name in _UNLESS_SAME if (text := _same(name, rows))]
+        """Names and values of columns that all runs have in common."""
+        varying = {*_UNLESS_SAME}.difference(name for name, _ in self.same)
+        usual = {*_UNLESS_CHOSEN, *varying, *differing, *self._common}
+        chosen = query.columns.intersection(self.choices) or usual
         self.columns = [name for name in self.choices if name in chosen]
         """Names of the columns that are shown."""
         self.rows = self._sorted([row for row in rows if _matches(row, query.search)], query.sort)
@@ -204,11 +225,35 @@ class RunsTable:
         picked = [row for row in self.rows if row.number in query.picked and row.kind == "training"]
         self.drawn = picked[:MOST_CURVES]
         """Rows of the picked trainings, whose curves a chart above the table has."""
+        everyone = [row for row in rows if row.number in query.picked]
+        self.reference = min(everyone, key=_age) if everyone else None
+        """Oldest picked run, from which the others' figures differ; it is side A of the comparison."""
+
+    def change(self, row: RunRow, figure: str) -> Interval | None:
+        """Return the difference of a row's figure from the reference's, paired over tasks with the same id.
+
+        None for the reference itself and where the tasks of either were not read.
+        """
+        if (
+            self.reference is None
+            or row.number == self.reference.number
+            or figure not in self.reference.figures
+        ):
+            return None
+        now, before = row.figures[figure].values, self.reference.figures[figure].values
+        change = difference(now, before, paired=not now.keys().isdisjoint(before))
+        return change if change.n else None
 
     def title(self, column: str) -> str:
         """Return the heading of a column."""
         curve = f"{self._common[0]} over the steps" if len(self._common) == 1 else column
-        return {"started": "started (UTC)", "duration": "duration (s)", "curve": curve}.get(column, column)
+        named = {
+            "started": "started (UTC)",
+            "duration": "duration (s)",
+            "curve": curve,
+            "outcomes": "episodes by outcome",
+        }
+        return named.get(column, column)
 
     def is_number(self, column: str) -> bool:
         """Return True if a column has numbers, which are aligned to the right."""
@@ -221,7 +266,7 @@ class RunsTable:
     def _sorted(self, rows: Sequence[RunRow], sort: str) -> Sequence[RunRow]:
         column = sort.removeprefix("-")
         if not sort:
-            return rows
+            return sorted(rows, key=_age, reverse=True)
         if not self.sorts(column):
             names = ", ".join((*_KEYS, *self.settings, *self.figures))
             raise UsageError(f"sort is {column!r}; expected one of {names}")
@@ -235,6 +280,17 @@ class RunsTable:
             return -1e300 if figure is None else figure.value
 
         return sorted(rows, key=lambda row: (key(row), row.number), reverse=sort.startswith("-"))
+
+
+def _age(row: RunRow) -> tuple[datetime, int]:
+    """Return the sort key of a row by its start, without one as the oldest."""
+    return row.started or _EARLY, row.number
+
+
+def _same(column: str, rows: Iterable[RunRow]) -> str:
+    """Return the value of a column as text if all runs that can be read have the same; else empty."""
+    values = {str(getattr(row, column)) for row in rows if not row.fault}
+    return values.pop() if len(values) == 1 else ""
 
 
 def _differs(key: str, rows: Iterable[RunRow]) -> bool:
@@ -287,7 +343,17 @@ def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> list[PickedCur
 def run_rows(runs: Sequence[ViewedRun]) -> list[RunRow]:
     """Return the row of each run, in order; a damaged run has a row with its fault."""
     named = zip(run_names(runs), runs, strict=True)
-    return [_row(number, name, run) for number, (name, run) in enumerate(named)]
+    rows = [_row(number, name, run) for number, (name, run) in enumerate(named)]
+    keys = dict.fromkeys(key for row in rows for key in row.settings)
+    return [
+        row if row.fault else replace(row, settings=_resolved(row, runs[row.number], keys)) for row in rows
+    ]
+
+
+def _resolved(row: RunRow, run: ViewedRun, keys: Iterable[str]) -> dict[str, str]:
+    """Return the values of a run for keys that any run set: those of its resolved spec, else as typed."""
+    values = {key: run.setting(key) or row.settings.get(key, "") for key in keys}
+    return {key: value for key, value in values.items() if value}
 
 
 def _row(number: int, name: str, run: ViewedRun) -> RunRow:
@@ -323,15 +389,18 @@ def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
         figures = means_of(of.entry for part in run.parts() for of in run.rows(part))
     episodes = int(figures.get("episodes", 0))
     planned = count_rows(run.folder.data_file) * info.rollouts
+    part = _readable(run, "episodes", episodes)
+    values: Mapping[str, ByTask] = run.values(part) if part else {}
     ns = {name: int(figures.get(f"n/{name}", episodes)) for name in info.figure_names}
     return replace(
         row,
         counts={"run": episodes},
         figures={
-            name: RunFigure(figures[name], "run", n=n, over=_over_tasks(run, "run", None, n).get(name))
+            name: RunFigure(figures[name], "run", n=n, values=values.get(name, {}))
             for name, n in ns.items()
             if name in figures
         },
+        outcomes=RunOutcomes(run.outcomes(part), EpisodeFilter(), info.can_be_correct) if part else None,
         status=_status(row, info, f"{episodes:,}", episodes, planned),
     )
 
@@ -341,11 +410,13 @@ def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     done = int(max((line["step"] for line in lines), default=0))
     names = (*info.figure_names, *(f"reward/{role}" for role in info.roles))
     figures = {name: it for name in names if (it := _last(name, run))}
+    headline = next(iter(figures.values()), None)
     return replace(
         row,
-        counts={split: _episodes(lines, info, split) for split in PARTS},
+        counts=episode_counts(lines, info),
         figures=figures,
         curves=_curves(next(iter(figures), ""), lines),
+        outcomes=_outcomes(run, headline) if headline else None,
         status=f"stopped early at step {done}"
         if info.stopped
         else _status(row, info, f"step {done:,}", done, info.steps),
@@ -356,7 +427,7 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
     """Return the points of a figure over the steps, by split; without the splits that lack it."""
     curves: dict[str, list[Point]] = {}
     for split in (_TRAIN, _VALIDATION):
-        key = f"{_STARTS[split]}/{name}"
+        key = f"{SPLITS[split]}/{name}"
         if curve := [(line["step"], line[key]) for line in lines if key in line]:
             curves[split] = curve
     return curves
@@ -365,32 +436,28 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
 def _last(name: str, run: ViewedRun) -> RunFigure | None:
     """Return a figure of a training's last validation, or else of its last batch; None where it has none."""
     for split in (_VALIDATION, _TRAIN):
-        key = f"{_STARTS[split]}/{name}"
+        key = f"{SPLITS[split]}/{name}"
         if line := next((line for line in reversed(run.lines) if key in line), None):
-            n, step = int(line.get(f"{_STARTS[split]}/n/{name}", 0)), int(line["step"])
-            return RunFigure(line[key], split, step, n, _over_tasks(run, split, step, n).get(name))
+            n, step = int(line.get(f"{SPLITS[split]}/n/{name}", 0)), int(line["step"])
+            part = _readable(run, f"{split}-{step:06d}", n) if split == _VALIDATION else None
+            return RunFigure(line[key], split, step, n, run.values(part).get(name, {}) if part else {})
     return None
 
 
-def _over_tasks(run: ViewedRun, split: str, step: int | None, n: int) -> Mapping[str, Interval]:
-    """Return the figures of n episodes with their intervals over the tasks, as the list of episodes has them.
-
-    Empty for a training's batch, whose few tasks say little, for more episodes than `MOST_READ`, and for a
-    file that is missing or cannot be read.
-    """
-    if split == _TRAIN or n > MOST_READ:
-        return {}
-    part = run.part("episodes" if step is None else f"{split}-{step:06d}")
-    try:
-        return run.means(part) if part.path.exists() else {}
-    except DataError:  # the list of episodes says what is wrong
-        return {}
+def _outcomes(run: ViewedRun, headline: RunFigure) -> RunOutcomes | None:
+    """Return the outcomes of the episodes that a training's headline figure is of."""
+    split, step = headline.split, headline.step
+    part = _readable(run, f"{split}-{step:06d}", headline.n)
+    where = EpisodeFilter(split=split, step=step)
+    return RunOutcomes(run.outcomes(part), where, run.info.can_be_correct) if part else None
 
 
-def _episodes(lines: Iterable[Mapping[str, float]], info: RunInfo, split: str) -> int:
-    """Return the number of a training's episodes in a split, as its metrics count them."""
-    names = [f"{_STARTS[split]}/n/{name}" for name in info.figure_names]
-    return int(sum(max((line.get(name, 0.0) for name in names), default=0.0) for line in lines))
+def _readable(run: ViewedRun, name: str, n: int) -> RunPart | None:
+    """Return a file of n episodes; None for more than `MOST_READ`, and where it cannot be read."""
+    with suppress(DataError):  # the list of episodes says what is wrong
+        if n <= MOST_READ and run.rows(part := run.part(name)):
+            return part
+    return None
 
 
 def _status(row: RunRow, info: RunInfo, shown: str, done: int, planned: int) -> str:

@@ -7,7 +7,8 @@ page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,16 @@ from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
 from rolegraph.pages.view import texts
 from rolegraph.pages.view.cards import EpisodeColumn, EpisodePage, TurnPair, anchor_of, episode_page
-from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, elsewhere, find, neighbours
+from rolegraph.pages.view.finding import (
+    ANY,
+    PAGE,
+    EpisodeFilter,
+    SearchPage,
+    elsewhere,
+    find,
+    neighbours,
+    page_start,
+)
 from rolegraph.pages.view.listing import TaskRows, facets, row_figures, task_rows
 from rolegraph.pages.view.overview import RunsQuery, RunsTable, picked_curves, run_rows
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run, run_names
@@ -83,7 +93,7 @@ class Pages:
         folders: Sequence[Path] = (),
     ) -> None:
         self.runs, self.links, self.hidden = [*runs], links, hidden
-        self._first, self._folders, self._adding = len(runs), folders, Lock()
+        self._folders, self._adding = folders, Lock()
         self._script = script(HERE / "view.js")
         self._live_script = script(HERE / "view.js", HERE / "live.js", CHARTS)
 
@@ -110,6 +120,7 @@ class Pages:
             "shown": self.shown(number, row, start),
             "before": before,
             "after": after,
+            "up": self.links.listing(number, where, page_start(self.runs[number], where, row)),
             "others": [other for other in rollouts if other.number != row.number][:MOST_ROLLOUTS],
         }
         return self._render("episode.html.j2", _title(row), number, where=where, **shown)
@@ -119,8 +130,7 @@ class Pages:
 
         Raises UsageError for a column that no run has, DataError where a picked training cannot be read.
         """
-        rows = run_rows(self.runs)
-        table = RunsTable([*reversed(rows[self._first :]), *rows[: self._first]], query)
+        table = RunsTable(run_rows(self.runs), query)
         shown: dict[str, Any] = {"table": table, "query": query, "curves": picked_curves(table, self.runs)}
         return self._render("overview.html.j2", "Runs", None, "runs", is_live=True, **shown)
 
@@ -139,11 +149,10 @@ class Pages:
         sides = [read_side(names[number], self.runs[number].folder.path) for number in numbers]
         by_name = {names[number]: number for number in numbers}
 
-        def episodes(side: str, task: str) -> str:
-            return self.links.listing(by_name[side], EpisodeFilter(task=task))
-
+        files = {side.name: side.results.file.path.stem for side in sides if side.results}
+        links = _ComparisonLinks(self, {name: (by_name[name], file) for name, file in files.items()})
         bar = self._bar(None, "compare")
-        return comparison_page(compare(sides, FLIPS_OF_PAGE), episodes, bar)
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar)
 
     def elsewhere(self, number: int, row: EpisodeLocation) -> str:
         """Render the list of other runs and steps that have the task of an episode."""
@@ -241,6 +250,49 @@ class Pages:
             any=ANY,
             **values,
         )
+
+
+class _ComparisonLinks:
+    """URLs of the episodes of compared runs.
+
+    Args:
+        pages: Pages of the viewer.
+        sides: Number of the run and name of its file of episodes, by the name of the side.
+    """
+
+    def __init__(self, pages: Pages, sides: Mapping[str, tuple[int, str]]) -> None:
+        self._pages, self._sides = pages, sides
+
+    def task(self, side: str, task: str) -> str:
+        return self._listing(side, EpisodeFilter(task=task))
+
+    def failures(self, side: str, role: str) -> str:
+        return self._listing(side, EpisodeFilter(role=role, failure=ANY))
+
+    def episode(self, side: str, task: str, rollout: int) -> str:
+        return (
+            self._pages.links.episode(self._sides[side][0], self._row(side, task, rollout), EpisodeFilter())
+            or ""
+        )
+
+    def beside(self, sides: Sequence[str], task: str, rollouts: Sequence[int]) -> str:
+        path: list[object] = []
+        for side, rollout in zip(sides, rollouts, strict=True):
+            row = self._row(side, task, rollout)
+            path += ["beside"] * bool(path) + [self._sides[side][0], row.part.name, row.number]
+        return self._pages.links.to(*path) or ""
+
+    def _listing(self, side: str, where: EpisodeFilter) -> str:
+        number, file = self._sides[side]
+        part = self._pages.runs[number].part(file)
+        of_part = replace(where, split=part.split, step=part.step) if part.split else where
+        return self._pages.links.listing(number, of_part)
+
+    def _row(self, side: str, task: str, rollout: int) -> EpisodeLocation:
+        number, file = self._sides[side]
+        run = self._pages.runs[number]
+        rows = run.rows(run.part(file))
+        return next(row for row in rows if (row.entry.task, row.entry.rollout) == (task, rollout))
 
 
 def _title(row: EpisodeLocation) -> str:

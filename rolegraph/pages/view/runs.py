@@ -7,6 +7,7 @@ have changed; episodes are read one at a time.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
-from rolegraph.engine.training.analysis.intervals import Interval, interval
+from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
+from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.training.analysis.intervals import ByTask
 from rolegraph.pages.report.compare.sides import side_names
 from rolegraph.pages.report.reading import read_spec
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
@@ -59,18 +62,54 @@ class EpisodeLocation(NamedTuple):
         return {name: sum(role.rewards) / len(role.rewards) for name, role in roles if role.rewards}
 
 
-def means_over_tasks(rows: Iterable[EpisodeLocation], names: Collection[str]) -> dict[str, Interval]:
-    """Return the figures with these names of episodes, each with its interval over the tasks.
+def values_by_task(rows: Iterable[EpisodeLocation], names: Collection[str]) -> dict[str, ByTask]:
+    """Return the figures with these names of episodes, each with its mean over the rollouts of each task.
 
-    The mean rewards of roles follow as `reward/{role}`.
+    The rewards of roles follow as `reward/{role}`.
     """
     rows = [*rows]
     figures = means_by_task((row.entry.task, row.entry.figures) for row in rows)
     rewards = means_by_task((row.entry.task, row.rewards) for row in rows)
     return {
-        **{name: interval(values) for name, values in figures.items() if name in names},
-        **{f"reward/{role}": interval(values) for role, values in rewards.items()},
+        **{name: values for name, values in figures.items() if name in names},
+        **{f"reward/{role}": values for role, values in rewards.items()},
     }
+
+
+@dataclass(slots=True)
+class EpisodeCounts:
+    """Numbers of episodes by outcome, and by the failures in them."""
+
+    right: int = 0
+    wrong: int = 0
+    """Number of episodes that are not correct, with or without a failure."""
+    undecided: int = 0
+    failed: int = 0
+    """Number of episodes with a failure of any role."""
+    wrong_by_failure: int = 0
+    """Number of the wrong episodes that have a failure."""
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Number of episodes by role and name of a failure in them."""
+
+    @property
+    def total(self) -> int:
+        """Number of all episodes."""
+        return self.right + self.wrong + self.undecided
+
+
+def count_episodes(rows: Iterable[EpisodeLocation]) -> EpisodeCounts:
+    """Count episodes by their index entries."""
+    counts = EpisodeCounts()
+    for entry in (row.entry for row in rows):
+        failures = [(name, failure) for name, role in entry.roles.items() for failure in role.failures]
+        is_wrong = not (entry.undecided or entry.is_correct)
+        counts.undecided += entry.undecided
+        counts.right += entry.is_correct and not entry.undecided
+        counts.wrong += is_wrong
+        counts.failed += bool(failures)
+        counts.wrong_by_failure += is_wrong and bool(failures)
+        counts.failures.update(failures)
+    return counts
 
 
 _FileState = tuple[int, int, int]
@@ -164,10 +203,23 @@ class ViewedRun:
 
         return self._current(part.path, read)
 
-    def means(self, part: RunPart) -> Mapping[str, Interval]:
-        """Return `means_over_tasks` of a file of episodes, cached until it changes; raises as `rows` does."""
+    def values(self, part: RunPart) -> Mapping[str, ByTask]:
+        """Return `values_by_task` of a file of episodes, cached until it changes; raises as `rows` does."""
         names = self.info.figure_names
-        return self._current(part.path, lambda: means_over_tasks(self.rows(part), names), "means")
+        return self._current(part.path, lambda: values_by_task(self.rows(part), names), "values")
+
+    def outcomes(self, part: RunPart) -> EpisodeCounts:
+        """Return `count_episodes` of a file of episodes, cached until it changes; raises as `rows` does."""
+        return self._current(part.path, lambda: count_episodes(self.rows(part)), "outcomes")
+
+    def setting(self, key: str) -> str:
+        """Return the value of a dotted key in the resolved spec as YAML; empty where the spec lacks it."""
+        file = self.folder.spec_file
+        if not file.exists():
+            return ""
+        spec = self._current(file, lambda: parse_yaml(self.folder.spec() or "{}", str(file)).data)
+        value = value_at(spec, tuple(key.split(".")))
+        return "" if value is None else dump_yaml(value, one_line=True)
 
     def _current(self, file: Path, read: Callable[[], T], kind: str = "") -> T:
         """Return what `read` returns, read again only after the file has changed."""

@@ -68,6 +68,11 @@ def ends(over: Interval) -> str:
     return f"[{over.low:.2f}, {over.high:.2f}]".replace("-", "−")
 
 
+def signed_ends(over: Interval) -> str:
+    """Format the ends of a difference's interval as `[−0.02, +0.31]`."""
+    return f"[{over.low:+.2f}, {over.high:+.2f}]".replace("-", "−")
+
+
 def ending(text: str, most: int = 24) -> str:
     """Return the last `most` characters of a name, such as that of a checkpoint or task."""
     return text if len(text) <= most else f"…{text[-most:]}"

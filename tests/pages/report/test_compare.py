@@ -221,7 +221,7 @@ def test_the_page_begins_with_the_verdict_and_the_flipped_tasks(tmp_path: Path) 
     assert "Cannot tell B from A : correct 0 [" in words(verdict)
     assert words(verdict).endswith("1 gained 1 lost 1 solved by both 1 solved by neither")
     anchors = re.findall(r'<section id="(\w+)">', text)
-    assert anchors == ["tasks", "figures", "all", "differences", "cost"]
+    assert anchors == ["roles", "tasks", "figures", "all", "differences", "cost"]
     gained, lost = re.findall(r"<summary>(.*?)</summary>", section(page, "tasks"), re.DOTALL)
     assert "countdown-validation-2" in gained and "countdown-validation-0" in lost
     assert re.findall(r"\d+ %", words(gained)) == ["0 %", "100 %"]
@@ -231,6 +231,35 @@ def test_the_page_begins_with_the_verdict_and_the_flipped_tasks(tmp_path: Path) 
     assert sorted(cells[:2]) == [["0 → 1", "0 → 0.500"], ["1 → 0", "0.500 → 0"]]
     assert sorted(cells[2:]) == [["0", "0"], ["1", "0.500"]]
     assert "correct = judge" in section(page, "all"), "equal on every task"
+
+
+def test_roles_have_their_rewards_with_deviation_and_their_failures(tmp_path: Path) -> None:
+    def failing(number: int, rollout: int, role: str, index: int) -> str:
+        return (
+            "no tag" if role == "judge" and number < 2 else replays.solved(0, 1)(number, rollout, role, index)
+        )
+
+    first = replays.run(tmp_path / "first", replays.solved(0, 1))
+    other = replays.run(tmp_path / "other", failing)
+    page = tmp_path / "page.html"
+    rg.compare(first, other, html=page)
+    solver, judge = re.findall(r"<tr><th.*?</tr>", section(page, "roles"), re.DOTALL)[1:]
+    assert words(solver).startswith(
+        "solver A 0.250 ± 0.433 none of 8 failed B 0.250 ± 0.433 none of 8 failed 0 ["
+    )
+    assert words(judge).startswith(
+        "judge A 0.500 ± 0.500 none of 4 failed B 0 ± 0 2 failed of 4, most often malformed output −0.500 ["
+    )
+
+
+def test_a_flipped_task_shows_the_last_answer_of_each_side(tmp_path: Path) -> None:
+    """The sides have other instances: `solver` on the first, `solver 1` and `solver 2` on the other."""
+    first = replays.run(tmp_path / "first", replays.solved(), "roles.solver.count=1", tasks=1)
+    other = replays.run(tmp_path / "other", replays.solved(0), tasks=1)
+    page = tmp_path / "page.html"
+    rg.compare(first, other, html=page)
+    (gained,) = re.findall(r"<summary>(.*?)</summary>", section(page, "tasks"), re.DOTALL)
+    assert re.search(r"A 0 % 1 B 100 % \S+$", words(gained))
 
 
 def test_equal_figures_have_one_row_and_differences_of_a_kind_one_scale(tmp_path: Path) -> None:

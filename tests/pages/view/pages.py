@@ -15,7 +15,7 @@ from rolegraph.pages.view.runs import open_run
 from rolegraph.pages.view.serving import ServedLinks, app
 
 KEY = "the-key"
-VOID = {"meta", "input", "br"}
+VOID = {"meta", "input", "br", "wbr"}
 
 
 def get(path: str, *folders: Path, host: str = "127.0.0.1:8080", method: str = "GET") -> httpx.Response:

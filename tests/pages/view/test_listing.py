@@ -11,7 +11,7 @@ from rolegraph.engine.records import RunFolder, read_episodes
 from rolegraph.engine.records.episodes import write_episodes
 from rolegraph.pages.view.listing import shared_start, short_id
 from tests import replays
-from tests.pages.view.pages import KEY, get
+from tests.pages.view.pages import KEY, Parsed, get
 from tests.pages.view.runs import write_training
 
 
@@ -109,7 +109,7 @@ def test_answers_have_no_tags_and_a_sign_with_its_word(run: Path) -> None:
 
 def test_the_rollouts_of_a_task_follow_one_another_in_order(run: Path) -> None:
     text = get(f"/{KEY}/0", run).text
-    assert re.findall(r">(r\d)</span>", text) == ["r0", "r1"] * 4
+    assert re.findall(r">(rollout \d)</span>", text) == ["rollout 0", "rollout 1"] * 4
     assert text.count('title="countdown-validation-') == 4, "the id of a task is named once"
 
 
@@ -136,3 +136,19 @@ def test_what_is_not_decided_is_neither_right_nor_wrong(run: Path, tmp_path: Pat
 )
 def test_ids_lose_the_words_that_all_begin_with(ids: list[str], shown: list[str]) -> None:
     assert [short_id(task, shared_start(ids)) for task in ids] == shown
+
+
+def test_a_text_search_has_the_means_of_all_that_it_finds(tmp_path: Path) -> None:
+    run = replays.run(tmp_path / "run", replays.solved(*range(10)), tasks=30, rollouts=2)
+    text = get(f"/{KEY}/0?text=Use", run).text
+    assert listed(text) == 50 and "60 episodes, 1 to 50" in Parsed(text).text
+    shown = figures(text)
+    assert (shown["These episodes"], shown["correct"]) == ("60", "0.333")
+
+
+def test_an_episode_leads_back_to_the_page_of_the_list_that_it_is_on(tmp_path: Path) -> None:
+    run = replays.run(tmp_path / "run", replays.solved(0), tasks=30, rollouts=2)
+    second = Parsed(get(f"/{KEY}/0?text=Use&from=50", run).text)
+    episode = next(link for link in second.links if "/episodes/" in link)
+    (up,) = re.findall(r'<a rel="up" href="([^"]*)"', get(episode, run).text)
+    assert up == f"/{KEY}/0?text=Use&amp;from=50"

@@ -30,10 +30,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def rows(text: str) -> list[dict[str, str]]:
     """Return the texts of each row's cells in the list of runs by column, its name and kind under `run`."""
-    (body,) = re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL)
+    (body,) = re.findall(r"<tbody>(.*?)</tbody>", re.sub(r"<title>.*?</title>", "", text), re.DOTALL)
     return [
         {
-            name or "run": " ".join(re.sub(r"<[^>]*>", " ", cell).split())
+            name or "run": " ".join(re.sub(r"<[^>]*>", " ", cell.replace("<wbr>", "")).split())
             for name, cell in re.findall(
                 r'<t[dh] (?:data-name="([^"]*)"|scope="row")[^>]*>(.*?)</t[dh]>', row, re.DOTALL
             )
@@ -42,19 +42,24 @@ def rows(text: str) -> list[dict[str, str]]:
     ]
 
 
+def named(text: str) -> dict[str, dict[str, str]]:
+    """Return the rows by the name of their run."""
+    return {row["run"].split()[0]: row for row in rows(text)}
+
+
 def names(text: str) -> list[str]:
     """Return the names of the listed runs."""
-    return re.findall(r'id="run-\d+"[^>]*>([^<]*)</a>', text)
+    return re.findall(r'id="run-\d+"[^>]*>([^<]*)</a>', text.replace("<wbr>", ""))
 
 
 def test_every_row_has_the_same_columns(folders: list[Path]) -> None:
     text = get(f"/{KEY}/", *folders).text
-    beta, _, gamma = rows(text)
+    beta, gamma = (named(text)[name] for name in ("beta", "gamma"))
     assert list(beta) == list(gamma)
     assert len(beta) + 1 == len(re.findall(r'<th[^>]* scope="col"', text)), "and the picks"
-    assert (beta["run"], beta["spec"], beta["status"]) == ("beta run", "solver_judge", "finished")
-    assert beta["model"].startswith("replay:") and beta["episodes"] == "8 run"
-    assert (gamma["run"], gamma["spec"], gamma["report"]) == ("gamma training", "debate", "report")
+    assert (beta["run"], beta["status"]) == ("beta run of solver_judge", "finished")
+    assert beta["model"].startswith("replay:")
+    assert gamma["run"] == "gamma training of debate · report"
     assert f"/{KEY}/2/report" in Parsed(text).links
     assert text.count('class="spark"') == 1, "a curve of the training alone"
     assert re.search(r'aria-label="correct from 0.450 at step 0 to [\d.]+ at step 4"', text)
@@ -62,7 +67,8 @@ def test_every_row_has_the_same_columns(folders: list[Path]) -> None:
 
 def test_a_figure_has_its_split_its_number_and_an_interval_over_its_tasks(folders: list[Path]) -> None:
     columns = "?column=correct&column=solver_acc&column=reward/solver"
-    beta, _, gamma = rows(get(f"/{KEY}/{columns}", *folders).text)
+    shown = named(get(f"/{KEY}/{columns}", *folders).text)
+    beta, gamma = shown["beta"], shown["gamma"]
     assert beta["correct"] == "0.500 [0.15, 0.85] run, n 8", "Wilson's of 2 in 4 tasks"
     assert beta["solver_acc"] == "0.250 [0.05, 0.68] run, n 8" and beta["reward/solver"] == "–"
     assert re.fullmatch(r"[\d.]+ validation, step 4", gamma["solver_acc"])
@@ -86,9 +92,9 @@ def test_episodes_count_every_split_and_a_run_names_its_checkpoint(
     counted = {"step": 5, "episode/n/correct": 64, "validation/n/correct": 32, "greedy/n/correct": 8}
     with (training / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(counted) + "\n")
-    tuned, both = rows(get(f"/{KEY}/", run, training).text)
-    assert tuned["model"].endswith(" checkpoint runs/gamma#main")
-    assert both["episodes"] == "104 train 64, validation 32, greedy 8"
+    shown = named(get(f"/{KEY}/?column=model&column=episodes", run, training).text)
+    assert shown["tuned"]["model"].endswith(" checkpoint runs/gamma#main")
+    assert shown["counted"]["episodes"] == "104 train 64, validation 32, greedy 8"
 
 
 def test_the_curves_of_picked_trainings_are_one_chart_for_each_figure(
@@ -100,7 +106,7 @@ def test_the_curves_of_picked_trainings_are_one_chart_for_each_figure(
     charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
     assert [re.findall(r"<b>(.*?)</b>", chart) for chart in charts] == [["correct"], ["solver_acc"]]
     for chart in charts:
-        assert re.findall(r"</span>(\w+)</li>", chart) == ["gamma", "delta"]
+        assert re.findall(r"</span>(\w+)</li>", chart) == ["delta", "gamma"]
         assert {"c0", "c1"} == {*re.findall(r'class="line bold (c\d)"', chart)}
     assert "<figure>" not in get(f"/{KEY}/?pick=0&pick=1", *folders, other).text, "runs have no curves"
 
@@ -108,7 +114,7 @@ def test_the_curves_of_picked_trainings_are_one_chart_for_each_figure(
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
-        ("", ["beta", "alpha", "gamma"]),
+        ("", ["alpha", "beta", "gamma"]),
         ("?sort=run", ["alpha", "beta", "gamma"]),
         ("?sort=-run", ["gamma", "beta", "alpha"]),
         ("?sort=spec", ["gamma", "beta", "alpha"]),
@@ -130,7 +136,7 @@ def test_a_second_press_on_a_heading_turns_the_order(folders: list[Path]) -> Non
     text = get(f"/{KEY}/?sort=model", *folders).text
     (heading,) = re.findall(r'<th scope="col" aria-sort="ascending">\s*<button[^>]*>', text)
     assert 'value="-model"' in heading
-    assert text.count('aria-sort="none"') == 7
+    assert text.count('aria-sort="none"') == 5
 
 
 def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(folders: list[Path]) -> None:
@@ -143,6 +149,10 @@ def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(fo
     assert compared.status_code == 200 and f"/{KEY}/" in page.links
     words = " ".join(page.text.split())
     assert "4 tasks, 8 episodes" in words and "4 tasks, 4 episodes" in words
+    (beside,) = (link for link in page.links if "/beside/" in link)
+    one, other = (f"/{KEY}/{side}" for side in beside.removeprefix(f"/{KEY}/").split("/beside/"))
+    assert {one, other} <= {*page.links}, "of the one flipped task also each episode by itself"
+    assert [get(link, *folders).text.count("<main>") for link in (beside, one, other)] == [1, 1, 1]
     opened = [link for link in page.links if "?task=" in link]
     assert len({*opened}) == 8, "of each task the episodes of both sides"
     assert "1 to 1" in get(next(link for link in opened if f"/{KEY}/1?" in link), *folders).text
@@ -177,14 +187,14 @@ def test_a_run_that_goes_on_shows_how_far_it_is_and_one_that_was_killed_does_not
     cut(folder, 3)
     with sole_writer(folder):
         text = get(f"/{KEY}/", folder, *folders).text
-        row = rows(text)[0]
-        assert (row["episodes"], row["curve"], row["status"]) == ("3 run", "–", "running, 3 of 8")
+        row = named(text)["going"]
+        assert (row["outcomes"], row["curve"], row["status"]) == ("3 right 0 wrong", "–", "running, 3 of 8")
         assert row["correct"].startswith("1.000 [") and row["correct"].endswith("run, n 3")
         assert text.count("<tr data-running>") == 1
         assert " data-running" in get(f"/{KEY}/0", folder).text
     (folder / ".writer").write_text("process 999999999 on " + socket.gethostname())
     text = get(f"/{KEY}/", folder, *folders).text
-    assert rows(text)[0]["status"] == "not finished, 3 of 8"
+    assert named(text)["going"]["status"] == "not finished, 3 of 8"
     assert "data-running" not in re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
@@ -193,24 +203,24 @@ def test_a_training_that_goes_on_shows_its_step_and_one_that_ended_early_where(
 ) -> None:
     folder = write_training(tmp_path / "training", steps=2, planned=4)
     with sole_writer(folder):
-        assert rows(get(f"/{KEY}/", folder, *folders).text)[0]["status"] == "running, step 2 of 4"
+        assert named(get(f"/{KEY}/", folder, *folders).text)["training"]["status"] == "running, step 2 of 4"
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "finished": "2026-11-27T11:00:00Z"}))
-    assert rows(get(f"/{KEY}/", folder, *folders).text)[0]["status"] == "ended at step 2 of 4"
+    assert named(get(f"/{KEY}/", folder, *folders).text)["training"]["status"] == "ended at step 2 of 4"
     (folder / "run.json").write_text(json.dumps({**info, "stopped": "no gain", "steps": 2}))
-    assert rows(get(f"/{KEY}/", folder, *folders).text)[0]["status"] == "stopped early at step 2"
+    assert named(get(f"/{KEY}/", folder, *folders).text)["training"]["status"] == "stopped early at step 2"
 
 
-def test_a_run_that_begins_later_comes_first_and_the_numbers_of_others_stay(tmp_path: Path) -> None:
+def test_the_newest_run_comes_first_and_the_numbers_of_others_stay(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     for name in ("one", "two"):
         replays.run(folder / name, replays.solved(0), tasks=1)
     runs = [open_run(folder / name) for name in ("one", "two")]
     served = app(Pages(runs, ServedLinks(KEY), folders=[folder]), KEY)
-    assert names(request(served, f"/{KEY}/").text) == ["one", "two"]
+    assert names(request(served, f"/{KEY}/").text) == ["two", "one"]
     replays.run(folder / "new", replays.solved(0), tasks=1)
     text = request(served, f"/{KEY}/").text
-    assert names(text) == ["new", "one", "two"]
+    assert names(text) == ["new", "two", "one"]
     assert f'id="run-2" href="/{KEY}/2"' in text and request(served, f"/{KEY}/2").status_code == 200
 
 
@@ -237,10 +247,58 @@ def test_settings_that_differ_between_runs_of_a_spec_are_columns(tmp_path: Path)
         )
         for number, top in enumerate((0.9, 0.5))
     ]
-    one, two = rows(get(f"/{KEY}/", *folders).text)
+    two, one = rows(get(f"/{KEY}/", *folders).text)
     assert (one["sampling.top_p"], two["sampling.top_p"]) == ("0.9", "0.5")
     assert "sampling.max_tokens" not in one, "alike, and shown where it is chosen"
     (chosen, _) = rows(get(f"/{KEY}/?column=sampling.max_tokens", *folders).text)
     assert chosen["sampling.max_tokens"] == "64"
     assert names(get(f"/{KEY}/?sort=sampling.top_p", *folders).text) == ["run1", "run0"]
     assert names(get(f"/{KEY}/?search=top_p%3D0.5", *folders).text) == ["run1"]
+
+
+def test_a_setting_that_one_command_changed_is_shown_of_the_other_as_its_spec_has_it(tmp_path: Path) -> None:
+    plain = replays.run(tmp_path / "plain", replays.solved(0))
+    changed = replays.run(tmp_path / "changed", replays.solved(0), "roles.solver.parser.keep_tag=false")
+    shown = named(get(f"/{KEY}/", plain, changed).text)
+    key = "roles.solver.parser.keep_tag"
+    assert (shown["plain"][key], shown["changed"][key]) == ("true", "false")
+
+
+def test_columns_in_which_all_runs_agree_are_one_sentence(tmp_path: Path, folders: list[Path]) -> None:
+    text = get(f"/{KEY}/", folders[0]).text
+    (row,) = rows(text)
+    assert not {"spec", "model", "seed", "status"} & {*row}
+    assert "1 of 1 runs, all of model replay:" in " ".join(Parsed(text).text.split())
+    assert {"model", "status"} <= {*rows(get(f"/{KEY}/", *folders).text)[0]}, "of a training as well"
+
+
+def test_outcomes_and_failures_lead_to_the_episodes_that_they_count(tmp_path: Path) -> None:
+    def says(number: int, rollout: int, role: str, index: int) -> str:
+        if number == 3 and (role, index) != ("solver", 1):
+            return "no tag"
+        return replays.solved(0)(number, rollout, role, index)
+
+    text = get(f"/{KEY}/", replays.run(tmp_path / "failing", says, tasks=4, rollouts=2)).text
+    (row,) = rows(text)
+    failures = "solver: malformed output 2 judge: malformed output 2"
+    assert row["outcomes"] == f"2 right 6 wrong 2 failed {failures}"
+    (bar,) = re.findall(r'<svg class="shares".*?</svg>', text, re.DOTALL)
+    assert re.findall(r"<title>(.*?)</title>", bar) == ["2 right", "4 wrong", "2 failed"]
+    links = [link for link in Parsed(text).links if link.startswith(f"/{KEY}/0?")]
+    assert f"/{KEY}/0?role=judge&failure=malformed_output" in links
+    for link in links:
+        shown = get(link, tmp_path / "failing").text
+        n = {"correct=yes": 2, "correct=no": 6}.get(link.partition("?")[2], 2)
+        assert f"{n} of 8 episodes" in Parsed(shown).text, link
+
+
+def test_other_runs_show_their_difference_from_the_oldest_picked_one(
+    tmp_path: Path, folders: list[Path]
+) -> None:
+    far = replays.run(tmp_path / "far", replays.solved(0, 1, 2, 3), tasks=4)
+    shown = named(get(f"/{KEY}/?pick=0&pick=3", *folders, far).text)
+    assert shown["beta"]["correct"] == "0.500 [0.15, 0.85] run, n 8", "the oldest that is picked"
+    assert re.fullmatch(r"1.000 \[0.51, 1.00\] \+0.500 \[−0.10, \+0.85\] run, n 4", shown["far"]["correct"])
+    assert shown["alpha"]["correct"].startswith("0.750 [0.30, 0.95] +0.250 [")
+    assert "Differences are from beta." in Parsed(get(f"/{KEY}/?pick=0", *folders).text).text
+    assert "+0.250" not in get(f"/{KEY}/", *folders).text, "of nothing picked there is none"

@@ -7,18 +7,20 @@ the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import pstdev
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder, Trajectory
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, Interval, difference, interval
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
-from rolegraph.pages.report.charts import COLOURS, Axis, ruler, scale
+from rolegraph.pages.report.charts import COLOURS, Axis, number, ruler, scale
 from rolegraph.pages.report.charts import interval as interval_picture
 from rolegraph.pages.report.compare.differences import (
     KeyDifference,
@@ -27,7 +29,7 @@ from rolegraph.pages.report.compare.differences import (
     spec_differences,
     template_differences,
 )
-from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_flips
+from rolegraph.pages.report.compare.flips import REWARD, TaskFlips, shared_tasks, task_flips
 from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.pages.report.digest import bands, clipped, read_validations
 from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
@@ -180,14 +182,32 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     )
 
 
-def comparison_page(
-    comparison: Comparison, episodes: Callable[[str, str], str] | None = None, bar: str = ""
-) -> str:
+class ComparisonLinks(Protocol):
+    """URLs of a comparison's episodes in the viewer; sides are called by their names."""
+
+    def task(self, side: str, task: str) -> str:
+        """Return the URL of the list of a task's episodes."""
+        ...
+
+    def episode(self, side: str, task: str, rollout: int) -> str:
+        """Return the URL of an episode."""
+        ...
+
+    def failures(self, side: str, role: str) -> str:
+        """Return the URL of the list of the episodes in which a role failed."""
+        ...
+
+    def beside(self, sides: Sequence[str], task: str, rollouts: Sequence[int]) -> str:
+        """Return the URL of the page with an episode of two sides, one beside the other."""
+        ...
+
+
+def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None, bar: str = "") -> str:
     """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
 
     Args:
         comparison: The comparison.
-        episodes: Function that returns the URL of a task's episodes, from the side's name and the task's id.
+        links: URLs of the episodes; None where no viewer shows the page.
         bar: Links of the viewer that the page begins with, as `Markup`.
     """
     code, code_hash = script(CHARTS)
@@ -209,7 +229,8 @@ def comparison_page(
         places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
         chosen=BEST_ON_THESE,
         bar=bar,
-        episodes=episodes,
+        links=links,
+        roles=role_lines(comparison),
         first_flips=_FIRST_FLIPS,
         tables=figure_tables(comparison),
         ruler=ruler,
@@ -242,6 +263,61 @@ class FigureLine(NamedTuple):
     """Name of the figure, and of those that equal it on every task."""
     sides: Sequence[FigureCell]
     gaps: Sequence[FigureCell]
+
+
+class RoleCell(NamedTuple):
+    """Rewards and failures of a role on one side."""
+
+    mean: str
+    deviation: str
+    """Standard deviation over all rewards; empty without rewards."""
+    answers: int
+    """Number of the role's trajectories."""
+    failures: Counter[str]
+    """Number of failures by name."""
+
+    @property
+    def commonest(self) -> str:
+        """Most frequent failure, as words; empty without one."""
+        return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
+
+
+class RoleLine(NamedTuple):
+    """Line of the table of roles: a role, and its cells."""
+
+    role: str
+    sides: Sequence[RoleCell]
+    gaps: Sequence[FigureCell]
+    """Differences of the mean reward from the first side."""
+
+
+def role_lines(comparison: Comparison) -> list[RoleLine]:
+    """Return the rewards and failures of each role on the sides that have episodes."""
+    entries = [[*side.results.entries.values()] if side.results else [] for side in comparison.measured]
+    roles = dict.fromkeys(name for of in entries for entry in of for name in entry.roles)
+    rewards = {row.figure: row for row in comparison.rows}
+    axis = scale([0.0])
+    lines: list[RoleLine] = []
+    for role in roles if comparison.rows else ():
+        row = rewards.get(f"{REWARD}{role}")
+        cells: list[RoleCell] = []
+        for place, of_side in enumerate(entries):
+            of_role = [entry.roles[role] for entry in of_side if role in entry.roles]
+            values = [reward for of in of_role for reward in of.rewards]
+            mean = row.sides[place] if row else None
+            failures = sum((Counter(of.failures) for of in of_role), Counter[str]())
+            cells.append(
+                RoleCell(
+                    number(mean.mean) if mean else "–",
+                    number(pstdev(values)) if values else "",
+                    sum(of.count for of in of_role),
+                    failures,
+                )
+            )
+        pairs = zip(row.differences if row else (), comparison.flips, strict=False)
+        gaps = [_gap_cell(row, gap, flips.shared, axis) for gap, flips in pairs] if row else []
+        lines.append(RoleLine(role, cells, gaps or [FigureCell("–")] * len(comparison.flips)))
+    return lines
 
 
 class FigureKind(NamedTuple):

@@ -50,9 +50,9 @@ class TaskFlip:
         return [SideActions(name, one.get(name), two.get(name)) for name in {**one, **two}]
 
     @property
-    def last(self) -> SideActions:
-        """Trajectories of the role instance that ran last on the other side, which a list of tasks shows."""
-        return self.beside()[-1]
+    def last(self) -> list[Trajectory | None]:
+        """Trajectory that ran last in the episode of each side, whose answers a list of tasks shows."""
+        return [next(reversed(it.trajectories), None) for it in (self.first, self.other)]
 
 
 class TaskChange(NamedTuple):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import tinker
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
@@ -21,7 +22,7 @@ from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.local.launcher import LocalService, running
 from rolegraph.local.service.serving import serve
 from tests.cli.conftest import ENVIRONMENT
-from tests.local.client import PROMPT
+from tests.local.client import PROMPT, prompt, trainer
 from tests.waiting import soon
 
 pytestmark = pytest.mark.service
@@ -233,3 +234,17 @@ def test_serve_says_where_it_listens_and_its_key_and_ends_at_sigterm(model_dir: 
         assert process.stdout.read().split() == ["torch"]
     assert not answers(url)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_service_that_ends_keeps_no_unnamed_checkpoints(model_dir: Path, tmp_path: Path) -> None:
+    """A client that was killed leaves them; each is as large as its adapter."""
+    with running(model_dir, state_dir=tmp_path / "states", threads=1) as service:
+        client = tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
+        training = trainer(client, service)
+        training.save_weights_for_sampler("named").result()
+        unnamed = training.save_weights_and_get_sampling_client()
+        unnamed.sample(prompt(), 1, tinker.SamplingParams(max_tokens=1)).result()
+        kept = {path.parent.name for path in (tmp_path / "states").rglob("adapter_model.safetensors")}
+        assert len(kept) == 2
+    kept = {path.parent.name for path in (tmp_path / "states").rglob("adapter_model.safetensors")}
+    assert kept == {"named"}

@@ -36,5 +36,7 @@ GAME_STOP_SECONDS = Limit("game_stop_seconds", 20, "seconds")
 """Time of a game that exceeded `game_seconds` before its process is killed with all its games."""
 ENV_BYTES = Limit("env_bytes", 4_000_000, "bytes")
 """Message of an OpenEnv server, such as an observation with a picture."""
+AGENT_REQUEST = Limit("agent_request", 16_000_000, "bytes")
+"""Request of an agent program to its model, with the whole chat."""
 TOOL_CLOSE_SECONDS = Limit("tool_close_seconds", 10, "seconds")
 """Time that the tools of an episode, or its session with an OpenEnv server, have to close."""

@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rolegraph.engine.limits.tools import AGENT_REQUEST
 from rolegraph.engine.prompts.chat_bodies import ChatFields, StreamFields
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.vocabulary import AgentAnswer, Ask
 
 MODEL = "rolegraph"
 """Name of the model in the list of models; requests may name any."""
-_MOST_BYTES = 16_000_000
 _WAIT = 0.005
 
 
@@ -114,8 +114,8 @@ async def _body(request: Request) -> AgentRequest:
     text = bytearray()
     async for chunk in request.stream():
         text += chunk
-        if len(text) > _MOST_BYTES:
-            raise ValueError(f"the request has more than {_MOST_BYTES:,} bytes")
+        if len(text) > AGENT_REQUEST.most:
+            raise ValueError(AGENT_REQUEST.exceeded("the request has"))
     given: Any = json.loads(text)
     if not isinstance(given, dict):
         raise ValueError("the request is not the JSON of an object")

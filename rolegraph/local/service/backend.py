@@ -61,6 +61,10 @@ class Backend:
         """Stop the compute thread after the operation that it is running."""
         self._thread.shutdown(cancel_futures=True)
 
+    def forget_all(self) -> None:
+        """End all training runs, and delete their unnamed checkpoints."""
+        self.forget([*self._runs])
+
     def check_name(self, name: str) -> None:
         """Raise NotFoundError unless `name` is a name of the served model."""
         if name not in self._names:

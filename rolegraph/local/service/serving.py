@@ -120,7 +120,7 @@ def launch(
         api_key: The key that clients must send.
         ready: Function that returns the lines, from the port and the folder of the checkpoints.
         as_child: Function for a child process, which leaves SIGINT and SIGTERM as they are; called before the
-            model is loaded, with a function that deletes a temporary folder.
+            model is loaded, with a function that deletes a temporary folder and unnamed checkpoints.
 
     Raises:
         UsageError: The model cannot be loaded, or the folder of the checkpoints cannot be created.
@@ -147,6 +147,7 @@ def launch(
         checkpoints = CheckpointStore(Path(folder), name, model_dir)
         backend = Backend(model, checkpoints, name, {str(model_dir), resolved})
         stack.callback(backend.close)
+        temporary.callback(backend.forget_all)
         service = Service(backend, tokenizer=resolved, silent=options.silent)
         config = uvicorn.Config(
             service.app(api_key, options.host, any_key=options.any_key),

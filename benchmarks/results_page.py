@@ -21,7 +21,7 @@ Verdict = Literal["holds", "does not hold", "cannot tell"]
 
 HEAD = """# Results
 
-First a real language model, SmolLM2-135M-Instruct, in those of six kinds of workflow that were measured; then
+First a real language model, SmolLM2-135M-Instruct, in six kinds of workflow; then
 the shipped model of one million parameters in every shipped workflow, and in comparisons that papers report
 for many GPUs. All of it runs on a CPU. Each table is one YAML file and one command, which goes on where it
 was ended.

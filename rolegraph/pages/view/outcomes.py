@@ -40,7 +40,9 @@ class RunOutcomes:
             OutcomeLink("right", "good", counts.right, replace(where, correct="yes")),
             OutcomeLink("wrong", "hard", counts.wrong, replace(where, correct="no")),
         ]
-        failed = OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY))
+        among = self.can_be_correct and counts.failed == counts.wrong_by_failure
+        text = "of these failed" if among else "failed"
+        failed = OutcomeLink(text, "failed", counts.failed, replace(where, failure=ANY))
         return [*(judged if self.can_be_correct else ()), *((failed,) if failed.n else ())]
 
     @property
@@ -57,7 +59,7 @@ class RunOutcomes:
             wrong = replace(where, correct="no")
             parts = [
                 OutcomeLink("right", "good", counts.right, replace(where, correct="yes")),
-                OutcomeLink("wrong", "hard", counts.wrong - counts.wrong_by_failure, wrong),
+                OutcomeLink("wrong without a failure", "hard", counts.wrong - counts.wrong_by_failure, wrong),
                 OutcomeLink("failed", "failed", counts.wrong_by_failure, replace(wrong, failure=ANY)),
                 OutcomeLink("not decided", "rest", counts.undecided, where),
             ]

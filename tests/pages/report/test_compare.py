@@ -304,6 +304,8 @@ def test_the_curves_of_two_trainings_are_in_one_chart(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     rg.compare(one, two, html=page)
     (curves,) = re.findall(r'<section id="curves">.*?</section>', page.read_text(), re.DOTALL)
+    (ends,) = re.findall(r"At the end.*?</p>", page.read_text(), re.DOTALL)
+    assert re.findall(r"\(step (\d+)\)", ends) == ["4", "4"]
     charts = re.findall(r"<figure>.*?</figure>", curves, re.DOTALL)
     assert len(charts) == 3, "correct and both metrics"
     (places,) = re.findall(r'data-hover="(.*?)"', charts[0])

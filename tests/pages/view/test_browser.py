@@ -175,6 +175,19 @@ def test_a_filter_applies_while_it_is_typed(browser: Browser, address: str) -> N
     assert browser.of(ASKED) == shown, "an invalid filter leaves the list"
 
 
+def test_enter_in_a_field_neither_sorts_nor_compares(browser: Browser, address: str, two: str) -> None:
+    for url, name, text in ((address, "text", "Task 1"), (f"{two}/", "search", "nothing")):
+        browser.open(url, 1280, dark=False)
+        page = browser.of("location.pathname")
+        browser.of(f"Object.assign(document.querySelector('[name={name}]'), {{value: '{text}'}}).focus()")
+        browser.press("Enter")
+        browser.until(f"new URLSearchParams(location.search).get('{name}') === '{text}'")
+        assert browser.of("[location.pathname, new URLSearchParams(location.search).get('sort')]") == [
+            page,
+            None,
+        ]
+
+
 def test_the_heading_orders_by_task(browser: Browser, address: str) -> None:
     browser.open(address, 1280, dark=False)
     browser.of("document.querySelector('.heads button').click()")

@@ -281,9 +281,9 @@ def test_outcomes_and_failures_lead_to_the_episodes_that_they_count(tmp_path: Pa
     text = get(f"/{KEY}/", replays.run(tmp_path / "failing", says, tasks=4, rollouts=2)).text
     (row,) = rows(text)
     failures = "solver: malformed output 2 judge: malformed output 2"
-    assert row["outcomes"] == f"2 right 6 wrong 2 failed {failures}"
+    assert row["outcomes"] == f"2 right 6 wrong 2 of these failed {failures}"
     (bar,) = re.findall(r'<svg class="shares".*?</svg>', text, re.DOTALL)
-    assert re.findall(r"<title>(.*?)</title>", bar) == ["2 right", "4 wrong", "2 failed"]
+    assert re.findall(r"<title>(.*?)</title>", bar) == ["2 right", "4 wrong without a failure", "2 failed"]
     links = [link for link in Parsed(text).links if link.startswith(f"/{KEY}/0?")]
     assert f"/{KEY}/0?role=judge&failure=malformed_output" in links
     for link in links:

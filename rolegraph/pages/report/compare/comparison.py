@@ -34,7 +34,7 @@ from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, Si
 from rolegraph.pages.report.digest import bands, clipped, read_validations
 from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
 from rolegraph.pages.report.panels import common_curves
-from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.report.reading import Point, RunRecord, read_run
 
 _HERE = Path(__file__).parent
 FLIPS_OF_PAGE = 50
@@ -211,10 +211,11 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         bar: Links of the viewer that the page begins with, as `Markup`.
     """
     code, code_hash = script(CHARTS)
+    records = {side.name: read_run(side.training) for side in comparison.sides if side.training is not None}
     trainings = [
         (
             f"{letter(place)} {side.name}",
-            read_run(side.training),
+            records[side.name],
             bands(read_validations(RunFolder(side.training))),
         )
         for place, side in enumerate(comparison.sides)
@@ -228,6 +229,7 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
         places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
         chosen=BEST_ON_THESE,
+        ends=_ends(comparison, records),
         bar=bar,
         links=links,
         roles=role_lines(comparison),
@@ -238,6 +240,18 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         script=code,
         script_hash=code_hash,
     )
+
+
+def _ends(comparison: Comparison, records: Mapping[str, RunRecord]) -> dict[str, Point]:
+    """Return the last validation of each training, by the verdict's figure: its step and the figure.
+
+    The verdict is on the best checkpoints, so that it does not show a training that fell afterwards.
+    """
+    if not comparison.verdicts:
+        return {}
+    figure = comparison.verdicts[0].figure
+    curves = {name: record.series(f"validation/{figure}") for name, record in records.items()}
+    return {name: curve[-1] for name, curve in curves.items() if curve}
 
 
 def letter(place: int) -> str:

@@ -105,8 +105,8 @@ class AgentCalls:
         if before is not None:
             messages, prefix = (*before.chat, *messages[len(before.chat) :]), before.chat_prefix
         sampling = role.samplings[node.id.index - 1]
-        start = session.seed if sampling.seed is None else session.job.episode_seed(sampling.seed)
-        seed = None if start is None else call_seed(start, node.salt, number, self._attempt)
+        episode_seed = session.seed_of(sampling)
+        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, self._attempt)
         id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
         request = Request(messages, sampling, seed, id, functions, prefix)
         completion, began, seconds = await self._model.complete(request, role.timeout, session.observe)

@@ -54,6 +54,7 @@ from rolegraph.engine.run.tools import (
     result_text,
     within,
 )
+from rolegraph.engine.spec import Sampling
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
@@ -93,6 +94,10 @@ class EpisodeSession:
         """Seconds since the epoch."""
         self.kept = 0
         """Number of characters and tokens that the episode keeps, at most `episode_size`."""
+
+    def seed_of(self, sampling: Sampling) -> int | None:
+        """Return the seed from which the seeds of a role's calls are derived; None for a run without one."""
+        return self.seed if sampling.seed is None else self.job.episode_seed(sampling.seed)
 
     def open_tools(self) -> OpenTools:
         """Return the tools of the episode."""
@@ -257,10 +262,8 @@ async def model_turn(
     """
     if isinstance(messages, Failure):
         return node_result(role, node, role.parser.default, failure=messages)
-    job, episode_seed, limit = session.job, session.seed, role.timeout
-    sampling = role.samplings[node.id.index - 1]
-    if sampling.seed is not None:
-        episode_seed = job.episode_seed(sampling.seed)
+    job, limit, sampling = session.job, role.timeout, role.samplings[node.id.index - 1]
+    episode_seed = session.seed_of(sampling)
     functions: Functions = {}
     offered: Sequence[Function] = ()
     earlier: list[ModelCall] = []  # the calls of this turn whose answers called tools

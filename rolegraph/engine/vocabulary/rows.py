@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ def withheld(dataset: Dataset, permissions: Sequence[str]) -> Dataset:
     """Return a dataset whose rows raise UsageError, which names the permissions that were not given."""
 
     def rows(limit: int | None) -> Iterator[Task]:
-        flags = " ".join(f"--allow {name}" for name in permissions)
+        flags = " ".join(f"--allow {shlex.quote(name)}" for name in permissions)
         raise UsageError(f"these tasks are read only where that is allowed: {flags}")
 
     return replace(dataset, rows=rows)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -21,6 +22,8 @@ from rolegraph.integrations.agent.endpoint import AgentEndpoint
 
 PROMPT = "{prompt}"
 """Place of the prompt among the words of a command; without it the program reads standard input."""
+FOLDER = "{folder}"
+"""Place of the spec's folder among the words of a command."""
 _SHOWN = 500
 """Characters of a program's error output that a failure quotes."""
 _URLS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
@@ -32,14 +35,18 @@ def agent(
     /,
     *,
     timeout: Annotated[float, Field(gt=0, le=86_400)] = 600.0,
+    folder: Path = Path(),
 ) -> Tool:
     """Let a program ask the role's model, by OpenAI's API, as often as `calls`; its output is the answer.
 
-    command: the command, in words or as one text, which must be allowed on the command line; {prompt} stands
-        for the role's prompt, which is otherwise the standard input
+    command: the command, in words or as one text, which must be allowed on the command line; {folder} stands
+        for the spec's folder, {prompt} for the role's prompt, which is otherwise the standard input
     timeout: seconds for one run of the program
     """
-    words = tuple(shlex.split(command) if isinstance(command, str) else command)
+    words = tuple(
+        word.replace(FOLDER, str(folder.resolve()))
+        for word in (shlex.split(command) if isinstance(command, str) else command)
+    )
     if not words:
         raise ValueError("the command is empty")
     return Tool(agent=partial(run_agent, words, timeout), permissions=(f"agent:{shlex.join(words)}",))

@@ -216,6 +216,14 @@ print(httpx.post(f"{url}/chat/completions", json=body).status_code, httpx.get(f"
     assert (episode["solver"][0].action, len(bodies)) == ("401 401", 1)
 
 
+def test_the_folder_of_the_spec_is_written_for_its_place(tmp_path: Path) -> None:
+    spec = write(tmp_path, "print(ask().content)")
+    words = [sys.executable, "{folder}/agent.py"]
+    spec.write_text(spec.read_text().replace(json.dumps(command(tmp_path)), json.dumps(words)))
+    episode, _ = play(spec, counted)
+    assert episode["solver"][0].action == "answer to 1"
+
+
 def test_the_prompt_as_an_argument(tmp_path: Path) -> None:
     spec = write(tmp_path, "ask()\nprint(sys.argv[1][:4], chat[0]['content'] == '')")
     words = [*command(tmp_path), "{prompt}"]

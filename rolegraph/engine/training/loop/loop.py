@@ -366,7 +366,6 @@ class _Loop:
             # A small validation may fail by the answers' form by chance; only training batches stop for that.
             unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
             self._check_roles(step, unjudged, episodes)
-            self._check_roles(step, lost_roles(episodes), episodes, "most answers")
             self._warn_of_failures(step, episodes)
             if step == 0 and not it.prefix:
                 self.constants = self._best_constants(episodes)
@@ -413,6 +412,7 @@ class _Loop:
         self._note(f"step {step}: {word}{of}", len(it.tasks) * rollouts)
         episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=it.plan, greedy=greedy))
         it.folder.write_episodes(part, step, episodes)
+        self._check_roles(step, lost_roles(episodes), episodes, "most answers")
         return episodes
 
     async def checkpoint(self, step: _Step) -> None:

@@ -158,7 +158,8 @@ def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, impor
 
     Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval
     and the difference, paired by task where the tasks are the same; tasks that only one side solves, with an
-    episode of each; tokens and time. A training is compared by the validation of its best checkpoint.
+    episode of each; tokens and time. A training is compared by the validation of its best checkpoint;
+    a second verdict compares the last validations.
     """
     comparison = api.compare(*sides, imports=imports, html=html, shown=tasks)
     out = OutputOptions().results()

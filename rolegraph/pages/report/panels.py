@@ -191,23 +191,21 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
             run.series(f"validation/{name}") or run.series(f"episode/{name}") for _, run, _ in trainings
         )
         by_curves.setdefault(tuple(map(tuple, curves)), []).append(name)
-    panels = [
-        _lines(
-            " = ".join(equal),
-            [
-                ChartLine(
-                    side,
-                    run.series(f"validation/{equal[0]}") or run.series(f"episode/{equal[0]}"),
-                    colour,
-                    Stroke.BOLD,
-                    bands.get(equal[0], ()),
-                )
-                for colour, (side, run, bands) in enumerate(trainings)
-            ],
-            (),
-        )
-        for equal in by_curves.values()
-    ]
+    panels: list[Panel | None] = []
+    for equal in by_curves.values():
+        name = equal[0]
+        lines = [
+            ChartLine(
+                side,
+                run.series(f"validation/{name}") or run.series(f"episode/{name}"),
+                colour,
+                Stroke.BOLD,
+                bands.get(name, ()),
+            )
+            for colour, (side, run, bands) in enumerate(trainings)
+        ]
+        ends = share_ends(value for line in lines for _, value in line.points)
+        panels.append(_lines(" = ".join(equal), lines, (), ends=ends))
     return [panel for panel in panels if panel]
 
 

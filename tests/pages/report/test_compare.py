@@ -13,7 +13,7 @@ import pytest
 import rolegraph as rg
 from rolegraph.engine.training.analysis.intervals import difference
 from tests import replays
-from tests.pages.report.runs import write_run
+from tests.pages.report.runs import rollout, write_episodes, write_run
 from tests.pages.report.test_page import Page
 
 HOSTILE = '</pre><script>alert(1)</script><img src=x onerror="alert(1)">'
@@ -154,7 +154,31 @@ def test_a_training_is_compared_by_the_validation_of_its_best_checkpoint(tmp_pat
         "best validation, step 2",
         "validation, step 4",
     ]
+    assert [verdict.of for verdict in found.verdicts] == [
+        ("best validation, step 2", "validation, step 4"),
+        ("validation, step 4", "validation, step 4"),
+    ]
+    (one / "checkpoints.jsonl").write_text(json.dumps({"step": 4, "best": True, "policies": policies}) + "\n")
+    assert len(rg.compare(one, two).verdicts) == 1
     assert ("seed", ["0", "1"]) in [(row.key, row.values) for row in found.settings]
+
+
+def test_a_training_that_fell_after_its_best_checkpoint_has_a_second_verdict(tmp_path: Path) -> None:
+    one, two = (write_run(tmp_path / name, seed=seed) for seed, name in enumerate(("steady", "fell")))
+    policies = {"main": {"version": 2, "state": "s", "sampler": "s"}}
+    (two / "checkpoints.jsonl").write_text(json.dumps({"step": 2, "best": True, "policies": policies}) + "\n")
+    for folder, reward in ((one, 1.0), (two, 0.0)):
+        tasks = [rollout(f"v{task}", 0, [reward, 0.0]) for task in range(40)]
+        write_episodes(folder, "validation", 2, [rollout(f"v{task}", 0, [1.0, 0.0]) for task in range(40)])
+        write_episodes(folder, "validation", 4, tasks)
+    page = tmp_path / "page.html"
+    best, end = rg.compare(one, two, html=page).verdicts
+    assert (best.means, best.gap.mean, best.gap.sign) == ((1.0, 1.0), 0.0, 0)
+    assert (end.means, end.gap.mean, end.gap.sign) == ((1.0, 0.0), -1.0, -1)
+    assert (best.flips.losses, end.flips.losses) == (0, 40)
+    assert str(end).startswith("fell is worse than steady (validation, step 4): correct −1 [")
+    assert re.findall(r'class="verdict (\w+)"', page.read_text()) == ["flat", "down"]
+    assert len(rg.compare(one, one).verdicts) == 1
 
 
 def test_where_the_words_are_the_same_the_code_may_differ(tmp_path: Path) -> None:
@@ -304,8 +328,6 @@ def test_the_curves_of_two_trainings_are_in_one_chart(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     rg.compare(one, two, html=page)
     (curves,) = re.findall(r'<section id="curves">.*?</section>', page.read_text(), re.DOTALL)
-    (ends,) = re.findall(r"At the end.*?</p>", page.read_text(), re.DOTALL)
-    assert re.findall(r"\(step (\d+)\)", ends) == ["4", "4"]
     charts = re.findall(r"<figure>.*?</figure>", curves, re.DOTALL)
     assert len(charts) == 3, "correct and both metrics"
     (places,) = re.findall(r'data-hover="(.*?)"', charts[0])

@@ -8,10 +8,10 @@ the tasks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import pstdev
+from statistics import fmean, pstdev
 from string import ascii_uppercase
 from typing import Any, NamedTuple, Protocol
 
@@ -34,7 +34,7 @@ from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, Si
 from rolegraph.pages.report.digest import bands, clipped, read_validations
 from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
 from rolegraph.pages.report.panels import common_curves
-from rolegraph.pages.report.reading import Point, RunRecord, read_run
+from rolegraph.pages.report.reading import read_run
 
 _HERE = Path(__file__).parent
 FLIPS_OF_PAGE = 50
@@ -76,7 +76,11 @@ class SideVerdict(NamedTuple):
     side: str
     first: str
     """Name of the first side."""
+    of: tuple[str, str]
+    """Descriptions of the episodes of the first side and of this one, such as `validation, step 10`."""
     figure: str
+    means: tuple[float, float]
+    """Mean of the figure on the first side and on this one."""
     gap: Interval
     """Difference of the figure from the first side."""
     flips: TaskFlips
@@ -98,7 +102,11 @@ class SideVerdict(NamedTuple):
         return f"{side} is {'better' if self.gap.sign > 0 else 'worse'} than {first}"
 
     def __str__(self) -> str:
-        return f"{self.words(self.side, self.first)}: {self.measure}"
+        was, now = self.of
+        episodes = (
+            "" if was == now == "episodes" else f" ({now})" if was == now else f" ({now}, against {was})"
+        )
+        return f"{self.words(self.side, self.first)}{episodes}: {self.measure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,8 @@ class Comparison:
     """Figures of the sides that have episodes; empty where fewer than two have."""
     flips: Sequence[TaskFlips]
     """Flipped tasks of each side with episodes, except for the first."""
+    verdicts: Sequence[SideVerdict]
+    """Verdicts on each side with episodes, except for the first; none without a common score."""
 
     @property
     def method(self) -> str:
@@ -123,17 +133,6 @@ class Comparison:
     def measured(self) -> Sequence[Side]:
         """Sides that have episodes, in order: the columns of `rows`."""
         return [side for side in self.sides if side.results is not None]
-
-    @property
-    def verdicts(self) -> list[SideVerdict]:
-        """Verdict on each side with episodes, except for the first; none without a common score."""
-        verdicts: list[SideVerdict] = []
-        for column, flips in enumerate(self.flips):
-            scores = ((row.figure, row.differences[column]) for row in self.rows if row.is_score)
-            figure, gap = next(((name, gap) for name, gap in scores if gap and gap.n), ("", None))
-            if gap:
-                verdicts.append(SideVerdict(flips.side, self.measured[0].name, figure, gap, flips))
-        return verdicts
 
     @property
     def distinct_rows(self) -> list[tuple[FigureRow, list[str]]]:
@@ -171,15 +170,56 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     """
     if len(sides) < 2:
         raise UsageError("a comparison needs two: folders of runs or trainings, or specs")
-    results = [(side.name, side.results) for side in sides if side.results is not None]
+    measured = [side for side in sides if side.results is not None]
+    results = [(side.name, side.results) for side in measured if side.results is not None]
+    rows = _rows([of for _, of in results]) if len(results) > 1 else ()
+    flips = [task_flips(name, results[0][1], of, shown) for name, of in results[1:]]
     return Comparison(
         sides,
         spec_differences(_compared_specs(sides)),
         setting_differences([side.settings for side in sides]),
         template_differences([side.name for side in sides], [side.templates for side in sides]),
-        _rows([of for _, of in results]) if len(results) > 1 else (),
-        [task_flips(name, results[0][1], of, shown) for name, of in results[1:]],
+        rows,
+        flips,
+        [verdict for column, of in enumerate(flips) for verdict in _verdicts(measured, column, rows, of)],
     )
+
+
+def _verdicts(
+    measured: Sequence[Side], column: int, rows: Sequence[FigureRow], flips: TaskFlips
+) -> Iterator[SideVerdict]:
+    """Yield the verdict on a side, and a second one on the last validations of trainings.
+
+    The best checkpoints do not show a training that fell afterwards, so that the second verdict follows where
+    the best checkpoint of either side is not its last.
+
+    Args:
+        measured: Sides that have episodes.
+        column: Number of the side after the first, from 0.
+        rows: Figures of the sides.
+        flips: Flipped tasks of the side.
+    """
+    first, side = measured[0], measured[column + 1]
+    gaps = ((row.figure, row.differences[column]) for row in rows if row.is_score)
+    figure = next((name for name, gap in gaps if gap and gap.n), None)
+    if figure is None or first.results is None or side.results is None:
+        return
+    was, now = first.last or first.results, side.last or side.results
+    yield from _verdict(first.name, figure, first.results, side.results, flips)
+    if first.last or side.last:
+        yield from _verdict(first.name, figure, was, now, task_flips(side.name, was, now, shown=0))
+
+
+def _verdict(
+    first: str, figure: str, was: SideResults, now: SideResults, flips: TaskFlips
+) -> Iterator[SideVerdict]:
+    if (gap := _gap(figure, was, now)) and gap.n:
+        same = shared_tasks(was, now)
+        values = [
+            [v for task, v in of.figures[figure].items() if task in same or not same] for of in (was, now)
+        ]
+        means = fmean(values[0]), fmean(values[1])
+        yield SideVerdict(flips.side, first, (was.what, now.what), figure, means, gap, flips)
 
 
 class ComparisonLinks(Protocol):
@@ -211,11 +251,10 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         bar: Links of the viewer that the page begins with, as `Markup`.
     """
     code, code_hash = script(CHARTS)
-    records = {side.name: read_run(side.training) for side in comparison.sides if side.training is not None}
     trainings = [
         (
             f"{letter(place)} {side.name}",
-            records[side.name],
+            read_run(side.training),
             bands(read_validations(RunFolder(side.training))),
         )
         for place, side in enumerate(comparison.sides)
@@ -229,7 +268,6 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
         places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
         chosen=BEST_ON_THESE,
-        ends=_ends(comparison, records),
         bar=bar,
         links=links,
         roles=role_lines(comparison),
@@ -240,18 +278,6 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         script=code,
         script_hash=code_hash,
     )
-
-
-def _ends(comparison: Comparison, records: Mapping[str, RunRecord]) -> dict[str, Point]:
-    """Return the last validation of each training, by the verdict's figure: its step and the figure.
-
-    The verdict is on the best checkpoints, so that it does not show a training that fell afterwards.
-    """
-    if not comparison.verdicts:
-        return {}
-    figure = comparison.verdicts[0].figure
-    curves = {name: record.series(f"validation/{figure}") for name, record in records.items()}
-    return {name: curve[-1] for name, curve in curves.items() if curve}
 
 
 def letter(place: int) -> str:

@@ -69,6 +69,8 @@ class Side:
     """Settings of the run, such as model and seed."""
     results: SideResults | None = None
     """Results; None for a spec, and where there are no episodes."""
+    last: SideResults | None = None
+    """Results of a training's last validation; None where it is that of `results`, and for a run."""
     seconds: float | None = None
     """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
     training: Path | None = None
@@ -94,17 +96,19 @@ def read_side(name: str, path: Path) -> Side:
     """
     folder = RunFolder(path)
     info = folder.info()
-    episodes = _episodes(folder, info)
     validation = folder.validation
     words = {name: role.answers for name, role in validation.info().roles.items()}
-    results = results_of(episodes[1], episodes[0], words, read_rule(validation)) if episodes else None
+    rule = read_rule(validation)
+    read = [results_of(file, what, words, rule) for what, file in _episodes(folder, info)]
+    results, last = (*(of if of.tasks else None for of in read), None, None)[:2]
     return Side(
         name,
         info.hash,
         _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info),
         info.templates,
         _settings(info),
-        results if results and results.tasks else None,
+        results,
+        last,
         info.duration,
         path if info.kind == "train" else None,
     )
@@ -155,15 +159,15 @@ def results_of(
     return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls, rule)
 
 
-def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:
+def _episodes(folder: RunFolder, info: RunInfo) -> list[tuple[str, Path]]:
+    """Return the description and file of the episodes to compare, then those of a later last validation."""
     if info.kind == "run":
-        return ("episodes", folder.episodes) if folder.episodes.exists() else None
+        return [("episodes", folder.episodes)] if folder.episodes.exists() else []
     validations = dict(folder.validation.episodes_files("validation"))
     best = next((c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations), None)
-    step = best if best is not None else max(validations, default=None)
-    if step is None:
-        return None
-    return f"{'best ' if step == best else ''}validation, step {step}", validations[step]
+    last = max(validations, default=None)
+    steps = dict.fromkeys(step for step in (best, last) if step is not None)
+    return [(f"{'best ' * (step == best)}validation, step {step}", validations[step]) for step in steps]
 
 
 def _settings(info: RunInfo) -> dict[str, str]:

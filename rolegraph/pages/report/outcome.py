@@ -19,7 +19,7 @@ from rolegraph.pages.report.digest import Digest, RoleGroups, Validations
 from rolegraph.pages.report.panels import OUTCOMES
 from rolegraph.pages.report.reading import Point, RunRecord
 
-WORDS = {1: "Rose", -1: "Fell", 0: "No change beyond chance"}
+WORDS = {1: "Rose", -1: "Fell", 0: "Cannot tell whether it changed"}
 """Verdict on a figure's change by the sign of its interval."""
 COLLAPSED, UNKNOWN = "Collapsed", "Not validated twice"
 
@@ -35,6 +35,8 @@ class FigureChange:
     is_validated: bool
     best: Point
     """Point at the best step of the training, or the largest where the best step lacks the figure."""
+    at_checkpoint: bool
+    """Whether `best` is at the best step, which the first figure alone chooses for all of them."""
     change: Interval | None
     """Change from the first to the last validation, paired by task; None without two validations."""
     greedy: float | None
@@ -147,6 +149,7 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
                     points,
                     bool(validated),
                     at_best or largest,
+                    at_best is not None,
                     change if change and change.n else None,
                     run.latest(f"greedy/{name}"),
                 )

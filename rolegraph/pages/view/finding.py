@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import RoleIndexEntry
+from rolegraph.pages.report.digest import instance
 from rolegraph.pages.view.runs import PARTS, EpisodeLocation, ViewedRun, run_names
 
 PAGE = 50
@@ -252,18 +253,55 @@ def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> l
     return others
 
 
-def texts(episode: Episode) -> Iterator[str]:
-    """Yield all texts of an episode that a text filter searches: task, failures, answers, actions,
-    messages."""
-    yield from _strings(episode.task)
-    for trajectory in episode.trajectories:
-        if trajectory.failure is not None:
-            yield trajectory.failure.message
-        for step in trajectory.steps:
-            yield from (step.model_response, step.thought)
-            yield from _strings(step.action)
-            yield from _strings(step.chat_completions)
-    yield from _strings([*episode.failures.values()])
+class EpisodeText(NamedTuple):
+    """Text of an episode that a text filter searches."""
+
+    place: str
+    """Place of the text: `task`, or a role instance and its failure, answer, thought, action or messages."""
+    text: str
+
+
+def texts(episode: Episode) -> Iterator[EpisodeText]:
+    """Yield all texts of an episode that a text filter searches: task, then each role instance."""
+    yield from (EpisodeText("task", text) for text in _strings(episode.task))
+    for it in episode.trajectories:
+        name = instance(episode, it)
+        parts: list[tuple[str, object]] = [("failure", it.failure.message)] if it.failure is not None else []
+        for step in it.steps:
+            parts += [("answer", step.model_response), ("thought", step.thought), ("action", step.action)]
+        parts += [("messages", step.chat_completions) for step in it.steps]
+        for part, value in parts:
+            yield from (EpisodeText(f"{name}, {part}", text) for text in _strings(value))
+    yield from (EpisodeText("failure", text) for text in _strings([*episode.failures.values()]))
+
+
+class TextHit(NamedTuple):
+    """First text of an episode that has the text of a filter, cut around it."""
+
+    place: str
+    """Place of the text, such as `solver 1, answer`."""
+    before: str
+    match: str
+    after: str
+
+
+def text_hit(among: Iterable[EpisodeText], wanted: str, around: int = 60) -> TextHit | None:
+    """Return the first of these texts that has a text, whatever its case; None where none has it.
+
+    Args:
+        among: Texts to search.
+        wanted: Text to find.
+        around: Number of characters to keep at either side.
+    """
+    pattern = re.compile(re.escape(wanted), re.IGNORECASE)
+    for place, text in among:
+        if occurrence := pattern.search(text):
+            start, end = occurrence.span()
+            left = ("… " if start > around else "") + text[max(start - around, 0) : start]
+            right = text[end : end + around] + (" …" if len(text) > end + around else "")
+            before, after = (re.sub(r"\s+", " ", side) for side in (left, right))
+            return TextHit(place, before, occurrence[0], after)
+    return None
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -302,5 +340,5 @@ def _with_text(
                     continue
                 episode = run.read(row)
                 searched = episode if hidden else run.without_hidden(episode)
-                if any(wanted in shown.lower() for shown in texts(searched)):
+                if any(wanted in shown.text.lower() for shown in texts(searched)):
                     yield row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -13,7 +13,17 @@ from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.analysis.intervals import Interval, interval
 from rolegraph.pages.report.digest import instance, plain_answer, question
-from rolegraph.pages.view.finding import ANY, EpisodeFilter, SearchPage, by_task
+from rolegraph.pages.view.finding import (
+    ANY,
+    EpisodeFilter,
+    EpisodeText,
+    SearchPage,
+    TextHit,
+    by_task,
+    find,
+    text_hit,
+    texts,
+)
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, values_by_task
 from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
@@ -40,6 +50,10 @@ class EpisodeRow(NamedTuple):
     """Question of the task, or its id where the episode is no longer readable."""
     answers: Mapping[str, Sequence[RoleAnswer]]
     """Answers of the first instances of each role."""
+    asked: TextHit | None = None
+    """Place of the filter's text in the question."""
+    hit: TextHit | None = None
+    """Place of the filter's text elsewhere, where the question does not have it."""
 
 
 class TaskRows(NamedTuple):
@@ -64,7 +78,9 @@ class TaskRows(NamedTuple):
         return {name: sum(rewards) / len(rewards) for name, rewards in pairs if rewards}
 
 
-def task_rows(run: ViewedRun, page: SearchPage, public: Callable[[Episode], Episode]) -> list[TaskRows]:
+def task_rows(
+    run: ViewedRun, page: SearchPage, public: Callable[[Episode], Episode], text: str = ""
+) -> list[TaskRows]:
     """Return the rows of a search page grouped by task, each with the task's other rollouts.
 
     A task that is no longer readable is shown by its id.
@@ -73,29 +89,35 @@ def task_rows(run: ViewedRun, page: SearchPage, public: Callable[[Episode], Epis
         run: Run of the episodes.
         page: Rows to show.
         public: Function that leaves out of an episode what may not be shown.
+        text: Text of the filter, which the rows show where they have it.
     """
     every = {part: by_task(run.rows(part)) for part in {row.part for row in page.rows}}
     groups = by_task(page.rows)
     shared = shared_start([task for _, task in groups])
     return [
-        TaskRows([_row(run, row, public) for row in rows], every[rows[0].part][key], short_id(key[1], shared))
+        TaskRows(
+            [_row(run, row, public, text) for row in rows], every[rows[0].part][key], short_id(key[1], shared)
+        )
         for key, rows in groups.items()
     ]
 
 
-def _row(run: ViewedRun, row: EpisodeLocation, public: Callable[[Episode], Episode]) -> EpisodeRow:
+def _row(run: ViewedRun, row: EpisodeLocation, public: Callable[[Episode], Episode], text: str) -> EpisodeRow:
     try:
         episode = public(run.read(row))
     except DataError:
         return EpisodeRow(row, row.entry.task, {})
     answers: dict[str, list[RoleAnswer]] = {}
     for it in episode.trajectories:
-        text = plain_answer(it.steps[-1].action) if it.steps else "no answer"
-        text = words(it.failure.name.value) if it.failure is not None else text
-        answer = RoleAnswer(instance(episode, it), text, verdict(it, failed=it.failure is not None))
+        answered = plain_answer(it.steps[-1].action) if it.steps else "no answer"
+        answered = words(it.failure.name.value) if it.failure is not None else answered
+        answer = RoleAnswer(instance(episode, it), answered, verdict(it, failed=it.failure is not None))
         answers.setdefault(it.name, []).append(answer)
     first = {name: its[:MOST_ANSWERS] for name, its in answers.items()}
-    return EpisodeRow(row, question(episode.task, row.entry.task), first)
+    asked = question(episode.task, row.entry.task)
+    in_question = text_hit([EpisodeText("", asked)], text, len(asked)) if text else None
+    elsewhere = text_hit(texts(episode), text) if text and in_question is None else None
+    return EpisodeRow(row, asked, first, in_question, elsewhere)
 
 
 def shared_start(ids: Sequence[str]) -> str:
@@ -117,48 +139,70 @@ class Facet(NamedTuple):
     style: str
     """CSS class of the link's sign."""
     episodes: int | None
-    """Number of episodes that the link lists; None where a text is searched, which takes reading them."""
+    """Number of episodes that the link lists; None where a text search stopped before the end."""
     where: EpisodeFilter
     current: bool
 
 
-def facets(run: ViewedRun, where: EpisodeFilter) -> list[list[Facet]]:
-    """Return links for the outcome of an episode and, for a training, for its split, each with its count."""
-    links = [_outcomes(run, where)]
-    return [*links, _splits(run, where)] if run.info.kind == "train" else links
+def facets(
+    run: ViewedRun, where: EpisodeFilter, page: SearchPage, *, hidden: bool = True
+) -> list[list[Facet]]:
+    """Return links for the outcome of an episode and, for a training, for its split, each with its count.
 
+    Args:
+        run: Run of the episodes.
+        where: Filter of the list.
+        page: Result of the filter.
+        hidden: Whether a text is also searched in texts that may not leave.
 
-def _outcomes(run: ViewedRun, where: EpisodeFilter) -> list[Facet]:
+    Raises:
+        DataError: A file cannot be read.
+    """
+
+    def matching(other: EpisodeFilter) -> tuple[Sequence[EpisodeLocation], bool]:
+        result = page if other == where else find(run, other, most=0, hidden=hidden)
+        return result.matching, result.total is not None
+
     anyhow = replace(where, correct="", failure="")
+    links = [_facets(_outcomes(run, anyhow, *matching(anyhow)), where)]
+    if run.info.kind != "train":
+        return links
+    anywhere = replace(where, split="", step=None)
+    return [*links, _facets(_splits(anywhere, *matching(anywhere)), where)]
+
+
+_Choice = tuple[str, str, int | None, EpisodeFilter]
+
+
+def _outcomes(
+    run: ViewedRun, anyhow: EpisodeFilter, rows: Sequence[EpisodeLocation], whole: bool
+) -> Iterator[_Choice]:
     # A pass for each link by `EpisodeFilter.fits` takes four times as long on a list of 10,000 episodes.
-    entries = [row.entry for row in _matching(run, anyhow)]
+    entries = [row.entry for row in rows]
     decided = [entry.is_correct for entry in entries if not entry.undecided]
     failed = sum(
-        any(it.failures for name, it in entry.roles.items() if where.role in ("", name)) for entry in entries
+        any(it.failures for name, it in entry.roles.items() if anyhow.role in ("", name)) for entry in entries
     )
     choices = [
         ("all", "", len(entries), anyhow),
-        ("wrong", "hard", decided.count(False), replace(anyhow, correct="no")),
-        ("failed", "failed", failed, replace(anyhow, failure=ANY)),
         ("correct", "good", decided.count(True), replace(anyhow, correct="yes")),
+        ("wrong", "hard", decided.count(False), replace(anyhow, correct="no")),
+        ("with a failure", "failed", failed, replace(anyhow, failure=ANY)),
     ]
-    return _facets([choice for choice in choices if run.info.can_be_correct or not choice[3].correct], where)
+    for text, style, n, it in choices:
+        if run.info.can_be_correct or not it.correct:
+            yield text, style, n if whole else None, it
 
 
-def _splits(run: ViewedRun, where: EpisodeFilter) -> list[Facet]:
-    anywhere = replace(where, split="", step=None)
-    counts = Counter(row.part.split for row in _matching(run, anywhere))
-    splits = [(split, "", n, replace(anywhere, split=split)) for split, n in counts.items()]
-    return _facets([("all steps", "", counts.total(), anywhere), *splits], where)
+def _splits(anywhere: EpisodeFilter, rows: Sequence[EpisodeLocation], whole: bool) -> Iterator[_Choice]:
+    counts = Counter(row.part.split for row in rows)
+    yield "all steps", "", counts.total() if whole else None, anywhere
+    for split, n in counts.items():
+        yield split, "", n if whole else None, replace(anywhere, split=split)
 
 
-def _matching(run: ViewedRun, where: EpisodeFilter) -> Sequence[EpisodeLocation]:
-    every = [row for part in run.parts() for row in run.rows(part)]
-    return [row for row in every if where.fits(row)] if where.filters else every
-
-
-def _facets(choices: Iterable[tuple[str, str, int, EpisodeFilter]], where: EpisodeFilter) -> list[Facet]:
-    return [Facet(text, style, None if where.text else n, it, it == where) for text, style, n, it in choices]
+def _facets(choices: Iterable[_Choice], where: EpisodeFilter) -> list[Facet]:
+    return [Facet(text, style, n, it, it == where) for text, style, n, it in choices]
 
 
 class RowFigures(NamedTuple):
@@ -188,6 +232,6 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
         rows, label = run.rows(part), f"Last {part.split or 'run'}, step {part.step}"
     values = values_by_task(rows, run.info.figure_names)
     means = {name: interval(of) for name, of in values.items()}
-    by_outcome = where.correct or where.failure or where.text or (where.low, where.high) != (None, None)
+    by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
     tasks = len({row.entry.task for row in rows})
     return RowFigures(label, len(rows), tasks, means, sampled=not by_outcome)

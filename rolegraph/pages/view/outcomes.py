@@ -9,7 +9,7 @@ from rolegraph.pages.view.finding import ANY, EpisodeFilter
 from rolegraph.pages.view.runs import EpisodeCounts
 from rolegraph.pages.view.texts import words
 
-MOST_FAILURES = 3
+MOST_FAILURES = 2
 """Number of a run's failures, the most frequent ones, that the table names."""
 
 
@@ -21,6 +21,8 @@ class OutcomeLink(NamedTuple):
     """CSS class of the outcome's colour."""
     n: int
     where: EpisodeFilter
+    among: bool = False
+    """Whether these episodes are among those of the link before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class RunOutcomes:
             OutcomeLink("wrong", "hard", counts.wrong, replace(where, correct="no")),
         ]
         among = self.can_be_correct and counts.failed == counts.wrong_by_failure
-        text = "of these failed" if among else "failed"
-        failed = OutcomeLink(text, "failed", counts.failed, replace(where, failure=ANY))
+        failed = OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY), among)
         return [*(judged if self.can_be_correct else ()), *((failed,) if failed.n else ())]
 
     @property

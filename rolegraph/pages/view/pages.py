@@ -100,11 +100,11 @@ class Pages:
     def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
         """Render a page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
-        page = find(run, where, start)
+        page = find(run, where, start, hidden=self.hidden)
         shown: dict[str, Any] = {
             "found": page,
-            "groups": self._groups(number, page),
-            "facets": facets(run, where),
+            "groups": self._groups(number, page, where.text),
+            "facets": facets(run, where, page, hidden=self.hidden),
             "figures": row_figures(run, page, where),
             "failures": _failures(run),
         }
@@ -205,9 +205,9 @@ class Pages:
         run = self.runs[number]
         return episode_page(run, row, anchor_of(number, row), start, partial(self._public, run))
 
-    def _groups(self, number: int, page: SearchPage) -> list[TaskRows]:
+    def _groups(self, number: int, page: SearchPage, text: str) -> list[TaskRows]:
         run = self.runs[number]
-        return task_rows(run, page, partial(self._public, run))
+        return task_rows(run, page, partial(self._public, run), text)
 
     def _public(self, run: ViewedRun, episode: Episode) -> Episode:
         return episode if self.hidden else run.without_hidden(episode)

@@ -269,10 +269,11 @@ def test_roles_have_their_rewards_with_deviation_and_their_failures(tmp_path: Pa
     rg.compare(first, other, html=page)
     solver, judge = re.findall(r"<tr><th.*?</tr>", section(page, "roles"), re.DOTALL)[1:]
     assert words(solver).startswith(
-        "solver A 0.250 ± 0.433 none of 8 failed B 0.250 ± 0.433 none of 8 failed 0 ["
+        "solver A 0.250 ± 0.433 none of 8 failed B 0.250 ± 0.433 none of 8 failed B − A 0 ["
     )
     assert words(judge).startswith(
-        "judge A 0.500 ± 0.500 none of 4 failed B 0 ± 0 2 failed of 4, most often malformed output −0.500 ["
+        "judge A 0.500 ± 0.500 none of 4 failed B 0 ± 0 2 failed of 4, most often malformed output "
+        "B − A −0.500 ["
     )
 
 

@@ -467,7 +467,7 @@ def verdict(text: str) -> str:
     [
         ((0, 30), "up: 0.450 → 0.745 Rose : correct +1 ["),
         ((30, 0), "down: 0.450 → 0.745 Fell : correct −1 ["),
-        ((15, 16), "flat: 0.450 → 0.745 No change beyond chance : correct +0.033 ["),
+        ((15, 16), "flat: 0.450 → 0.745 Cannot tell whether it changed : correct +0.033 ["),
     ],
 )
 def test_the_report_begins_with_its_verdict(tmp_path: Path, right: tuple[int, int], expected: str) -> None:
@@ -481,7 +481,7 @@ def test_the_report_begins_with_its_verdict(tmp_path: Path, right: tuple[int, in
     saved = {"step": 2, "best": True, "policies": {"main": {"version": 2, "state": "s", "sampler": "s"}}}
     (folder / "checkpoints.jsonl").write_text(json.dumps(saved) + "\n")
     text = page(folder)
-    assert re.search(r"Best validation: step 2, 0\.\d{3}\.", verdict(text))
+    assert re.search(r"Best checkpoint: step 2, 0\.\d{3}\.", verdict(text))
     assert "best checkpoint" in legend(text, "correct")
 
 

@@ -331,7 +331,7 @@ def test_columns_and_curves_follow_the_choice_and_a_new_chart_tells_its_values(
 
 def test_an_outcome_is_a_press_away_and_stays_with_a_typed_filter(browser: Browser, address: str) -> None:
     browser.open(address, 400, dark=True)
-    browser.of("document.querySelectorAll('.facets a')[1].focus()")
+    browser.of("document.querySelectorAll('.facets a')[2].focus()")
     browser.go(lambda: browser.press("Enter"))
     assert browser.of("location.search") == "?correct=no"
     browser.of("document.querySelector('[name=text]').focus()")

@@ -64,7 +64,7 @@ def test_outcomes_are_links_with_their_counts_that_list_those_episodes(run: Path
     assert {name: (n, now) for name, (n, _, now) in links(text).items()} == {
         "all": ("8", True),
         "wrong": ("5", False),
-        "failed": ("1", False),
+        "with a failure": ("1", False),
         "correct": ("3", False),
     }
     for name, (count, href, _) in links(text).items():
@@ -72,11 +72,29 @@ def test_outcomes_are_links_with_their_counts_that_list_those_episodes(run: Path
         assert listed(there) == int(count) and links(there)[name][2], name
 
 
-def test_counts_follow_the_other_filters_and_a_text_has_none(run: Path) -> None:
+def test_counts_follow_the_other_filters(run: Path) -> None:
     one_task = links(get(f"/{KEY}/0?task=validation-1&correct=no", run).text)
     assert [one_task[name][0] for name in ("all", "wrong", "correct")] == ["2", "1", "1"]
     assert one_task["correct"][1] == f"/{KEY}/0?correct=yes&task=validation-1"
-    assert links(get(f"/{KEY}/0?text=answer", run).text)["wrong"][0] == ""
+    found = get(f"/{KEY}/0?text=validation-1&correct=no", run).text
+    assert [links(found)[name][0] for name in ("all", "wrong", "correct")] == ["2", "1", "1"], (
+        "of a text, too"
+    )
+    everything = get(f"/{KEY}/0?text=validation-1", run).text
+    assert "95 % interval" in everything and figures(everything)["correct"] == "0.500"
+
+
+def test_a_row_shows_where_it_has_the_text(run: Path) -> None:
+    task, *_ = read_episodes(RunFolder(run).episodes)
+    words = str(task.task["question"])[:12]
+    asked = get(f"/{KEY}/0?text={words.upper()}", run).text
+    assert f"<mark>{words}</mark>" in asked and 'class="hit' not in asked
+    said = get(f"/{KEY}/0?text=%3CANSWER%3E3", run).text
+    assert re.findall(r'class="hit[^>]*>([^<]*)<mark>([^<]*)</mark>', said) == [
+        ("judge, answer: ", "&lt;answer&gt;3")
+    ]
+    nowhere = get(f"/{KEY}/0", run).text
+    assert "<mark>" not in nowhere
 
 
 def test_the_figures_are_those_of_the_rows(run: Path) -> None:

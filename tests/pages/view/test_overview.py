@@ -280,8 +280,8 @@ def test_outcomes_and_failures_lead_to_the_episodes_that_they_count(tmp_path: Pa
 
     text = get(f"/{KEY}/", replays.run(tmp_path / "failing", says, tasks=4, rollouts=2)).text
     (row,) = rows(text)
-    failures = "solver: malformed output 2 judge: malformed output 2"
-    assert row["outcomes"] == f"2 right 6 wrong 2 of these failed {failures}"
+    failures = "solver: malformed output 2 , judge: malformed output 2"
+    assert row["outcomes"] == f"2 right 6 wrong ( 2 failed ) {failures}"
     (bar,) = re.findall(r'<svg class="shares".*?</svg>', text, re.DOTALL)
     assert re.findall(r"<title>(.*?)</title>", bar) == ["2 right", "4 wrong without a failure", "2 failed"]
     links = [link for link in Parsed(text).links if link.startswith(f"/{KEY}/0?")]
@@ -300,5 +300,7 @@ def test_other_runs_show_their_difference_from_the_oldest_picked_one(
     assert shown["beta"]["correct"] == "0.500 [0.15, 0.85] run, n 8", "the oldest that is picked"
     assert re.fullmatch(r"1.000 \[0.51, 1.00\] \+0.500 \[−0.10, \+0.85\] run, n 4", shown["far"]["correct"])
     assert shown["alpha"]["correct"].startswith("0.750 [0.30, 0.95] +0.250 [")
-    assert "Differences are from beta." in Parsed(get(f"/{KEY}/?pick=0", *folders).text).text
+    assert (
+        "Differences are from beta, the oldest picked." in Parsed(get(f"/{KEY}/?pick=0", *folders).text).text
+    )
     assert "+0.250" not in get(f"/{KEY}/", *folders).text, "of nothing picked there is none"

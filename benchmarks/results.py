@@ -2,7 +2,7 @@
 
     python benchmarks/results.py smollm2                    # a real model; run `rolegraph fetch` first
     python benchmarks/results.py shipped                    # every shipped spec: before, after, minutes
-    python benchmarks/results.py at_grpo                    # three seeds; the same command resumes it
+    python benchmarks/results.py at_grpo                    # 3 to 12 seeds; the same command resumes it
     python benchmarks/results.py at_grpo --seeds 1 --only shared
     python benchmarks/results.py at_grpo --seeds 1 --tiny   # one step on two tasks: does every arm run?
     python benchmarks/results.py --out benchmarks/measured --page docs/results.md  # trains nothing
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from results_page import write_page
-from results_tables import HERE, OVER_STEPS, Arm, ByTask, Run, Study, Table, Test
+from results_page import Findings, write_page
+from results_tables import HERE, LOOKS, OVER_STEPS, Arm, ByTask, Run, Study, Table, Test
 
 import rolegraph as rg
 from rolegraph import api
@@ -284,7 +284,10 @@ def main(
             raise click.UsageError(f"{name} has no arm {unknown[0]!r}; it has {', '.join(study.table.arms)}")
         if not tiny:
             click.echo(f"{name}: about {study.table.minutes:g} minutes a seed on two cores", err=True)
-        for seed in study.table.seeds[:seeds]:
+        for place, seed in enumerate(study.table.seeds[:seeds]):
+            if place in LOOKS and Findings(study).decided:
+                click.echo(f"{name}: decided with {place} seeds", err=True)
+                break
             for arm in arms or study.table.arms:
                 try:
                     Job(study, arm, seed).run()

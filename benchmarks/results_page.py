@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from results_picture import Change, Rows, picture
-from results_tables import ByTask, Run, Study, Table
+from results_tables import LOOKS, ByTask, Run, Study, Table
 
 from rolegraph import api
 from rolegraph.engine.training.analysis.intervals import crossed
 
 ALIKE = 0.1
 """Largest difference of two figures that `a ~ b` calls alike."""
+SMALL = 0.03
+"""Largest difference of two figures that counts as none."""
+WIDER = 2.361 / 1.960
+"""Factor that widens the 95 % intervals of `LOOKS`, so that all four looks together err in one of 20 cases:
+Pocock (1977), "Group sequential methods in the design and analysis of clinical trials", table 1."""
 BySeed = Mapping[int, ByTask]
-Verdict = Literal["holds", "does not hold", "cannot tell"]
+Verdict = Literal["holds", "does not hold", "cannot tell", "no difference above 0.03"]
 
 HEAD = """# Results
 
@@ -33,10 +39,14 @@ How to read the figures:
 - Brackets hold 95 % intervals: Wilson's over the tasks, widened by what the seeds add, with Student's factor
   for few seeds. Figures of a whole training vary over the seeds alone. Arms are compared task by task and
   seed by seed: they meet the same validation tasks.
-- A comparison `a > b` *holds* if the interval of a − b lies above 0 and every seed agrees; it *does not
-  hold* if the interval lies below 0. Otherwise we *cannot tell*: the difference is too small for so few
-  runs. With one seed on both sides we cannot tell, whatever the interval. `a ~ b` holds if the interval
-  lies within 0.1 of 0, and does not if it lies beyond.
+- A comparison `a > b` *holds* if the interval of a − b lies above 0; it *does not hold* if the interval
+  lies below 0; there is *no difference above 0.03* if the interval lies within 0.03 of 0. Otherwise we
+  *cannot tell*: the difference is too small for so few runs. `a ~ b` holds if the interval lies within 0.1
+  of 0, and does not if it lies beyond.
+- The claims of papers follow a sequential rule, fixed before any fourth seed: three seeds, and three more,
+  up to 12, until each comparison is decided. The intervals of their differences are 1.2 times as wide
+  (Pocock, 1977), so that all four looks together err in one of 20 cases. With fewer than three seeds we
+  cannot tell.
 - A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
 - Minutes, model calls and tokens are those of one training, as means over the seeds. The trainings of this
@@ -69,6 +79,12 @@ def minus(a: BySeed, b: BySeed) -> BySeed:
             one, other = {"": mean(one)}, {"": mean(other)}
         found[seed] = {task: value - other[task] for task, value in one.items()}
     return found
+
+
+def widened(over: api.Interval) -> api.Interval:
+    """Return the interval for one of several looks at growing data."""
+    low, high = (over.mean + WIDER * (end - over.mean) for end in (over.low, over.high))
+    return replace(over, low=low, high=high)
 
 
 def mean(values: ByTask) -> float:
@@ -106,26 +122,40 @@ class Findings:
         """Return whether a comparison holds, None where a side is not measured, and the difference."""
         a, sign, b = words.split()
         gap = minus(self.values(a), self.values(b))
-        over = interval(gap, difference=True)
+        seeds = self.look(len(gap)) or len(gap)
+        over = interval({seed: gap[seed] for seed in sorted(gap)[:seeds]}, difference=True)
         if not over.n:
             return None, over
-        if len(gap) < 2:  # one training says nothing about the next
+        if self.table.papers:
+            over = widened(over)
+        if seeds < LOOKS[0]:  # few trainings say nothing about the next
             return "cannot tell", over
+        furthest = max(-over.low, over.high)
         if sign == "~":
-            holds = max(-over.low, over.high) < ALIKE
-            fails = over.low > ALIKE or over.high < -ALIKE
+            holds, fails = furthest < ALIKE, over.low > ALIKE or over.high < -ALIKE
         else:
-            holds = over.low > 0 and all(mean(own) > 0 for own in gap.values())
-            fails = over.high < 0
-        return "holds" if holds else "does not hold" if fails else "cannot tell", over
+            holds, fails = over.low > 0, over.high < 0
+        if holds or fails:
+            return "holds" if holds else "does not hold", over
+        return "no difference above 0.03" if furthest < SMALL else "cannot tell", over
+
+    @staticmethod
+    def look(seeds: int) -> int:
+        """Return the largest of `LOOKS` that so many seeds reach, 0 for none: seeds in between wait."""
+        return max((look for look in LOOKS if look <= seeds), default=0)
+
+    @property
+    def decided(self) -> bool:
+        """True where each comparison has a verdict, so that no further seed is needed."""
+        return all(self.compared(words)[0] not in (None, "cannot tell") for words in self.table.expect)
 
     @property
     def verdict(self) -> str:
-        """Words such as `holds (2 of 2)`: comparisons that hold, and seeds where some are missing."""
+        """Words such as `holds (2 of 2, 3 seeds)`: comparisons that hold, and seeds that count."""
         found = [self.compared(words)[0] for words in self.table.expect]
         whole = joined(found)
-        few = f", {self.seeds} of {len(self.table.seeds)} seeds" if self.seeds < len(self.table.seeds) else ""
-        return f"{whole} ({found.count('holds')} of {len(found)}{few})"
+        seeds = self.look(self.seeds) or self.seeds
+        return f"{whole} ({found.count('holds')} of {len(found)}, {seeds} seed{'s' * (seeds != 1)})"
 
     def figures(self) -> list[str]:
         """Return the figures that are compared, '' for the arms' own."""
@@ -179,7 +209,8 @@ class Findings:
 
 def joined(verdicts: Sequence[Verdict | None]) -> Verdict:
     """Return the verdict on all of several comparisons."""
-    return next((v for v in ("does not hold", "cannot tell") if v in verdicts), "holds")
+    worst: tuple[Verdict, ...] = ("does not hold", "cannot tell", "no difference above 0.03")
+    return next((verdict for verdict in worst if verdict in verdicts), "holds")
 
 
 def mean_of(values: Iterable[float]) -> float:

@@ -31,6 +31,9 @@ TINY = (
 WINDOW = 5
 """Steps over which a curve is smoothed before its peak and its end are read: one step is mostly noise."""
 
+LOOKS = (3, 6, 9, 12)
+"""Numbers of seeds at which a claim is judged, until it is decided: the sequential rule of `Findings`."""
+
 ByTask = dict[str, float]
 """Mean of a figure over a task's episodes, by task; a figure of a whole training has the one task ''."""
 
@@ -132,6 +135,7 @@ class Table(_Part):
     tasks: int = 128
     rollouts: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of a table that repeats no paper; a claim has those of `LOOKS`."""
     paper_size: FullSize | None = None
 
     @classmethod
@@ -143,7 +147,8 @@ class Table(_Part):
             for arm, part in table.arms.items()
             for setting, words in table.settings.items()
         }
-        return table.model_copy(update={"arms": crossed or table.arms})
+        seeds = tuple(range(LOOKS[-1])) if table.papers else table.seeds
+        return table.model_copy(update={"arms": crossed or table.arms, "seeds": seeds})
 
 
 class Run(_Part):

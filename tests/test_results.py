@@ -13,8 +13,9 @@ from unittest.mock import patch
 
 import pytest
 import results_tasks
-from results import Job, best_constant
-from results_page import Findings, write_page
+from click.testing import CliRunner
+from results import Job, best_constant, main
+from results_page import WIDER, Findings, interval, minus, write_page
 from results_tables import ALLOWED, HERE, OVER_STEPS, Run, Study
 from starlette.responses import Response
 
@@ -117,16 +118,52 @@ def compare(study: Study, *pairs: tuple[float, float]) -> str:
     return str(Findings(study).compared("counterfactual > team")[0])
 
 
-def test_a_comparison_holds_if_every_seed_agrees_beyond_the_interval(tmp_path: Path) -> None:
+def test_a_comparison_holds_if_the_interval_leaves_0_out(tmp_path: Path) -> None:
     study = Study("c3", tmp_path)
     assert not Findings(study).measured
     assert compare(study, (0.6, 0.4)) == "cannot tell"  # one training says nothing about the next
     assert compare(study, (0.6, 0.4), (0.6, 0.42), (0.6, 0.38)) == "holds"
-    assert Findings(study).verdict == "holds (2 of 2)"
+    assert Findings(study).verdict == "holds (2 of 2, 3 seeds)"
     assert compare(study, (0.6, 0.4), (0.6, 0.7), (0.6, 0.3)) == "cannot tell"
-    assert Findings(study).verdict == "cannot tell (1 of 2)"
+    assert Findings(study).verdict == "cannot tell (1 of 2, 3 seeds)"
     assert compare(study, (0.4, 0.6), (0.4, 0.58), (0.4, 0.62)) == "does not hold"
-    assert Findings(study).verdict == "does not hold (1 of 2)"
+    assert Findings(study).verdict == "does not hold (1 of 2, 3 seeds)"
+
+
+def test_seeds_are_added_three_at_a_time_until_a_comparison_is_decided(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
+    unlike = [(0.6, 0.6 + gap) for gap in (0.1, -0.1, 0.05)]
+    alike = [(0.6, 0.6 + gap) for gap in (0.004, -0.004, 0.0)]
+    assert compare(study, *unlike) == "cannot tell" and not Findings(study).decided
+    assert compare(study, *unlike, (0.6, 0.9)) == "cannot tell"
+    before, after = (Findings(study).compared("counterfactual > team")[1] for _ in range(2))
+    assert before == after, "the fourth seed waits for the sixth"
+    assert compare(study, *alike) == "no difference above 0.03"
+    measure(study, "team", 3, _=0.1)
+    assert Findings(study).decided
+    assert Findings(study).verdict == "no difference above 0.03 (1 of 2, 3 seeds)"
+
+
+def test_the_intervals_of_a_claim_are_wider_than_those_of_one_look(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
+    compare(study, (0.6, 0.4), (0.6, 0.42), (0.6, 0.38))
+    found = Findings(study)
+    over = found.compared("counterfactual > team")[1]
+    once = interval(minus(found.values("counterfactual"), found.values("team")), difference=True)
+    assert over.mean == pytest.approx(once.mean)
+    assert over.high - over.low == pytest.approx(WIDER * (once.high - once.low))
+
+
+def test_a_decided_claim_takes_no_further_seed(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
+    compare(study, (0.6, 0.4), (0.6, 0.42), (0.6, 0.38))
+    for arm, part in study.table.arms.items():
+        for seed, run in study.runs(arm).items():
+            done = run.model_copy(update={"work": study.work(part, seed)})
+            study.file(arm, seed).write_text(done.model_dump_json())
+    done = CliRunner().invoke(main, ["c3", "--out", str(tmp_path)])
+    assert done.exit_code == 0 and "c3: decided with 3 seeds" in done.output
+    assert len([*(tmp_path / "c3").iterdir()]) == 6
 
 
 def test_two_figures_are_alike_if_the_interval_lies_near_0(tmp_path: Path) -> None:
@@ -148,7 +185,7 @@ def test_the_page_leaves_out_what_is_not_measured(tmp_path: Path) -> None:
     measure(study, "counterfactual", 0, _=0.6, start=0.25)
     write_page([study, Study("malt", tmp_path)], tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text("utf-8")
-    assert "We cannot tell (0 of 2, 1 of 3 seeds)." in text
+    assert "We cannot tell (0 of 2, 1 seed)." in text
     assert "the trained team beats" not in text
     low, high = re.findall(r"0\.250 → 0\.500 \[(0\.\d+),\N{NO-BREAK SPACE}(0\.\d+)\]", text)[0]
     assert float(low) < 0.5 < float(high)

@@ -49,7 +49,7 @@ class EpisodeFilter:
     task: str = ""
     """Part of the task's id."""
     text: str = ""
-    """Text in the task, a prompt, a response, a thought or a failure's message; case is ignored."""
+    """Text of the task without its id, of a prompt, response, thought or failure; case is ignored."""
     split: str = ""
     step: int | None = None
     sort: str = ""
@@ -263,7 +263,8 @@ class EpisodeText(NamedTuple):
 
 def texts(episode: Episode) -> Iterator[EpisodeText]:
     """Yield all texts of an episode that a text filter searches: task, then each role instance."""
-    yield from (EpisodeText("task", text) for text in _strings(episode.task))
+    fields = {name: value for name, value in episode.task.items() if name != "id"}
+    yield from (EpisodeText("task", text) for text in _strings(fields))
     for it in episode.trajectories:
         name = instance(episode, it)
         parts: list[tuple[str, object]] = [("failure", it.failure.message)] if it.failure is not None else []
@@ -280,9 +281,8 @@ class TextHit(NamedTuple):
 
     place: str
     """Place of the text, such as `solver 1, answer`."""
-    before: str
-    match: str
-    after: str
+    pieces: Sequence[tuple[str, bool]]
+    """Pieces of the cut text, each with True where it is the text of the filter."""
 
 
 def text_hit(among: Iterable[EpisodeText], wanted: str, around: int = 60) -> TextHit | None:
@@ -295,12 +295,11 @@ def text_hit(among: Iterable[EpisodeText], wanted: str, around: int = 60) -> Tex
     """
     pattern = re.compile(re.escape(wanted), re.IGNORECASE)
     for place, text in among:
-        if occurrence := pattern.search(text):
-            start, end = occurrence.span()
-            left = ("… " if start > around else "") + text[max(start - around, 0) : start]
-            right = text[end : end + around] + (" …" if len(text) > end + around else "")
-            before, after = (re.sub(r"\s+", " ", side) for side in (left, right))
-            return TextHit(place, before, occurrence[0], after)
+        if first := pattern.search(text):
+            start, end = max(first.start() - around, 0), first.end() + around
+            cut = ("… " if start else "") + text[start:end] + (" …" if len(text) > end else "")
+            pieces = re.split(f"({pattern.pattern})", re.sub(r"\s+", " ", cut), flags=re.IGNORECASE)
+            return TextHit(place, [(piece, bool(number % 2)) for number, piece in enumerate(pieces) if piece])
     return None
 
 

@@ -221,17 +221,23 @@ class RowFigures(NamedTuple):
 def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFigures:
     """Return the means of all episodes that match the filter.
 
-    Of a training whose every episode matches, that is a mixture of steps: then of its last validation, or
-    else of its last batch.
+    Those of several splits of a training are no sample of anything: then of the validation, or else of the
+    batches. Where every episode matches, of the last step's alone.
     """
     rows = page.matching
     label = "These episodes" if page.total is not None else f"The first {len(rows):,} found"
     parts = run.parts() if run.info.kind == "train" and len(rows) == page.episodes else []
+    splits = {row.part.split for row in rows}
     if parts:
         part = next((part for part in parts if part.split == "validation"), parts[0])
         rows, label = run.rows(part), f"Last {part.split or 'run'}, step {part.step}"
+    elif len(splits) > 1:
+        split = next(split for split in ("validation", "train") if split in splits)
+        rows = [row for row in rows if row.part.split == split]
+        label = f"{label}: {split}"
     values = values_by_task(rows, run.info.figure_names)
-    means = {name: interval(of) for name, of in values.items()}
     by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
+    # A filter by outcome settles figures such as `correct`, which say nothing then.
+    means = {name: interval(of) for name, of in values.items() if not by_outcome or len({*of.values()}) > 1}
     tasks = len({row.entry.task for row in rows})
     return RowFigures(label, len(rows), tasks, means, sampled=not by_outcome)

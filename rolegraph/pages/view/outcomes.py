@@ -9,8 +9,8 @@ from rolegraph.pages.view.finding import ANY, EpisodeFilter
 from rolegraph.pages.view.runs import EpisodeCounts
 from rolegraph.pages.view.texts import words
 
-MOST_FAILURES = 2
-"""Number of a run's failures, the most frequent ones, that the table names."""
+MOST_FAILURES = 1
+"""Number of a run's failures, the most frequent ones, that the table names; it links to the others."""
 
 
 class OutcomeLink(NamedTuple):

@@ -223,8 +223,8 @@ class RunsTable:
         self.hidden_picks = sorted(query.picked - {row.number for row in self.rows})
         """Numbers of picked runs that the search leaves out."""
         picked = [row for row in self.rows if row.number in query.picked and row.kind == "training"]
-        self.drawn = picked[:MOST_CURVES]
-        """Rows of the picked trainings, whose curves a chart above the table has."""
+        self.drawn = sorted(picked, key=_age)[:MOST_CURVES]
+        """Rows of the picked trainings, whose curves are drawn, the oldest first as in a comparison."""
         everyone = [row for row in rows if row.number in query.picked]
         self.reference = min(everyone, key=_age) if everyone else None
         """Oldest picked run, from which the others' figures differ; it is side A of the comparison."""
@@ -253,7 +253,16 @@ class RunsTable:
             "curve": curve,
             "outcomes": "episodes by outcome",
         }
+        if column in self.settings:
+            return self._short(column)
         return named.get(column, column)
+
+    def _short(self, key: str) -> str:
+        """Return the end of a dotted key that no other setting has."""
+        parts = key.split(".")
+        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
+        others = [f".{other}" for other in self.settings if other != key]
+        return next((end for end in ends if not any(other.endswith(f".{end}") for other in others)), key)
 
     def is_number(self, column: str) -> bool:
         """Return True if a column has numbers, which are aligned to the right."""

@@ -106,6 +106,7 @@ class Pages:
             "groups": self._groups(number, page, where.text),
             "facets": facets(run, where, page, hidden=self.hidden),
             "figures": row_figures(run, page, where),
+            "unfiltered": EpisodeFilter(sort=where.sort),
             "failures": _failures(run),
         }
         title = f"{run_names(self.runs)[number]} episodes"

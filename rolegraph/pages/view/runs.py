@@ -35,6 +35,8 @@ _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
 PARTS: Sequence[EpisodePart] = get_args(EpisodePart)
 """Kinds of files of a training's episodes."""
+_SPLITS = ("validation", "train", "greedy")
+"""Splits in the order in which the files of a step are listed."""
 _PART = re.compile(rf"(?P<split>{'|'.join(PARTS)})-(?P<step>\d{{1,12}})")
 
 
@@ -172,7 +174,7 @@ class ViewedRun:
         return self._current(file, lambda: self.folder.metrics(lambda fault: None)) if file.exists() else ()
 
     def parts(self) -> list[RunPart]:
-        """Return the current files of episodes, the newest step first."""
+        """Return the current files of episodes, the newest step first, and of a step its validation."""
         if self.info.kind == "run":
             return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
         parts = [
@@ -180,7 +182,7 @@ class ViewedRun:
             for split in PARTS
             for step, path in self.folder.episodes_files(split)
         ]
-        return sorted(parts, key=lambda part: (-part.step, part.split))
+        return sorted(parts, key=lambda part: (-part.step, _SPLITS.index(part.split)))
 
     def part(self, name: str) -> RunPart:
         """Return the file of episodes with a name; raises UsageError where the run can have no such file."""

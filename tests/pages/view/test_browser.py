@@ -130,7 +130,7 @@ def test_a_report_and_a_comparison_fit_the_screen_and_graphs_have_the_ground_of_
 
 
 def test_a_person_gets_about_by_keys_alone(browser: Browser, address: str) -> None:
-    browser.open(address, 1280, dark=False)
+    browser.open(f"{address}?split=train", 1280, dark=False)
     browser.press("j")
     assert browser.of(FOCUS) == "row"
     browser.press("j")
@@ -169,6 +169,7 @@ def test_a_filter_applies_while_it_is_typed(browser: Browser, address: str) -> N
     assert shown and all("Task 1" in asked for asked in shown)
     assert browser.of("[document.activeElement.name, document.activeElement.value]") == ["text", "Task 1"]
     browser.of("document.querySelector('[name=text]').value = ''")
+    browser.of("document.querySelector('.menu summary').click()")
     browser.of("document.querySelector('[name=low]').focus()")
     browser.press("x")
     browser.until("document.getElementById('message').textContent.includes('expected a number')")
@@ -206,7 +207,7 @@ def test_a_file_opens_the_episode_of_its_address_and_looks_for_texts(browser: Br
         " it.dispatchEvent(new Event('input')); })()"
     )
     shown = "[...document.querySelectorAll('details.episode')].filter((it) => it.checkVisibility()).length"
-    assert browser.of(shown) == 4
+    assert browser.of(shown) == 5
 
 
 @pytest.fixture
@@ -324,7 +325,7 @@ def test_columns_and_curves_follow_the_choice_and_a_new_chart_tells_its_values(
     browser.of("document.querySelector('svg.chart').focus()")
     browser.press("End")
     tip = browser.of("document.getElementById('tip').textContent").split("\n")
-    assert tip == ["step 2", "other, validation  1", "training, validation  0.500"]
+    assert tip == ["step 2", "training, validation  0.500", "other, validation  1"]
     assert browser.of("document.querySelector('.menu').open") is True
     assert browser.of(WIDER) == 0
 

@@ -71,7 +71,7 @@ def test_a_filter_finds_what_reading_every_episode_finds(
 def test_a_training_shows_its_newest_step_first_and_can_be_narrowed_to_one(training: ViewedRun) -> None:
     rows = find(training, EpisodeFilter(), most=1000).rows
     places = [(row.part.split, row.part.step) for row in rows]
-    assert list(dict.fromkeys(places)) == [("train", 3), ("validation", 3), ("train", 2), ("train", 1)]
+    assert list(dict.fromkeys(places)) == [("validation", 3), ("train", 3), ("train", 2), ("train", 1)]
     chosen = find(training, EpisodeFilter.of({"split": "train", "step": "2"}), most=1000).rows
     assert {row.part.name for row in chosen} == {"train-000002"}
 

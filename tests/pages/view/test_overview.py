@@ -106,7 +106,7 @@ def test_the_curves_of_picked_trainings_are_one_chart_for_each_figure(
     charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
     assert [re.findall(r"<b>(.*?)</b>", chart) for chart in charts] == [["correct"], ["solver_acc"]]
     for chart in charts:
-        assert re.findall(r"</span>(\w+)</li>", chart) == ["delta", "gamma"]
+        assert re.findall(r"</span>(\w+)</li>", chart) == ["gamma", "delta"]
         assert {"c0", "c1"} == {*re.findall(r'class="line bold (c\d)"', chart)}
     assert "<figure>" not in get(f"/{KEY}/?pick=0&pick=1", *folders, other).text, "runs have no curves"
 
@@ -280,12 +280,12 @@ def test_outcomes_and_failures_lead_to_the_episodes_that_they_count(tmp_path: Pa
 
     text = get(f"/{KEY}/", replays.run(tmp_path / "failing", says, tasks=4, rollouts=2)).text
     (row,) = rows(text)
-    failures = "solver: malformed output 2 , judge: malformed output 2"
+    failures = "solver: malformed output 2"
     assert row["outcomes"] == f"2 right 6 wrong ( 2 failed ) {failures}"
     (bar,) = re.findall(r'<svg class="shares".*?</svg>', text, re.DOTALL)
     assert re.findall(r"<title>(.*?)</title>", bar) == ["2 right", "4 wrong without a failure", "2 failed"]
     links = [link for link in Parsed(text).links if link.startswith(f"/{KEY}/0?")]
-    assert f"/{KEY}/0?role=judge&failure=malformed_output" in links
+    assert f"/{KEY}/0?role=solver&failure=malformed_output" in links
     for link in links:
         shown = get(link, tmp_path / "failing").text
         n = {"correct=yes": 2, "correct=no": 6}.get(link.partition("?")[2], 2)
@@ -298,7 +298,8 @@ def test_other_runs_show_their_difference_from_the_oldest_picked_one(
     far = replays.run(tmp_path / "far", replays.solved(0, 1, 2, 3), tasks=4)
     shown = named(get(f"/{KEY}/?pick=0&pick=3", *folders, far).text)
     assert shown["beta"]["correct"] == "0.500 [0.15, 0.85] run, n 8", "the oldest that is picked"
-    assert re.fullmatch(r"1.000 \[0.51, 1.00\] \+0.500 \[−0.10, \+0.85\] run, n 4", shown["far"]["correct"])
+    difference = r"1.000 \[0.51, 1.00\] \+0.500 \[−0.10, \+0.85\] n 4 run, n 4"
+    assert re.fullmatch(difference, shown["far"]["correct"])
     assert shown["alpha"]["correct"].startswith("0.750 [0.30, 0.95] +0.250 [")
     assert (
         "Differences are from beta, the oldest picked." in Parsed(get(f"/{KEY}/?pick=0", *folders).text).text

@@ -1,0 +1,213 @@
+"""Constants that need a second process, and the measured points that the simulation has to reproduce.
+
+Calls go to an OpenAI-compatible stub in a process of its own, jobs to Ray's test cluster, trainings to the
+local service in this process. Constants are CPU seconds of the processes; only where no process computes, as
+while a message is on its way, is a constant a time of the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+from unittest.mock import patch
+
+import overlap
+from cluster import SPEC as ONE_CALL
+from cluster import block_seconds, cluster, stub
+from long_run import SPEC as LONG_RUN
+from long_run import measured as long_run
+from overhead import measure as overhead
+from scale_constants import descendants, process_cpu
+from scenarios import ROLEGRAPH, Scenario
+
+import rolegraph as rg
+from rolegraph import api
+from rolegraph.engine.run import EpisodeJob, EpisodeMaker, run_jobs
+from rolegraph.integrations.ray.cluster import open_on_ray
+
+KEY = "tml-benchmark"
+LATENCY = 0.05
+"""Seconds of a call to the stub, in points."""
+RUNS, IN_FLIGHT, WAIT = 2000, 128, 0.02
+"""Load of the point of `overhead.py`."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A call through the openai client to a stub that answers at once, in CPU seconds."""
+
+    episode: float
+    """Episode of one call, in the process that makes it."""
+    server: float
+    """The call, in the stub."""
+    transit: float
+    """Seconds of the clock beyond the latency in which neither computes, where one call is in flight."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A job without a model that is sent over Ray, and its episode back, in CPU seconds."""
+
+    command: float
+    worker: float
+    """CPU seconds of the worker, with those of the episode."""
+    transit: float
+    """Seconds of the clock in which neither computes, half of a round trip of one job in flight."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A step of `overlap.py` whose answers take no time, in CPU seconds of the one process."""
+
+    rollout: float
+    """Rollouts: client and service."""
+    update: float
+    """Advantages, update and new weights."""
+
+
+async def drive(maker: EpisodeMaker, episodes: int, in_flight: int) -> None:
+    """Make episodes of a task each."""
+    tasks = ({"id": str(n), "question": "3 + 4?", "nums": [3, 4], "target": 7} for n in range(episodes))
+    async for _ in run_jobs((EpisodeJob(task, 0, 0) for task in tasks), maker.make, in_flight):
+        pass
+
+
+@contextmanager
+def loaded(spec: str, url: str | None = None) -> Iterator[rg.Workflow]:
+    """Load a spec from its text, with the stub at a URL as its model."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "spec.yaml"
+        file.write_text(spec, encoding="utf-8")
+        yield rg.load(file, model="openai:tiny" if url else None, base_url=url)
+
+
+def measure_client(latency: float, in_flight: int, episodes: int) -> Client:
+    """Measure a call to a stub that answers after `latency` seconds, with so many calls in flight."""
+
+    async def measure(flow: rg.Workflow, server: int) -> Client:
+        async with flow.open() as opened:
+            await drive(opened, in_flight, in_flight)
+            began, own, of_server = time.perf_counter(), process_time(), process_cpu(server)
+            await drive(opened, episodes, in_flight)
+            client, serving = process_time() - own, process_cpu(server) - of_server
+            waited = time.perf_counter() - began - client - serving - latency * episodes
+            return Client(client / episodes, serving / episodes, max(0.0, waited) / episodes)
+
+    with stub(latency) as url, loaded(ONE_CALL, url) as flow:
+        return asyncio.run(measure(flow, descendants("spawn_main")[-1]))
+
+
+def measure_transport(in_flight: int, episodes: int, pause: float = 0.0) -> Transport:
+    """Measure the way over Ray of a job that asks no model, to a cluster of one node.
+
+    Args:
+        in_flight: Jobs under way.
+        episodes: Number of jobs.
+        pause: Seconds between a job and the next, where one is under way.
+    """
+
+    async def measure(flow: rg.Workflow, address: str) -> Transport:
+        async with open_on_ray(flow.open, address, slots=16, observe=lambda _: None) as pool:
+            (worker,) = descendants("ray::EpisodeWorker")
+            await drive(pool, 100, pool.jobs)
+            began, own, remote = time.perf_counter(), process_time(), process_cpu(worker)
+            if pause:
+                for _ in range(episodes):
+                    await drive(pool, 1, 1)
+                    await asyncio.sleep(pause)
+            else:
+                await drive(pool, episodes, in_flight)
+            command, made = process_time() - own, process_cpu(worker) - remote
+            waited = time.perf_counter() - began - command - made - pause * episodes
+            return Transport(command / episodes, made / episodes, max(0.0, waited) / episodes / 2)
+
+    with cluster(1) as address, loaded(LONG_RUN) as flow:
+        return asyncio.run(measure(flow, address))
+
+
+def measure_update(steps: int = 6) -> Update:
+    """Measure the steps of a training as `overlap.py` makes them, without its waits."""
+    marks: list[tuple[str, float]] = []
+
+    def observe(event: api.Event) -> None:
+        if isinstance(event, api.Note) and event.text.startswith("step "):
+            marks.append((event.text.split()[2], process_time()))
+        elif isinstance(event, api.StepLogged):
+            marks.append(("logged", process_time()))
+
+    with (
+        tempfile.TemporaryDirectory() as name,
+        overlap.serving(Path(name) / "states") as url,
+        patch.multiple(overlap, SHORTEST=0.0, LONGEST=0.0),
+        patch.dict(os.environ, TINKER_API_KEY=overlap.KEY),
+    ):
+        overlap.rate(url, 0, steps, 0, Path(name), observe)
+    rollouts, others = list[float](), list[float]()
+    begins = [place for place, (kind, _) in enumerate(marks) if kind == "rollouts"]
+    # The first step warms up, and the last one validates.
+    for place, after in zip(begins[1:-1], begins[2:], strict=True):
+        rollouts.append(marks[place + 1][1] - marks[place][1])
+        others.append(marks[after][1] - marks[place + 1][1])
+    return Update(statistics.median(rollouts), statistics.median(others))
+
+
+def measure_start() -> float:
+    """Return the CPU seconds of `rolegraph run` for one episode without a model."""
+    return long_run_cpu(1)
+
+
+def long_run_cpu(episodes: int) -> float:
+    """Return the CPU seconds of `rolegraph run` for episodes without a model."""
+    with tempfile.TemporaryDirectory() as name:
+        spec = Path(name) / "spec.yaml"
+        spec.write_text(LONG_RUN, encoding="utf-8")
+        tasks = min(episodes, 1000)
+        with patch("long_run.TASKS", tasks):
+            return long_run(spec, episodes)[1]
+
+
+def overhead_rate() -> float:
+    """Return the runs a second of `overhead.py` with a call of 20 ms."""
+    measured = overhead(ROLEGRAPH, Scenario("latency", "", RUNS, IN_FLIGHT, latency=WAIT))
+    if isinstance(measured, str):
+        sys.exit(f"overhead.py: {measured}")
+    return RUNS / measured["seconds"]
+
+
+def http_rate(slots: int, episodes: int) -> float:
+    """Return the episodes a second of one process that asks the stub."""
+
+    async def measure(flow: rg.Workflow) -> float:
+        async with flow.open() as opened:
+            await drive(opened, slots, slots)
+            began = time.perf_counter()
+            await drive(opened, episodes, slots)
+            return episodes / (time.perf_counter() - began)
+
+    with stub(LATENCY) as url, loaded(ONE_CALL, url) as flow:
+        return asyncio.run(measure(flow))
+
+
+def cluster_rate(nodes: int, slots: int, episodes: int) -> float:
+    """Return the episodes a second of a run on a cluster, as `cluster.py` measures them."""
+    with stub(LATENCY) as url, cluster(nodes) as address, loaded(ONE_CALL, url) as flow:
+        return episodes * 0.75 / block_seconds(flow, address, slots, episodes)
+
+
+def overlap_rates(steps: int, seed: int) -> dict[int, tuple[float, float]]:
+    """Return the episodes a second and the lag of trainings with staleness 0, 1 and 2."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        overlap.serving(Path(name) / "states") as url,
+        patch.dict(os.environ, TINKER_API_KEY=overlap.KEY),
+    ):
+        return {ahead: overlap.rate(url, ahead, steps, seed, Path(name)) for ahead in (0, 1, 2)}

@@ -1,7 +1,7 @@
 """CPU seconds and bytes of an episode's parts, each measured alone.
 
-Times are of the process's CPU, not of the clock: a part is done for a few hundred episodes, several times, and
-the median counts. No figure is derived from a rate that `scale_simulation` has to reproduce.
+Times are of the process's CPU, not of the clock: a part is done for a few hundred episodes, several times,
+and the median counts. No figure is derived from a rate that `scale_simulation` has to reproduce.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from time import process_time
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -27,12 +27,16 @@ import numpy as np
 from long_run import SPEC as LONG_RUN
 from stub import ANSWERS, task
 
-from rolegraph.engine.compile import Plan, compile_file
+import rolegraph as rg
+from rolegraph import api
+from rolegraph.api import jobs as api_jobs
+from rolegraph.cli.display import Display
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, index_path, read_episodes
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.run import EpisodeJob, Isolation, jobs, run_episode, run_jobs, scheduler
+from rolegraph.engine.run import EpisodeJob, Isolation, jobs, missing, run_episode, run_jobs, scheduler
 from rolegraph.engine.training.advantages.step_batch import (
     StepBatch,
     add_advantages,
@@ -92,6 +96,8 @@ class Parts:
     """JSON line of the episode."""
     write: float
     """Appending the line, and an entry to the index."""
+    events: float
+    """Log and progress of the command."""
     read: float
     """Reading the episode from its line, as `report` and an index that is missing do."""
     index: float
@@ -126,13 +132,13 @@ class Parts:
 
     @property
     def keep(self) -> float:
-        """CPU microseconds of serialising and writing."""
-        return self.line + self.write
+        """CPU microseconds of serialising, writing and showing."""
+        return self.line + self.write + self.events
 
     @property
     def prepare(self) -> float:
         """CPU microseconds between the last answer of a batch and its update."""
-        return self.advantages + self.keep + self.data + self.wire
+        return self.advantages + self.line + self.write + self.data + self.wire
 
 
 def median_of(measured: Sequence[T]) -> T:
@@ -156,13 +162,16 @@ def cpu_us(work: Callable[[], object], items: int, repetitions: int = 3) -> floa
 class Answers:
     """Model that answers at once, right or wrong at random, with tokens and log-probabilities."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, latency: float = 0.0) -> None:
+        self.latency = latency
         chance = random.Random(0)
         # Unlike answers, as pickle stores an object once, and gzip finds what it has seen.
         self.answers = [_answer(load.tokens, chance) for _ in range(ANSWER_KINDS if load.tokens else 1)]
 
     async def complete(self, request: Request) -> Completion:
         """Answer a request."""
+        if self.latency:
+            await asyncio.sleep(self.latency)
         number, rollout, (role, index, _), *_ = request.id
         right = ANSWERS[role] if rollout % 2 else "<answer>0</answer>"
         place = (int(number[1:]) * ROLLOUTS + rollout) * 3 + index + 2 * (role == "judge")
@@ -189,24 +198,23 @@ def _answer(tokens: int, chance: random.Random) -> Completion:
     )
 
 
-def plan_of(load: Load, folder: Path) -> Plan:
+def flow_of(load: Load, folder: Path) -> rg.Workflow:
     """Return the workflow of a load."""
     if not load.solvers:
         (folder / "no_model.yaml").write_text(LONG_RUN, encoding="utf-8")
-        return compile_file(folder / "no_model.yaml", [])
-    if load.solvers == 1:
-        return compile_file("solver_only", ["roles.solver.count=1"])
-    return compile_file("solver_judge", [f"roles.solver.count={load.solvers}"])
+        return rg.load(folder / "no_model.yaml")
+    name = "solver_only" if load.solvers == 1 else "solver_judge"
+    return rg.load(name, f"roles.solver.count={load.solvers}")
 
 
 async def make(plan: Plan, load: Load, answers: Answers) -> list[Episode]:
     """Make the episodes of a load in this process."""
     models = [LimitedModel(answers, IN_FLIGHT * max(1, load.solvers))] * len(plan.endpoints)
     async with Isolation() as isolation:
-        todo = jobs((task(number) for number in range(load.episodes // ROLLOUTS)), ROLLOUTS, 0)
+        planned = jobs((task(number) for number in range(load.episodes // ROLLOUTS)), ROLLOUTS, 0)
         made = run_jobs(
-            todo,
-            lambda job: run_episode(plan, job, models, isolation=isolation),
+            missing(planned, ()),
+            lambda job: run_episode(plan, job, models, isolation=isolation, observe=api_jobs.ignore_event),
             min(load.episodes, IN_FLIGHT),
         )
         return [episode async for episode in made]
@@ -232,7 +240,8 @@ def measure_parts(load: Load) -> Parts:
     """Measure the parts of one kind of episode."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        plan, answers = plan_of(load, folder), Answers(load)
+        flow, answers = flow_of(load, folder), Answers(load)
+        plan = flow.plan
         episodes = asyncio.run(make(plan, load, answers))
         n = len(episodes)
         run = cpu_us(lambda: asyncio.run(make(plan, load, answers)), n)
@@ -253,6 +262,7 @@ def measure_parts(load: Load) -> Parts:
             build=built,
             line=line,
             write=max(0.0, kept - line),
+            events=cpu_us(lambda: show(flow, folder, episodes), n),
             read=cpu_us(lambda: [*read_episodes(file)], n),
             index=cpu_us(lambda: [*EpisodeFile(file).entries()], n),
             pickle=cpu_us(lambda: [pickle.dumps(episode, protocol=5) for episode in episodes], n),
@@ -276,6 +286,26 @@ def write(file: Path, episodes: Sequence[Episode]) -> None:
     with EpisodeWriter(file) as writer:
         for episode in episodes:
             writer.append(episode)
+
+
+def show(flow: rg.Workflow, folder: Path, episodes: Sequence[Episode]) -> None:
+    """Count and log episodes as the command does."""
+    display = Display(api.RunJob.create(flow, limit=1, out=folder / "run"), floors={})
+    with api_jobs.logged(folder / "log.txt", display.observe) as observe:
+        for episode in episodes:
+            observe(api.EpisodeDone(episode, finished=True))
+
+
+def waiting_call(load: Load = ONE_TEXT, seconds: float = 0.02) -> float:
+    """Return the CPU seconds by which a call that waits costs more than one that is answered at once."""
+    with tempfile.TemporaryDirectory() as name:
+        plan = flow_of(load, Path(name)).plan
+
+        def took(latency: float) -> float:
+            answers = Answers(load, latency)
+            return cpu_us(lambda: asyncio.run(make(plan, load, answers)), load.episodes, 5)
+
+        return max(0.0, took(seconds) - took(0.0)) / 1e6
 
 
 def measure_learning(plan: Plan, episodes: Sequence[Episode]) -> tuple[float, float, float, float]:
@@ -346,8 +376,8 @@ def core_share(seconds: float = 1.0) -> float:
     return min(1.0, (process_time() - own) / (time.perf_counter() - began))
 
 
-def timer_lateness(seconds: float, repetitions: int = 30) -> float:
-    """Return the median seconds by which `asyncio.sleep` of an idle loop is late."""
+def timer_lateness(seconds: float, repetitions: int = 150) -> float:
+    """Return the mean seconds by which `asyncio.sleep` of an idle loop is late."""
 
     async def late() -> list[float]:
         lates: list[float] = []
@@ -357,4 +387,4 @@ def timer_lateness(seconds: float, repetitions: int = 30) -> float:
             lates.append(time.perf_counter() - began - seconds)
         return lates
 
-    return median(asyncio.run(late()))
+    return mean(asyncio.run(late()))

@@ -13,9 +13,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from time import process_time
 from unittest.mock import patch
@@ -37,6 +39,8 @@ from rolegraph.integrations.ray.cluster import open_on_ray
 KEY = "tml-benchmark"
 LATENCY = 0.05
 """Seconds of a call to the stub, in points."""
+LONG_TASKS = 1000
+"""Tasks of the long run."""
 RUNS, IN_FLIGHT, WAIT = 2000, 128, 0.02
 """Load of the point of `overhead.py`."""
 
@@ -50,16 +54,15 @@ class Client:
     server: float
     """The call, in the stub."""
     transit: float
-    """Seconds of the clock beyond the latency in which neither computes, where one call is in flight."""
+    """Seconds of the clock that an episode takes beyond the latency and the work of both."""
 
 
 @dataclass(frozen=True)
 class Transport:
-    """A job without a model that is sent over Ray, and its episode back, in CPU seconds."""
+    """A job that is sent over Ray, and an episode that comes back ready-made, in CPU seconds."""
 
     command: float
     worker: float
-    """CPU seconds of the worker, with those of the episode."""
     transit: float
     """Seconds of the clock in which neither computes, half of a round trip of one job in flight."""
 
@@ -99,39 +102,69 @@ def measure_client(latency: float, in_flight: int, episodes: int) -> Client:
             began, own, of_server = time.perf_counter(), process_time(), process_cpu(server)
             await drive(opened, episodes, in_flight)
             client, serving = process_time() - own, process_cpu(server) - of_server
-            waited = time.perf_counter() - began - client - serving - latency * episodes
-            return Client(client / episodes, serving / episodes, max(0.0, waited) / episodes)
+            took = (time.perf_counter() - began) / episodes * in_flight
+            waited = took - latency - (client + serving) / episodes
+            return Client(client / episodes, serving / episodes, max(0.0, waited))
 
     with stub(latency) as url, loaded(ONE_CALL, url) as flow:
         return asyncio.run(measure(flow, descendants("spawn_main")[-1]))
 
 
-def measure_transport(in_flight: int, episodes: int, pause: float = 0.0) -> Transport:
-    """Measure the way over Ray of a job that asks no model, to a cluster of one node.
+class WaitingMaker:
+    """Maker whose episodes take a time, and no work: each is the same small one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def make(self, job: EpisodeJob, observe: rg.Observer | None = None) -> rg.Episode:
+        """Wait, and return an episode of the job's task."""
+        await asyncio.sleep(self.seconds)
+        return rg.Episode(job.task["id"], job.rollout, job.task, ())
+
+
+@asynccontextmanager
+async def waiting_maker(seconds: float) -> AsyncGenerator[WaitingMaker]:
+    """Open a WaitingMaker, in a worker."""
+    yield WaitingMaker(seconds)
+
+
+@contextmanager
+def nodes_of(number: int) -> Iterator[str]:
+    """Start a Ray cluster of some nodes, whose workers can import this module."""
+    here = Path(__file__).parent
+    paths = os.pathsep.join(map(str, (here, here.parent)))
+    with patch.dict(os.environ, PYTHONPATH=paths), cluster(number) as address:
+        yield address
+
+
+def measure_transport(address: str, latency: float, in_flight: int, episodes: int) -> Transport:
+    """Measure the way of jobs over Ray to a cluster of one node, and back.
 
     Args:
-        in_flight: Jobs under way.
+        address: The cluster.
+        latency: Seconds of an episode in the worker, which computes nothing.
+        in_flight: Episodes in flight on the node.
         episodes: Number of jobs.
-        pause: Seconds between a job and the next, where one is under way.
     """
 
-    async def measure(flow: rg.Workflow, address: str) -> Transport:
-        async with open_on_ray(flow.open, address, slots=16, observe=lambda _: None) as pool:
+    async def measure() -> Transport:
+        opener = partial(waiting_maker, latency)
+        async with open_on_ray(opener, address, slots=in_flight, observe=lambda _: None) as pool:
             (worker,) = descendants("ray::EpisodeWorker")
-            await drive(pool, 100, pool.jobs)
-            began, own, remote = time.perf_counter(), process_time(), process_cpu(worker)
-            if pause:
-                for _ in range(episodes):
-                    await drive(pool, 1, 1)
-                    await asyncio.sleep(pause)
-            else:
-                await drive(pool, episodes, in_flight)
+            await drive(pool, 2 * pool.jobs, pool.jobs)
+            own, remote = process_time(), process_cpu(worker)
+            await drive(pool, episodes, pool.jobs)
             command, made = process_time() - own, process_cpu(worker) - remote
-            waited = time.perf_counter() - began - command - made - pause * episodes
-            return Transport(command / episodes, made / episodes, max(0.0, waited) / episodes / 2)
+            trips: list[float] = []
+            for _ in range(40):
+                began = time.perf_counter()
+                await drive(pool, 1, 1)
+                trips.append(time.perf_counter() - began - latency)
+            computed = (command + made) / episodes
+            waited = max(0.0, statistics.median(trips) - computed)
+            return Transport(command / episodes, made / episodes, waited / 2)
 
-    with cluster(1) as address, loaded(LONG_RUN) as flow:
-        return asyncio.run(measure(flow, address))
+    return asyncio.run(measure())
 
 
 def measure_update(steps: int = 6) -> Update:
@@ -154,33 +187,26 @@ def measure_update(steps: int = 6) -> Update:
     rollouts, others = list[float](), list[float]()
     begins = [place for place, (kind, _) in enumerate(marks) if kind == "rollouts"]
     # The first step warms up, and the last one validates.
-    for place, after in zip(begins[1:-1], begins[2:], strict=True):
+    for place, after in pairwise(begins[1:]):
         rollouts.append(marks[place + 1][1] - marks[place][1])
         others.append(marks[after][1] - marks[place + 1][1])
     return Update(statistics.median(rollouts), statistics.median(others))
 
 
-def measure_start() -> float:
-    """Return the CPU seconds of `rolegraph run` for one episode without a model."""
-    return long_run_cpu(1)
-
-
 def long_run_cpu(episodes: int) -> float:
-    """Return the CPU seconds of `rolegraph run` for episodes without a model."""
-    with tempfile.TemporaryDirectory() as name:
+    """Return the CPU seconds of `rolegraph run` for episodes of 1,000 tasks without a model."""
+    with tempfile.TemporaryDirectory() as name, patch("long_run.TASKS", LONG_TASKS):
         spec = Path(name) / "spec.yaml"
         spec.write_text(LONG_RUN, encoding="utf-8")
-        tasks = min(episodes, 1000)
-        with patch("long_run.TASKS", tasks):
-            return long_run(spec, episodes)[1]
+        return long_run(spec, episodes)[1]
 
 
-def overhead_rate() -> float:
-    """Return the runs a second of `overhead.py` with a call of 20 ms."""
-    measured = overhead(ROLEGRAPH, Scenario("latency", "", RUNS, IN_FLIGHT, latency=WAIT))
+def overhead_run(latency: float) -> tuple[float, float]:
+    """Return the seconds and CPU seconds of a run of `overhead.py`, whose calls take `latency` seconds."""
+    measured = overhead(ROLEGRAPH, Scenario("", "", RUNS, IN_FLIGHT, latency=latency))
     if isinstance(measured, str):
         sys.exit(f"overhead.py: {measured}")
-    return RUNS / measured["seconds"]
+    return measured["seconds"] / RUNS, measured["cpu_s"] / RUNS
 
 
 def http_rate(slots: int, episodes: int) -> float:
@@ -197,9 +223,9 @@ def http_rate(slots: int, episodes: int) -> float:
         return asyncio.run(measure(flow))
 
 
-def cluster_rate(nodes: int, slots: int, episodes: int) -> float:
+def cluster_rate(address: str, slots: int, episodes: int) -> float:
     """Return the episodes a second of a run on a cluster, as `cluster.py` measures them."""
-    with stub(LATENCY) as url, cluster(nodes) as address, loaded(ONE_CALL, url) as flow:
+    with stub(LATENCY) as url, loaded(ONE_CALL, url) as flow:
         return episodes * 0.75 / block_seconds(flow, address, slots, episodes)
 
 

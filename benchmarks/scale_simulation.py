@@ -7,7 +7,9 @@ come, first served. Waiting for a model takes no core.
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -186,6 +188,62 @@ def simulate_run(
 
 
 @dataclass(frozen=True)
+class Engine:
+    """Sampling engines whose speed is shared by all answers in flight."""
+
+    tokens: float
+    """Tokens a second of all engines together, with many answers in flight."""
+    single: float
+    """Tokens a second of one answer, at most."""
+    lengths: Latency
+    """Function that draws the tokens of an answer."""
+
+
+class SharedEngine:
+    """Engines in a simulation: each answer in flight gets the same part of the speed, and at most its own."""
+
+    def __init__(self, env: simpy.Environment, engine: Engine) -> None:
+        self.env, self.engine, self.sampled = env, engine, 0.0
+        self._waiting: list[tuple[float, int, simpy.Event]] = []
+        """Answers in flight, by the number of tokens for each answer at which they end."""
+        self._each, self._at, self._numbers = 0.0, 0.0, itertools.count()
+        self._woken = env.event()
+        env.process(self._work())
+
+    def answer(self, tokens: float) -> simpy.Event:
+        """Start an answer, and return the event of its end."""
+        self._advance()
+        ended = self.env.event()
+        heapq.heappush(self._waiting, (self._each + tokens, next(self._numbers), ended))
+        self.sampled += tokens
+        # An answer more makes the others slower, so that a timer which runs ends early, and is set again.
+        if self._waiting[0][2] is ended:
+            self._woken.succeed()
+            self._woken = self.env.event()
+        return ended
+
+    @property
+    def _speed(self) -> float:
+        return min(self.engine.single, self.engine.tokens / max(1, len(self._waiting)))
+
+    def _advance(self) -> None:
+        self._each += (self.env.now - self._at) * self._speed
+        self._at = self.env.now
+
+    def _work(self) -> Process:
+        while True:
+            if not self._waiting:
+                yield self._woken
+                continue
+            left = (self._waiting[0][0] - self._each) / self._speed
+            timer = self.env.timeout(max(0.0, left))
+            yield timer | self._woken
+            self._advance()
+            while self._waiting and self._waiting[0][0] <= self._each + 1e-6:
+                heapq.heappop(self._waiting)[2].succeed()
+
+
+@dataclass(frozen=True)
 class Learning:
     """Times of a training's step beside its rollouts."""
 
@@ -207,7 +265,7 @@ class TrainingOutcome:
     batch: int
     """Episodes of a step."""
     sampling: float
-    """Fraction of the sampler's slots that were in use."""
+    """Fraction of the sampler's slots that were in use, or of its engines' speed."""
     updating: float
     """Fraction of the time in which the service updated."""
     command: float
@@ -237,6 +295,7 @@ def simulate_training(
     steps: int,
     slots: int,
     staleness: int = 0,
+    engine: Engine | None = None,
     cores: int | None = None,
     seed: int = 0,
 ) -> TrainingOutcome:
@@ -252,6 +311,7 @@ def simulate_training(
         steps: Number of steps.
         slots: Calls that the sampler answers at a time.
         staleness: Batches that are sampled ahead.
+        engine: Engines that sample the answers, in place of the latency of `work.call`.
         cores: Cores of the command's machine; None gives the command a core of its own.
         seed: Seed of the latencies.
 
@@ -262,13 +322,17 @@ def simulate_training(
     command = Thread(env, simpy.Resource(env, cores) if cores else None)
     sampler = simpy.Resource(env, slots)
     seconds, lags, sampled = list[float](), list[float](), [0.0]
+    engines = SharedEngine(env, engine) if engine else None
 
     def call() -> Process:
         with sampler.request() as slot:
             yield slot
             began = env.now
             yield from command.compute(work.call.client / 2)
-            yield env.timeout(work.call.latency(chance) + work.call.transit)
+            if engines is not None:
+                yield engines.answer(engines.engine.lengths(chance))
+            else:
+                yield env.timeout(work.call.latency(chance) + work.call.transit)
             yield from command.compute(work.call.client / 2)
             sampled[0] += env.now - began
 
@@ -299,7 +363,7 @@ def simulate_training(
         seconds,
         lags,
         batch,
-        sampling=sampled[0] / slots / whole,
+        sampling=engines.sampled / engines.engine.tokens / whole if engines else sampled[0] / slots / whole,
         updating=learning.update * steps / whole,
         command=command.busy / whole,
     )
@@ -323,7 +387,5 @@ def answer_lengths(mean_tokens: float, spread: float, most: int) -> Callable[[ra
         spread: Standard deviation of their natural logarithm.
         most: Largest number of tokens, as of `sampling.max_tokens`.
     """
-    import math
-
     center = math.log(mean_tokens) - spread**2 / 2
     return lambda chance: min(float(most), chance.lognormvariate(center, spread))

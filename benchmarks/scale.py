@@ -1,6 +1,6 @@
 """Costs of an episode, part by part, and a simulation that is checked against measured rates.
 
-    python benchmarks/scale.py --json scale.json    # about twenty minutes; extras bench, local, ray
+    python benchmarks/scale.py --json scale.json    # twenty minutes; extras bench, local, ray; Linux
     python benchmarks/scale.py --check              # exit code 1 if a point is off by more than 10 %
     python benchmarks/scale.py --from scale.json    # simulate anew from a file, in seconds
 
@@ -35,6 +35,7 @@ from scale_constants import (
     waiting_call,
 )
 from scale_live import Client, Transport, Update
+from scale_plans import number, part_rows, table
 from scale_simulation import (
     Call,
     Cluster,
@@ -228,13 +229,6 @@ def points_of(rounds: Sequence[Round], measured: Sequence[Mapping[str, float]]) 
     return points
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a Markdown table; the first row is the head, and numbers are at the right."""
-    head, *body = rows
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *body))
-
-
 def points_table(points: Sequence[Point]) -> str:
     """Return a row for each point: medians of the rounds, and their ratio."""
     head = ("point", "unit", "measured", "simulated", "simulated / measured")
@@ -251,22 +245,6 @@ def points_table(points: Sequence[Point]) -> str:
     return table([head, *rows])
 
 
-def number(value: float) -> str:
-    """Return a number with three significant digits, and thousands apart."""
-    if value == 0:
-        return "0"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def parts_table(parts: Mapping[str, Parts]) -> str:
-    """Return a row for each part of an episode, and a column for each load."""
-    fields = [*asdict(next(iter(parts.values())))]
-    head = ("", *parts)
-    return table(
-        [head, *([field, *(number(getattr(it, field)) for it in parts.values())] for field in fields)]
-    )
-
-
 def measure(rounds: int, trainings: int, file: Path | None) -> dict[str, Any]:
     """Measure the rounds and the parts of all loads; write them to a file after each round."""
     os.environ.setdefault("OPENAI_API_KEY", live.KEY)
@@ -279,6 +257,7 @@ def measure(rounds: int, trainings: int, file: Path | None) -> dict[str, Any]:
             kept["rounds"].append(asdict(constants))
             kept["points"].append(points)
             write(file, kept)
+    kept["sdk"] = live.measure_sdk()
     for load in LOADS:
         click.echo(load.name, err=True)
         kept["parts"][load.name] = asdict(measure_parts(load))
@@ -301,8 +280,7 @@ def write(file: Path | None, kept: Mapping[str, Any]) -> None:
 def main(rounds: int, trainings: int, check: bool, file: Path | None, given: Path | None) -> None:
     kept = json.loads(given.read_text(encoding="utf-8")) if given else measure(rounds, trainings, file)
     points = points_of([Round.of(each) for each in kept["rounds"]], kept["points"])
-    if kept["parts"]:
-        click.echo(parts_table({name: Parts(**each) for name, each in kept["parts"].items()}) + "\n")
+    click.echo(table(part_rows({name: Parts(**each) for name, each in kept["parts"].items()})) + "\n")
     click.echo(points_table(points))
     if check and not all(point.holds for point in points):
         sys.exit(1)

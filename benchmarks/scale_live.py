@@ -35,6 +35,7 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.engine.run import EpisodeJob, EpisodeMaker, run_jobs
 from rolegraph.integrations.ray.cluster import open_on_ray
+from rolegraph.local.launcher import running
 
 KEY = "tml-benchmark"
 LATENCY = 0.05
@@ -165,6 +166,28 @@ def measure_transport(address: str, latency: float, in_flight: int, episodes: in
             return Transport(command / episodes, made / episodes, waited / 2)
 
     return asyncio.run(measure())
+
+
+def measure_sdk(episodes: int = 400) -> float:
+    """Return the CPU seconds of an episode of one call through the Tinker SDK to the local service.
+
+    Answers have at most 32 tokens; 64 are in flight. The service is a process of its own.
+    """
+
+    async def measure(flow: rg.Workflow) -> float:
+        async with flow.open() as opened:
+            await drive(opened, 64, 64)
+            took: list[float] = []
+            for _ in range(3):
+                began = process_time()
+                await drive(opened, episodes, 64)
+                took.append((process_time() - began) / episodes)
+            return statistics.median(took)
+
+    with running(overlap.BASE_MODEL) as local, patch.dict(os.environ, TINKER_API_KEY=local.api_key):
+        words = ("roles.solver.count=1", "sampling.max_tokens=32")
+        model = f"tinker:{local.model_name}"
+        return asyncio.run(measure(rg.load("solver_only", *words, model=model, base_url=local.base_url)))
 
 
 def measure_update(steps: int = 6) -> Update:

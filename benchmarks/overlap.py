@@ -24,6 +24,7 @@ import click
 import uvicorn
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.local.launcher import BASE_MODEL
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.batcher import SampleJob
@@ -65,7 +66,9 @@ def serving(states: Path) -> Generator[str]:
             backend.close()
 
 
-def rate(url: str, staleness: int, steps: int, seed: int, out: Path) -> tuple[float, float]:
+def rate(
+    url: str, staleness: int, steps: int, seed: int, out: Path, observe: api.Observer | None = None
+) -> tuple[float, float]:
     """Train, and return the episodes a second of the steps after the first, and their mean lag in updates."""
     words = (
         f"train.staleness={staleness}",
@@ -77,7 +80,7 @@ def rate(url: str, staleness: int, steps: int, seed: int, out: Path) -> tuple[fl
         "sampling.max_tokens=32",
     )
     flow = rg.load("solver_only", *words, base_url=url)
-    lines = rg.train(flow, out=out / f"staleness-{staleness}-{seed}", seed=seed).metrics
+    lines = rg.train(flow, out=out / f"staleness-{staleness}-{seed}", seed=seed, observe=observe).metrics
     # The last step validates, and the first has nothing to overlap with.
     steady = [line for line in lines if 1 < line["step"] < steps]
     seconds = sum(line["time/step"] for line in steady)

@@ -1,6 +1,7 @@
 """How long pages of `rolegraph view` take on a run of many episodes: the first, filters, an episode.
 
     python benchmarks/view.py [--episodes 10000] [--keep FOLDER]
+    python benchmarks/view.py --keep FOLDER --against DIR    # the first page alone, beside another checkout
 
 The run is of solver_judge on recorded answers (those of the parity test), in the shipped model's tokens, by
 the engine itself. The pages come from the command in a process of its own; a time is that of one request.
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -79,6 +80,29 @@ async def write(folder: Path, episodes: int) -> None:
             writer.append(episode)
 
 
+def first_page(folder: Path, checkout: Path) -> tuple[float, float, float]:
+    """Wall-clock and CPU seconds of a checkout's command until the first page has come, and peak in MB."""
+    began = perf_counter()
+    words = [sys.executable, "-P", "-m", "rolegraph", "view", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    httpx.get(process.stdout.readline().strip(), trust_env=False, timeout=600).raise_for_status()
+    wall = perf_counter() - began
+    process.terminate()
+    _, _, used = os.wait4(process.pid, 0)
+    peak = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
+    return wall, used.ru_utime + used.ru_stime, peak
+
+
+def compare(folder: Path, checkouts: Sequence[Path], repetitions: int = 3) -> None:
+    """Print the medians of checkouts that take turns."""
+    turns = [[first_page(folder, checkout) for checkout in checkouts] for _ in range(repetitions)]
+    for checkout, rows in zip(checkouts, zip(*turns, strict=True), strict=True):
+        wall, cpu, peak = (median(values) for values in zip(*rows, strict=True))
+        print(f"{checkout.name:34} {wall:7.3f} s, CPU {cpu:.3f} s, peak {peak:,.0f} MB")
+
+
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """The command on a run; the address that it prints."""
@@ -98,6 +122,7 @@ def serving(folder: Path) -> Iterator[str]:
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--against", type=Path, help="another checkout of Rolegraph")
     parser.add_argument("--keep", type=Path, help="a folder for the run; one that holds it is used again")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -108,6 +133,9 @@ def main() -> None:
             print(f"{'writing the run':34} {perf_counter() - began:7.3f} s")
         size = (folder / "episodes.jsonl").stat().st_size
         print(f"{given.episodes:,} episodes, {size / 1e6:,.0f} MB")
+        if given.against:
+            compare(folder, [given.against, Path(__file__).parents[1]])
+            return
         pages = {
             "role and failure": "?role=solver&failure=any",
             "reward, lowest first": "?role=judge&low=1&sort=low",

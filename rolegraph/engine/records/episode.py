@@ -482,7 +482,7 @@ class Episode(NamedTuple):
 
     task_id: str
     """`id` of the task."""
-    rollout: Annotated[int, Field(ge=0)]
+    rollout: Annotated[int, Field(ge=0, lt=10**18)]
     """Number of the rollout, from 0."""
     task: Annotated[Task, Field(strict=False)]
     """Row of the dataset."""

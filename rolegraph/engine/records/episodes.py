@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
+from itertools import chain, repeat
 from operator import attrgetter
 from pathlib import Path
-
-from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.confined import open_to_read, write_whole
-from rolegraph.engine.records.episode import Episode, Step, Trajectory, averaged
-from rolegraph.engine.records.files import is_no_file
+from rolegraph.engine.records.episode import Episode, Step, Trajectory
+from rolegraph.engine.records.index import (
+    IndexBlock,
+    IndexEntry,
+    IndexNumbers,
+    RoleIndexEntry,
+    index_path,
+    read_index,
+)
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     check_size,
@@ -36,49 +41,7 @@ from rolegraph.engine.records.jsonl import (
 )
 from rolegraph.engine.records.means import Means
 
-
-@dataclass(frozen=True, slots=True)
-class RoleIndexEntry:
-    """Summary of a role in one episode: number of trajectories, their rewards, and failures by name."""
-
-    count: int = 0
-    """Number of trajectories."""
-    rewards: Sequence[float] = ()
-    """Rewards of the trajectories that have one, in order."""
-    failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Number of failures by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """Line of the index: offset and length of an episode's line, in bytes, and its outcome."""
-
-    __pydantic_config__ = ConfigDict(defer_build=True)  # most commands build no validator
-
-    offset: int
-    length: int
-    task: str
-    rollout: int
-    is_correct: bool
-    metrics: Mapping[str, float]
-    roles: Mapping[str, RoleIndexEntry]
-    """Outcome of each role, by its name."""
-    undecided: bool = False
-    """True where it is not known whether the episode is correct."""
-
-    @property
-    def figures(self) -> Mapping[str, float]:
-        """Values that are averaged over episodes, as `Episode.figures`."""
-        return averaged(self.metrics, None if self.undecided else self.is_correct)
-
-    @property
-    def end(self) -> int:
-        """Offset of the byte after the line."""
-        return self.offset + self.length
-
-
 _EPISODE = "an episode"
-_INDEX_ENTRY = TypeAdapter(IndexEntry)
 _VALUE = attrgetter("value")
 _logger = logging.getLogger(__name__)
 
@@ -93,7 +56,7 @@ class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
         writable.
         """
         entries = [*EpisodeFile(path).entries()] if path.exists() else []
-        write_whole(index_path(path), b"".join(json_line(asdict(entry)) for entry in entries))
+        write_whole(index_path(path), b"".join(map(json_line, entries)))
         self.path = path
         self._episodes = JsonlWriter(path, "episodes", new=new)
         self._index = JsonlWriter(index_path(path))
@@ -107,7 +70,7 @@ class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
         """
         episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")
-        self._index.append(json_line(asdict(_index_entry(episode, offset, len(line)))))
+        self._index.append(json_line(_index_entry(episode, offset, len(line))))
 
     def __exit__(self, *_: object) -> None:
         self._episodes.close()
@@ -121,17 +84,29 @@ class EpisodeFile:
         self.path = path
 
     def entries(self, broken: Callable[[DataError], object] = refuse) -> Iterator[IndexEntry]:
-        """Yield the index entry of each episode in file order; entries that the index lacks are read from the
-        file.
+        """Yield the index entry of each episode in file order; raises as `blocks` does."""
+        return chain.from_iterable(block.entries() for block in self.blocks(broken))
 
-        `broken` is called with the error of each damaged line, and by default raises it.
+    def blocks(
+        self,
+        broken: Callable[[DataError], object] = refuse,
+        numbers: Callable[[], IndexNumbers] = IndexNumbers,
+    ) -> Iterator[IndexBlock]:
+        """Yield the index entries in blocks; entries that the index lacks are made from the episodes.
+
+        Args:
+            broken: Function called with the error of each damaged line; by default it raises the error.
+            numbers: Function that returns the numbers for the next block.
+
+        Raises:
+            DataError: The file cannot be read, or `broken` raised the error of a line.
         """
         end, number = 0, 1
-        for entry in self._indexed():
-            end, number = entry.end, number + 1
-            yield entry
+        for block in read_index(self.path, numbers):
+            end, number = block.end, number + len(block.offsets)
+            yield block
         for line in read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number):
-            yield replace(line.value, offset=line.start)
+            yield numbers().block_of(replace(line.value, offset=line.start))
 
     def read(self, entry: IndexEntry) -> Episode:
         """Read the episode of an entry; raises DataError where the file has no longer that episode there."""
@@ -147,27 +122,6 @@ class EpisodeFile:
             fault = f"{reason(error)}; the file may have changed since its index was read"
             raise DataError(f"{self.path}: cannot read {name}: {fault}") from error
         return episode
-
-    def _indexed(self) -> Iterator[IndexEntry]:
-        """Yield the entries of the index file, as long as they match the episodes file without gaps."""
-        if is_no_file(self.path):
-            return
-        end = 0
-        # The other entries are made from the episodes.
-        with contextlib.suppress(DataError, OSError), open_to_read(self.path) as file:
-            for line in read_jsonl(index_path(self.path), _indexed_entry, "an entry"):
-                entry = line.value
-                if entry.offset != end or entry.length < 1:
-                    return
-                if os.pread(file.fileno(), 1, entry.end - 1) != b"\n":
-                    return
-                yield entry
-                end = entry.end
-
-
-def index_path(path: Path) -> Path:
-    """Return the path of the index of a file of episodes."""
-    return path.with_suffix(f".index{path.suffix}")
 
 
 def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) -> Iterator[Episode]:
@@ -218,20 +172,20 @@ def drop_damaged_episodes(path: Path) -> Path | None:
     return copy
 
 
-def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:
+def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> dict[str, float]:
     """Return `episodes`, the means of `correct` and each metric, and the counts `failures/{role}/{name}`.
 
     A mean over fewer than all episodes, such as that of a role which some skipped, has its number of episodes
-    beside it: `n/{metric}`.
+    beside it: `n/{metric}`. `times` has the number of episodes that each entry stands for.
     """
     counts: Counter[str] = Counter(episodes=0)
     means = Means()
-    for entry in entries:
-        counts["episodes"] += 1
-        means.add(entry.figures)
+    for entry, n in zip(entries, times, strict=False):
+        counts["episodes"] += n
+        means.add(entry.figures, n)
         for role, outcome in entry.roles.items():
-            for name, times in outcome.failures.items():
-                counts[f"failures/{role}/{name}"] += times
+            for name, failures in outcome.failures.items():
+                counts[f"failures/{role}/{name}"] += n * failures
     counts.update({f"n/{name}": n for name, n in means.partial(counts["episodes"]).items()})
     return {**counts, **means.means()}
 
@@ -321,10 +275,6 @@ order."""
 
 def _episode(text: bytes) -> Episode:
     return Episode.from_dict(parse_json(text))
-
-
-def _indexed_entry(text: bytes) -> IndexEntry:
-    return _INDEX_ENTRY.validate_python(parse_json(text))
 
 
 def _entry(text: bytes) -> IndexEntry:

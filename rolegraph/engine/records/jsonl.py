@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -173,11 +174,12 @@ def parse_json(text: bytes) -> Any:
 
 
 def json_line(value: object) -> bytes:
-    """Return a value as one line of JSON; an unpaired surrogate becomes a question mark."""
+    """Return a value or a dataclass as one line of JSON; an unpaired surrogate becomes a question mark."""
     try:
         return to_json(value) + b"\n"
     except PydanticSerializationError:  # of an unpaired surrogate in a model's text
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        text = json.dumps(value, ensure_ascii=False, default=asdict)
+        return text.encode("utf-8", "replace") + b"\n"
 
 
 def reason(error: Exception) -> str:

@@ -20,11 +20,11 @@ class Means:
         for row in rows:
             self.add(row)
 
-    def add(self, row: Mapping[str, float]) -> None:
-        """Add a row to the means; a figure that the row lacks is unchanged."""
+    def add(self, row: Mapping[str, float], times: int = 1) -> None:
+        """Add a row to the means, once or several times; a figure that the row lacks is unchanged."""
         for name, value in row.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-            self.counts[name] += 1
+            self._sums[name] = self._sums.get(name, 0.0) + times * value
+            self.counts[name] += times
 
     def means(self) -> dict[str, float]:
         """Return the mean of each figure that a row has."""

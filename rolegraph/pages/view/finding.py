@@ -16,11 +16,14 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
+import numpy as np
+
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
-from rolegraph.engine.records.episodes import RoleIndexEntry
+from rolegraph.engine.records.episodes import IndexEntry, RoleIndexEntry
 from rolegraph.pages.report.digest import instance
-from rolegraph.pages.view.runs import PARTS, EpisodeLocation, ViewedRun, run_names
+from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows, RunPart
+from rolegraph.pages.view.runs import PARTS, ViewedRun, run_names
 
 PAGE = 50
 """Number of episodes on a page."""
@@ -86,24 +89,31 @@ class EpisodeFilter:
         """True where the filter restricts the episodes: any field but `sort` is set."""
         return replace(self, sort="") != EpisodeFilter()
 
-    def fits(self, row: EpisodeLocation) -> bool:
-        """Return True if an episode matches every field but `text`, judged by its index entry alone."""
-        part, entry = row.part, row.entry
+    def matching(self, rows: EpisodeRows) -> EpisodeRows:
+        """Return the rows that match every field but `text`, judged by their index entries alone."""
+        if not replace(self, text="").filters:
+            return rows
+        parts = np.array([self._fits_part(part) for part in rows.parts], np.bool_)
+        tasks = np.array([self.task in task for task in rows.numbers.tasks], np.bool_)
+        outcomes = np.array([self._fits_outcome(entry) for entry in rows.numbers.outcomes], np.bool_)
+        return rows.take(parts[rows.files] & tasks[rows.tasks] & outcomes[rows.outcomes])
+
+    def _fits_part(self, part: RunPart) -> bool:
+        return (not self.split or part.split == self.split) and (self.step is None or part.step == self.step)
+
+    def _fits_outcome(self, entry: IndexEntry) -> bool:
         return (
-            (not self.split or part.split == self.split)
-            and (self.step is None or part.step == self.step)
-            and self.task in entry.task
-            and (not self.correct or (not entry.undecided and entry.is_correct == (self.correct == "yes")))
+            (not self.correct or (not entry.undecided and entry.is_correct == (self.correct == "yes")))
             and (not self.role or self.role in entry.roles)
-            and (not self.failure or any(map(self._failed, self._roles(row))))
+            and (not self.failure or any(map(self._failed, self._roles(entry))))
             and (
                 (self.low is None and self.high is None)
-                or any(self.takes(reward) for role in self._roles(row) for reward in role.rewards)
+                or any(self.takes(reward) for role in self._roles(entry) for reward in role.rewards)
             )
         )
 
-    def _roles(self, row: EpisodeLocation) -> list[RoleIndexEntry]:
-        return [role for name, role in row.entry.roles.items() if self.role in ("", name)]
+    def _roles(self, entry: IndexEntry) -> list[RoleIndexEntry]:
+        return [role for name, role in entry.roles.items() if self.role in ("", name)]
 
     def _failed(self, role: RoleIndexEntry) -> bool:
         return bool(role.failures) if self.failure == ANY else self.failure in role.failures
@@ -114,9 +124,9 @@ class EpisodeFilter:
             return self.low is None and self.high is None
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
-    def measure(self, row: EpisodeLocation) -> float:
+    def measure(self, entry: IndexEntry) -> float:
         """Return the mean reward of the filtered role, or of all roles, to sort by; -inf without a reward."""
-        rewards = [reward for role in self._roles(row) for reward in role.rewards]
+        rewards = [reward for role in self._roles(entry) for reward in role.rewards]
         return sum(rewards) / len(rewards) if rewards else -math.inf
 
 
@@ -142,7 +152,7 @@ class SearchPage(NamedTuple):
     """Whether more matching episodes follow."""
     episodes: int
     """Number of episodes of the run."""
-    matching: Sequence[EpisodeLocation]
+    matching: EpisodeRows
     """All matching episodes; where a text search stopped early, those found until then."""
 
     @property
@@ -169,30 +179,36 @@ def find(
     Raises:
         DataError: A file cannot be read.
     """
-    everything = [row for part in run.parts() for row in run.rows(part)]
-    fitting = [row for row in everything if where.fits(row)] if where.filters else everything
-    if where.sort == "task":
-        fitting = sorted(fitting, key=lambda row: (_natural(row.entry.task), row.entry.rollout))
-    if where.sort in ("low", "high"):
-        fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
-    else:
-        groups = by_task(fitting).values()
-        fitting = [row for rows in groups for row in sorted(rows, key=lambda row: row.entry.rollout)]
+    everything = run.every()
+    fitting = _in_order(where.matching(everything), where)
     if not where.text:
         rows = fitting[start : start + most]
         return SearchPage(
             rows, start, len(fitting), start + len(rows) < len(fitting), len(everything), fitting
         )
     end = max(start + most, MOST_FOUND)
-    matching = list(islice(_with_text(run, fitting, where.text, hidden=hidden), min(end + 1, sys.maxsize)))
+    matching = fitting.only(
+        islice(_with_text(run, fitting, where.text, hidden=hidden), min(end + 1, sys.maxsize))
+    )
     total, rows = len(matching) if len(matching) <= end else None, matching[start : start + most]
     return SearchPage(rows, start, total, start + most < len(matching), len(everything), matching[:end])
 
 
+def _in_order(rows: EpisodeRows, where: EpisodeFilter) -> EpisodeRows:
+    if where.sort in ("low", "high"):
+        measures = np.array([where.measure(entry) for entry in rows.numbers.outcomes])[rows.outcomes]
+        return rows.take(np.argsort(measures if where.sort == "low" else -measures, kind="stable"))
+    if where.sort == "task":
+        ids = rows.numbers.tasks
+        ranks = np.empty(len(ids), np.int64)
+        ranks[sorted(range(len(ids)), key=lambda number: _natural(ids[number]))] = np.arange(len(ids))
+        rows = rows.take(np.lexsort((rows.rollouts, ranks[rows.tasks])))
+    return rows.by_task()
+
+
 def page_start(run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation) -> int:
     """Return the number of matching episodes before the page of the list that has a row; 0 if none has it."""
-    matching = find(run, where).matching
-    place = next((place for place, other in enumerate(matching) if other[:2] == row[:2]), 0)
+    place = find(run, where).matching.position(row) or 0
     return place - place % PAGE
 
 
@@ -213,9 +229,8 @@ def neighbours(
     run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
     """Return the rows before and after a row in the list of matching episodes; None at either end."""
-    rows = find(run, replace(where, text=""), most=sys.maxsize).rows
-    place = next((position for position, other in enumerate(rows) if other[:2] == row[:2]), None)
-    if place is None:
+    rows = find(run, replace(where, text="")).matching
+    if (place := rows.position(row)) is None:
         return None, None
     before, after = rows[:place][::-1], rows[place + 1 :]
     return next(_with_text(run, before, where.text), None), next(_with_text(run, after, where.text), None)
@@ -228,12 +243,12 @@ class TaskElsewhere(NamedTuple):
     """Number of the run."""
     name: str
     """Name of the run."""
-    rows: Sequence[EpisodeLocation]
+    rows: EpisodeRows
 
     @property
     def right(self) -> int:
         """Number of rollouts that are correct."""
-        return sum(row.entry.is_correct for row in self.rows)
+        return self.rows.right
 
 
 def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> list[TaskElsewhere]:
@@ -247,7 +262,7 @@ def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> l
     others: list[TaskElsewhere] = []
     for other, (name, run) in enumerate(zip(run_names(runs), runs, strict=True)):
         parts = [] if run.fault else [part for part in run.parts() if (other, part) != (number, row.part)]
-        of_task = ([it for it in run.rows(part) if it.entry.task == row.entry.task] for part in parts)
+        of_task = (run.rows(part).of_task(row.entry.task) for part in parts)
         steps = (TaskElsewhere(other, name, rows) for rows in of_task if rows)
         others += islice(steps, MOST_STEPS)
     return others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -24,7 +23,8 @@ from rolegraph.pages.view.finding import (
     text_hit,
     texts,
 )
-from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, values_by_task
+from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows
+from rolegraph.pages.view.runs import ViewedRun
 from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
 MOST_ANSWERS = 4
@@ -61,7 +61,7 @@ class TaskRows(NamedTuple):
 
     rows: Sequence[EpisodeRow]
     """Rollouts that match the filter and are on the page."""
-    every: Sequence[EpisodeLocation]
+    every: EpisodeRows
     """All rollouts of the task in the file."""
     id: str
     """The task's id, without the beginning that all ids on the page share."""
@@ -69,13 +69,17 @@ class TaskRows(NamedTuple):
     @property
     def right(self) -> int:
         """Number of rollouts that are correct."""
-        return sum(row.entry.is_correct for row in self.every)
+        return self.every.right
 
     def rewards(self, roles: Iterable[str]) -> dict[str, float]:
         """Return the mean reward over all rollouts of each of these roles that has rewards."""
-        of_roles = ((name, [row.entry.roles.get(name) for row in self.every]) for name in roles)
-        pairs = ((name, [r for role in entries if role for r in role.rewards]) for name, entries in of_roles)
-        return {name: sum(rewards) / len(rewards) for name, rewards in pairs if rewards}
+        counted = [(entry.roles, n) for entry, n in self.every.counted()]
+        of_roles = {
+            name: [(roles[name].rewards, n) for roles, n in counted if name in roles] for name in roles
+        }
+        counts = {name: sum(n * len(rewards) for rewards, n in of) for name, of in of_roles.items()}
+        sums = {name: sum(n * sum(rewards) for rewards, n in of) for name, of in of_roles.items()}
+        return {name: sums[name] / n for name, n in counts.items() if n}
 
 
 def task_rows(
@@ -91,14 +95,15 @@ def task_rows(
         public: Function that leaves out of an episode what may not be shown.
         text: Text of the filter, which the rows show where they have it.
     """
-    every = {part: by_task(run.rows(part)) for part in {row.part for row in page.rows}}
     groups = by_task(page.rows)
     shared = shared_start([task for _, task in groups])
     return [
         TaskRows(
-            [_row(run, row, public, text) for row in rows], every[rows[0].part][key], short_id(key[1], shared)
+            [_row(run, row, public, text) for row in rows],
+            run.rows(rows[0].part).of_task(task),
+            short_id(task, shared),
         )
-        for key, rows in groups.items()
+        for (_, task), rows in groups.items()
     ]
 
 
@@ -159,7 +164,7 @@ def facets(
         DataError: A file cannot be read.
     """
 
-    def matching(other: EpisodeFilter) -> tuple[Sequence[EpisodeLocation], bool]:
+    def matching(other: EpisodeFilter) -> tuple[EpisodeRows, bool]:
         result = page if other == where else find(run, other, most=0, hidden=hidden)
         return result.matching, result.total is not None
 
@@ -174,28 +179,21 @@ def facets(
 _Choice = tuple[str, str, int | None, EpisodeFilter]
 
 
-def _outcomes(
-    run: ViewedRun, anyhow: EpisodeFilter, rows: Sequence[EpisodeLocation], whole: bool
-) -> Iterator[_Choice]:
-    # A pass for each link by `EpisodeFilter.fits` takes four times as long on a list of 10,000 episodes.
-    entries = [row.entry for row in rows]
-    decided = [entry.is_correct for entry in entries if not entry.undecided]
-    failed = sum(
-        any(it.failures for name, it in entry.roles.items() if anyhow.role in ("", name)) for entry in entries
-    )
+def _outcomes(run: ViewedRun, anyhow: EpisodeFilter, rows: EpisodeRows, whole: bool) -> Iterator[_Choice]:
+    counts = rows.counts(anyhow.role)
     choices = [
-        ("all", "", len(entries), anyhow),
-        ("correct", "good", decided.count(True), replace(anyhow, correct="yes")),
-        ("wrong", "hard", decided.count(False), replace(anyhow, correct="no")),
-        ("with a failure", "failed", failed, replace(anyhow, failure=ANY)),
+        ("all", "", counts.total, anyhow),
+        ("correct", "good", counts.right, replace(anyhow, correct="yes")),
+        ("wrong", "hard", counts.wrong, replace(anyhow, correct="no")),
+        ("with a failure", "failed", counts.failed, replace(anyhow, failure=ANY)),
     ]
     for text, style, n, it in choices:
         if run.info.can_be_correct or not it.correct:
             yield text, style, n if whole else None, it
 
 
-def _splits(anywhere: EpisodeFilter, rows: Sequence[EpisodeLocation], whole: bool) -> Iterator[_Choice]:
-    counts = Counter(row.part.split for row in rows)
+def _splits(anywhere: EpisodeFilter, rows: EpisodeRows, whole: bool) -> Iterator[_Choice]:
+    counts = rows.splits()
     yield "all steps", "", counts.total() if whole else None, anywhere
     for split, n in counts.items():
         yield split, "", n if whole else None, replace(anywhere, split=split)
@@ -227,17 +225,16 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
     rows = page.matching
     label = "These episodes" if page.total is not None else f"The first {len(rows):,} found"
     parts = run.parts() if run.info.kind == "train" and len(rows) == page.episodes else []
-    splits = {row.part.split for row in rows}
+    splits = rows.splits()
     if parts:
         part = next((part for part in parts if part.split == "validation"), parts[0])
         rows, label = run.rows(part), f"Last {part.split or 'run'}, step {part.step}"
     elif len(splits) > 1:
         split = next(split for split in ("validation", "train") if split in splits)
-        rows = [row for row in rows if row.part.split == split]
+        rows = EpisodeFilter(split=split).matching(rows)
         label = f"{label}: {split}"
-    values = values_by_task(rows, run.info.figure_names)
+    values = rows.values(run.info.figure_names)
     by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
     # A filter by outcome settles figures such as `correct`, which say nothing then.
     means = {name: interval(of) for name, of in values.items() if not by_outcome or len({*of.values()}) > 1}
-    tasks = len({row.entry.task for row in rows})
-    return RowFigures(label, len(rows), tasks, means, sampled=not by_outcome)
+    return RowFigures(label, len(rows), rows.task_count(), means, sampled=not by_outcome)

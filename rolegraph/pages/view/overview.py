@@ -395,7 +395,8 @@ def _settings(info: RunInfo) -> dict[str, str]:
 def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     figures = info.figures
     if info.finished is None:
-        figures = means_of(of.entry for part in run.parts() for of in run.rows(part))
+        counted = run.every().counted()
+        figures = means_of((entry for entry, _ in counted), (n for _, n in counted))
     episodes = int(figures.get("episodes", 0))
     planned = count_rows(run.folder.data_file) * info.rollouts
     part = _readable(run, "episodes", episodes)

@@ -292,8 +292,8 @@ class _ComparisonLinks:
     def _row(self, side: str, task: str, rollout: int) -> EpisodeLocation:
         number, file = self._sides[side]
         run = self._pages.runs[number]
-        rows = run.rows(run.part(file))
-        return next(row for row in rows if (row.entry.task, row.entry.rollout) == (task, rollout))
+        rows = run.rows(run.part(file)).of_task(task)
+        return next(row for row in rows if row.entry.rollout == rollout)
 
 
 def _title(row: EpisodeLocation) -> str:
@@ -303,10 +303,9 @@ def _title(row: EpisodeLocation) -> str:
 def _failures(run: ViewedRun) -> list[tuple[str, int]]:
     """Return the name and number of each failure in a run's episodes, the most frequent first."""
     counts: Counter[str] = Counter()
-    for part in run.parts():
-        for row in run.rows(part):
-            for role in row.entry.roles.values():
-                counts.update(role.failures)
+    for entry, n in run.every().counted():
+        for role in entry.roles.values():
+            counts.update({name: n * times for name, times in role.failures.items()})
     return counts.most_common()
 
 

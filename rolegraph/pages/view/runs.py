@@ -1,26 +1,25 @@
 """Runs as the viewer reads them: files of episodes, and a row for each episode.
 
-A row is a line of an index, with outcome and offset of an episode. Indexes are read again after their files
-have changed; episodes are read one at a time.
+Indexes are read again after their files have changed; episodes are read one at a time.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from threading import Lock
+from typing import Any, TypeVar, get_args
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
-from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
-from rolegraph.engine.records.means import means_by_task
+from rolegraph.engine.records.episodes import EpisodeFile
+from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
@@ -29,6 +28,7 @@ from rolegraph.engine.training.analysis.intervals import ByTask
 from rolegraph.pages.report.compare.sides import side_names
 from rolegraph.pages.report.reading import read_spec
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
+from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRows, RunPart
 from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
@@ -38,81 +38,6 @@ PARTS: Sequence[EpisodePart] = get_args(EpisodePart)
 _SPLITS = ("validation", "train", "greedy")
 """Splits in the order in which the files of a step are listed."""
 _PART = re.compile(rf"(?P<split>{'|'.join(PARTS)})-(?P<step>\d{{1,12}})")
-
-
-class RunPart(NamedTuple):
-    """File of recorded episodes: of a whole run, or of one training step."""
-
-    name: str
-    path: Path
-    split: str = ""
-    """For a training: `train`, `validation` or `greedy`."""
-    step: int = 0
-
-
-class EpisodeLocation(NamedTuple):
-    """Location of an episode: its number in a file, from 0, and its index entry."""
-
-    part: RunPart
-    number: int
-    entry: IndexEntry
-
-    @property
-    def rewards(self) -> dict[str, float]:
-        """Mean reward of each role that has rewards, by its name."""
-        roles = self.entry.roles.items()
-        return {name: sum(role.rewards) / len(role.rewards) for name, role in roles if role.rewards}
-
-
-def values_by_task(rows: Iterable[EpisodeLocation], names: Collection[str]) -> dict[str, ByTask]:
-    """Return the figures with these names of episodes, each with its mean over the rollouts of each task.
-
-    The rewards of roles follow as `reward/{role}`.
-    """
-    rows = [*rows]
-    figures = means_by_task((row.entry.task, row.entry.figures) for row in rows)
-    rewards = means_by_task((row.entry.task, row.rewards) for row in rows)
-    return {
-        **{name: values for name, values in figures.items() if name in names},
-        **{f"reward/{role}": values for role, values in rewards.items()},
-    }
-
-
-@dataclass(slots=True)
-class EpisodeCounts:
-    """Numbers of episodes by outcome, and by the failures in them."""
-
-    right: int = 0
-    wrong: int = 0
-    """Number of episodes that are not correct, with or without a failure."""
-    undecided: int = 0
-    failed: int = 0
-    """Number of episodes with a failure of any role."""
-    wrong_by_failure: int = 0
-    """Number of the wrong episodes that have a failure."""
-    failures: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """Number of episodes by role and name of a failure in them."""
-
-    @property
-    def total(self) -> int:
-        """Number of all episodes."""
-        return self.right + self.wrong + self.undecided
-
-
-def count_episodes(rows: Iterable[EpisodeLocation]) -> EpisodeCounts:
-    """Count episodes by their index entries."""
-    counts = EpisodeCounts()
-    for entry in (row.entry for row in rows):
-        failures = [(name, failure) for name, role in entry.roles.items() for failure in role.failures]
-        is_wrong = not (entry.undecided or entry.is_correct)
-        counts.undecided += entry.undecided
-        counts.right += entry.is_correct and not entry.undecided
-        counts.wrong += is_wrong
-        counts.failed += bool(failures)
-        counts.wrong_by_failure += is_wrong and bool(failures)
-        counts.failures.update(failures)
-    return counts
-
 
 _FileState = tuple[int, int, int]
 """Time of change, size and inode of a file when it was read."""
@@ -127,6 +52,9 @@ class ViewedRun:
     folder: RunFolder
     _contents: dict[tuple[Path, str], _Content] = field(default_factory=dict[tuple[Path, str], "_Content"])
     """Contents of files by file and kind, each with the state of the file that they were read in."""
+    _numbers: IndexNumbers = field(default_factory=IndexNumbers)
+    _reading: Lock = field(default_factory=Lock)
+    """Lock of `_numbers`; of two pages, the second waits for the index that the first reads."""
 
     @cached_property
     def spec(self) -> Spec | None:
@@ -192,27 +120,25 @@ class ViewedRun:
             return RunPart(name, self.folder.steps / f"{name}.jsonl", match["split"], int(match["step"]))
         raise UsageError(f"the run has no episodes called {name!r}")
 
-    def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
-        """Return the index entries of a file as rows, in file order without damaged lines; cached until it
-        changes.
+    def rows(self, part: RunPart) -> EpisodeRows:
+        """Return the rows of a file, in file order without damaged lines; cached until it changes.
 
         Raises DataError as `read` does.
         """
+        with self._reading:
+            return self._current(part.path, lambda: EpisodeRows.read(part, self._numbers))
 
-        def read() -> list[EpisodeLocation]:
-            entries = EpisodeFile(part.path).entries(lambda fault: None)
-            return [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
-
-        return self._current(part.path, read)
+    def every(self) -> EpisodeRows:
+        """Return the rows of all current files, those of the newest step first; raises as `rows` does."""
+        return EpisodeRows.joined([self.rows(part) for part in self.parts()], self._numbers)
 
     def values(self, part: RunPart) -> Mapping[str, ByTask]:
-        """Return `values_by_task` of a file of episodes, cached until it changes; raises as `rows` does."""
-        names = self.info.figure_names
-        return self._current(part.path, lambda: values_by_task(self.rows(part), names), "values")
+        """Return `EpisodeRows.values` of a file, cached until it changes; raises as `rows` does."""
+        return self._current(part.path, lambda: self.rows(part).values(self.info.figure_names), "values")
 
     def outcomes(self, part: RunPart) -> EpisodeCounts:
-        """Return `count_episodes` of a file of episodes, cached until it changes; raises as `rows` does."""
-        return self._current(part.path, lambda: count_episodes(self.rows(part)), "outcomes")
+        """Return `EpisodeRows.counts` of a file, cached until it changes; raises as `rows` does."""
+        return self._current(part.path, lambda: self.rows(part).counts(), "outcomes")
 
     def setting(self, key: str) -> str:
         """Return the value of a dotted key in the resolved spec as YAML; empty where the spec lacks it."""
@@ -248,8 +174,7 @@ class ViewedRun:
 
     def rollouts(self, row: EpisodeLocation) -> list[EpisodeLocation]:
         """Return the rows of a row's task in its file, its own included, in the order of the rollouts."""
-        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
-        return sorted(rows, key=lambda other: other.entry.rollout)
+        return [*self.rows(row.part).of_task(row.entry.task).by_task()]
 
     def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
         """Read all episodes of a row's task in its file, its own included; each comes with its row."""

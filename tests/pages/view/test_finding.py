@@ -79,7 +79,7 @@ def test_a_training_shows_its_newest_step_first_and_can_be_narrowed_to_one(train
 def test_the_lowest_or_the_highest_reward_comes_first_where_asked(run: ViewedRun) -> None:
     def rewards(sort: str) -> list[float]:
         where = EpisodeFilter.of({"role": "solver", "sort": sort})
-        return [where.measure(row) for row in find(run, where, most=1000).rows]
+        return [where.measure(row.entry) for row in find(run, where, most=1000).rows]
 
     assert rewards("low") == sorted(rewards("low"))
     assert rewards("high") == sorted(rewards("high"), reverse=True)
@@ -135,7 +135,7 @@ def test_a_run_that_has_no_episode_yet_is_empty(tmp_path: Path) -> None:
     flow, folder = workflow("solver_judge"), RunFolder(write_run(tmp_path / "run", tasks=1))
     folder.episodes.unlink()
     found = find(open_run(folder.path), EpisodeFilter())
-    assert (found.rows, found.total, found.more, PAGE) == ([], 0, False, 50)
+    assert ([*found.rows], found.total, found.more, PAGE) == ([], 0, False, 50)
     assert flow.name == "solver_judge"
 
 

@@ -1,0 +1,249 @@
+"""Episodes of a run in some order, as columns of their index.
+
+A million rows take 40 MB. What depends on the task or on the outcome alone is computed once for each task id
+or outcome.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, Self, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.records.index import IndexNumbers
+from rolegraph.engine.training.analysis.intervals import ByTask
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+class RunPart(NamedTuple):
+    """File of recorded episodes: of a whole run, or of one training step."""
+
+    name: str
+    path: Path
+    split: str = ""
+    """For a training: `train`, `validation` or `greedy`."""
+    step: int = 0
+
+
+class EpisodeLocation(NamedTuple):
+    """Location of an episode: its number in a file, from 0, and its index entry."""
+
+    part: RunPart
+    number: int
+    entry: IndexEntry
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Mean reward of each role that has rewards, by its name."""
+        return mean_rewards(self.entry)
+
+
+def mean_rewards(entry: IndexEntry) -> dict[str, float]:
+    """Return the mean reward of each role that has rewards in an episode."""
+    roles = entry.roles.items()
+    return {name: sum(role.rewards) / len(role.rewards) for name, role in roles if role.rewards}
+
+
+@dataclass(slots=True)
+class EpisodeCounts:
+    """Numbers of episodes by outcome, and by the failures in them."""
+
+    right: int = 0
+    wrong: int = 0
+    """Number of episodes that are not correct, with or without a failure."""
+    undecided: int = 0
+    failed: int = 0
+    """Number of episodes with a failure of any role."""
+    wrong_by_failure: int = 0
+    """Number of the wrong episodes that have a failure."""
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Number of episodes by role and name of a failure in them."""
+
+    @property
+    def total(self) -> int:
+        """Number of all episodes."""
+        return self.right + self.wrong + self.undecided
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeRows(Sequence[EpisodeLocation]):
+    """Rows of a run's episodes in some order; a location is made when it is asked for."""
+
+    numbers: IndexNumbers
+    """Numbers of task ids and of outcomes, which the files of a run share."""
+    parts: Sequence[RunPart]
+    starts: Sequence[int]
+    """Place of each file's first episode in the columns, and of the end."""
+    columns: Sequence[Ints]
+    """Columns of `IndexBlock`, over all episodes of the files."""
+    chosen: Ints
+    """Places of the rows in the columns, in the order of the rows."""
+
+    @classmethod
+    def read(cls, part: RunPart, numbers: IndexNumbers) -> Self:
+        """Return the rows of a file in its order, without damaged lines; raises DataError."""
+        columns = [array("q") for _ in range(5)]
+        for block in EpisodeFile(part.path).blocks(lambda fault: None, lambda: numbers):
+            for column, values in zip(columns, block[1:], strict=True):
+                column.extend(values)
+        count = len(columns[0])
+        arrays = [np.frombuffer(column, np.int64, count) for column in columns]
+        return cls(numbers, [part], [0, count], arrays, np.arange(count))
+
+    @classmethod
+    def joined(cls, files: Sequence[EpisodeRows], numbers: IndexNumbers) -> EpisodeRows:
+        """Return the rows of several files, one file after the other."""
+        if len(files) == 1:
+            return files[0]
+        starts = [*accumulate(map(len, files), initial=0)]
+        empty = np.empty(0, np.int64)
+        columns = [np.concatenate([empty, *(file.columns[place] for file in files)]) for place in range(5)]
+        return cls(numbers, [file.parts[0] for file in files], starts, columns, np.arange(starts[-1]))
+
+    def take(self, which: Mask | Ints | slice) -> EpisodeRows:
+        """Return the rows where a mask is true, at these places, or of a slice."""
+        return replace(self, chosen=self.chosen[which])
+
+    def __len__(self) -> int:
+        return self.chosen.size
+
+    @overload
+    def __getitem__(self, index: int) -> EpisodeLocation: ...
+    @overload
+    def __getitem__(self, index: slice) -> EpisodeRows: ...
+    def __getitem__(self, index: int | slice) -> EpisodeLocation | EpisodeRows:
+        return self.take(index) if isinstance(index, slice) else self._location(int(self.chosen[index]))
+
+    def __iter__(self) -> Iterator[EpisodeLocation]:
+        return map(self._location, map(int, self.chosen))
+
+    def _location(self, place: int) -> EpisodeLocation:
+        offset, length, task, rollout, outcome = (int(column[place]) for column in self.columns)
+        entry = self.numbers.outcomes[outcome].located(offset, length, self.numbers.tasks[task], rollout)
+        part = bisect_right(self.starts, place) - 1
+        return EpisodeLocation(self.parts[part], place - self.starts[part], entry)
+
+    def position(self, row: EpisodeLocation) -> int | None:
+        """Return the position of an episode among these rows; None where it is not one of them."""
+        if row.part not in self.parts:
+            return None
+        place = self.starts[self.parts.index(row.part)] + row.number
+        return next(map(int, np.flatnonzero(self.chosen == place)), None)
+
+    @property
+    def files(self) -> Ints:
+        """Place in `parts` of each row's file."""
+        return np.searchsorted(self.starts, self.chosen, "right") - 1
+
+    @property
+    def tasks(self) -> Ints:
+        """Number of each row's task id."""
+        return self.columns[2][self.chosen]
+
+    @property
+    def rollouts(self) -> Ints:
+        """Rollout of each row."""
+        return self.columns[3][self.chosen]
+
+    @property
+    def outcomes(self) -> Ints:
+        """Number of each row's outcome."""
+        return self.columns[4][self.chosen]
+
+    def of_task(self, task: str) -> EpisodeRows:
+        """Return the rows of a task id."""
+        return self.take(self.tasks == self.numbers.number(task))
+
+    def by_task(self) -> EpisodeRows:
+        """Return the rows grouped by file and task, in the order in which each first occurs, by rollout."""
+        groups = self.files * len(self.numbers.tasks) + self.tasks
+        # Where an index is repeated, NumPy assigns the last value: that of the first row.
+        first = np.empty(len(self.parts) * len(self.numbers.tasks), np.int64)
+        first[groups[::-1]] = np.arange(groups.size)[::-1]
+        return self.take(np.lexsort((self.rollouts, first[groups])))
+
+    def only(self, rows: Iterable[EpisodeLocation]) -> EpisodeRows:
+        """Return these rows, which are of the same files."""
+        starts = dict(zip(self.parts, self.starts, strict=False))
+        return replace(self, chosen=np.array([starts[row.part] + row.number for row in rows], np.int64))
+
+    def counted(self) -> list[tuple[IndexEntry, int]]:
+        """Return the distinct outcomes of the rows, each with the number of rows, as they first occur."""
+        counts = np.bincount(self.outcomes, minlength=len(self.numbers.outcomes))
+        return [(self.numbers.outcomes[number], int(counts[number])) for number in self._outcome_numbers()]
+
+    def _outcome_numbers(self) -> list[int]:
+        outcomes = self.outcomes
+        first = np.full(len(self.numbers.outcomes), outcomes.size)
+        first[outcomes[::-1]] = np.arange(outcomes.size)[::-1]
+        order = np.argsort(first)
+        return [*map(int, order[first[order] < outcomes.size])]
+
+    def counts(self, role: str = "") -> EpisodeCounts:
+        """Count the episodes by outcome, and by failures of one role, or of all."""
+        counts = EpisodeCounts()
+        for entry, n in self.counted():
+            roles = {name: of for name, of in entry.roles.items() if role in ("", name)}
+            failures = {(name, failure): n for name, of in roles.items() for failure in of.failures}
+            is_wrong = not (entry.undecided or entry.is_correct)
+            counts.undecided += n * entry.undecided
+            counts.right += n * (entry.is_correct and not entry.undecided)
+            counts.wrong += n * is_wrong
+            counts.failed += n * bool(failures)
+            counts.wrong_by_failure += n * (is_wrong and bool(failures))
+            counts.failures.update(failures)
+        return counts
+
+    def splits(self) -> Counter[str]:
+        """Count the episodes by split."""
+        counts = Counter[str]()
+        for part, n in zip(self.parts, np.bincount(self.files, minlength=len(self.parts)), strict=True):
+            counts[part.split] += int(n)
+        return +counts
+
+    @property
+    def right(self) -> int:
+        """Number of rows that are correct."""
+        return sum(n * entry.is_correct for entry, n in self.counted())
+
+    def task_count(self) -> int:
+        """Return the number of distinct task ids."""
+        return int(np.count_nonzero(np.bincount(self.tasks)))
+
+    def values(self, names: Collection[str]) -> dict[str, ByTask]:
+        """Return the figures with these names, each with its mean over the rollouts of each task.
+
+        The rewards of roles follow as `reward/{role}`.
+        """
+        figures: dict[str, dict[int, float]] = {}
+        rewards: dict[str, dict[int, float]] = {}
+        for number in self._outcome_numbers():
+            entry = self.numbers.outcomes[number]
+            for table, values in ((figures, entry.figures), (rewards, mean_rewards(entry))):
+                for name, value in values.items():
+                    table.setdefault(name, {})[number] = value
+        tasks, outcomes, size = self.tasks, self.outcomes, len(self.numbers.outcomes)
+
+        def means(by_outcome: dict[int, float]) -> ByTask:
+            values, has, numbers = np.zeros(size), np.zeros(size), [*by_outcome]
+            values[numbers], has[numbers] = [*by_outcome.values()], 1.0
+            sums, counts = np.bincount(tasks, values[outcomes]), np.bincount(tasks, has[outcomes])
+            places = map(int, np.flatnonzero(counts))
+            return {self.numbers.tasks[task]: float(sums[task] / counts[task]) for task in places}
+
+        return {
+            **{name: means(of) for name, of in figures.items() if name in names},
+            **{f"reward/{role}": means(of) for role, of in rewards.items()},
+        }

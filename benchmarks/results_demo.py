@@ -104,7 +104,12 @@ class TracedFall(NamedTuple):
     member: GroupMember | None = None
     """The turn as a member of the group that it was compared in."""
     href: str = ""
-    """Page of its episode, with the group's table open."""
+    """Page of its episode, with the group's table open; empty where the page leaves the episode out."""
+
+    @property
+    def size(self) -> float:
+        """Size of the fall; 0 without one."""
+        return self.fall.size if self.fall else 0.0
 
     @property
     def label(self) -> str:
@@ -219,7 +224,9 @@ def seed_line(training: Training, fall: TracedFall | None) -> ChartLine:
 
 
 def traced_falls(trainings: Sequence[Training], file: Path) -> list[TracedFall]:
-    """Return the largest fall of each training, and write the episodes before them to one page.
+    """Return the largest fall of each training, and write the episodes of each side's largest to one page.
+
+    An episode takes 20 to 60 kB, so that those of all seeds would be most of the documents.
 
     Args:
         trainings: Trainings of one workflow.
@@ -229,25 +236,22 @@ def traced_falls(trainings: Sequence[Training], file: Path) -> list[TracedFall]:
         DataError: A file of episodes cannot be read.
         WorldError: The page cannot be written.
     """
-    runs = [training.run for training in trainings]
-    links = PageLinks()
-    pages = Pages(runs, links)
+    pages = Pages([training.run for training in trainings], PageLinks())
     falls: list[TracedFall] = []
-    chosen: list[tuple[int, SearchPage]] = []
     for number, training in enumerate(trainings):
         fall = largest_fall(training.record.series(CORRECT))
         turn = heaviest_turn(training.run, fall.steps) if fall else None
-        if turn is None:
-            falls.append(TracedFall(training, fall))
-            continue
-        rows = [turn.row]
-        size = len(training.run.rows(turn.row.part))
-        chosen.append((number, SearchPage(rows, 0, 1, more=False, episodes=size, matching=rows)))
-        member, anchor = group_of(pages, number, turn)
-        falls.append(TracedFall(training, fall, turn, member, f"{file.name}#{anchor}"))
+        member, anchor = group_of(pages, number, turn) if turn else (None, "")
+        falls.append(TracedFall(training, fall, turn, member, f"{file.name}#{anchor}" if turn else ""))
+    largest = {fall.training.arm: fall for fall in sorted(falls, key=lambda fall: fall.size)}.values()
+    chosen: list[tuple[int, SearchPage]] = []
+    for number, fall in enumerate(falls):
+        if fall.turn and fall in largest:
+            rows, size = [fall.turn.row], len(fall.training.run.rows(fall.turn.row.part))
+            chosen.append((number, SearchPage(rows, 0, 1, more=False, episodes=size, matching=rows)))
     if chosen:
         write_whole(file, pages.static(chosen, EpisodeFilter()).encode("utf-8", "replace"))
-    return falls
+    return [fall if fall in largest else fall._replace(href="") for fall in falls]
 
 
 def group_of(pages: Pages, number: int, turn: HeavyTurn) -> tuple[GroupMember, str]:

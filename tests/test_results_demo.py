@@ -8,9 +8,9 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from results_demo import PAGE, WORKFLOWS, write_demo
+from results_demo import PAGE, figure_of, write_demo
 from results_falls import heaviest_turn, largest_fall, smoothed_curve
-from results_page import Findings, interval, shown
+from results_page import Findings
 from results_tables import HERE, Run, Study
 
 from rolegraph.engine.records import RunFolder
@@ -117,8 +117,9 @@ def test_the_page_has_curves_figures_and_a_way_to_a_turn(page: Path) -> None:
     )
     assert "Separate policies reach the higher peak (+0.210)." in text
     links = re.findall(r'<td class="cause"><a href="(.*?)#(.*?)">', judge)
-    assert len(links) == 6 and {file for file, _ in links} == {"judge.html"}
-    assert judge.count('<circle class="dot link') == 6
+    assert judge.count('<td class="cause">') == 6
+    assert len(links) == 2 and {file for file, _ in links} == {"judge.html"}
+    assert judge.count('<circle class="dot link') == 2
     loop = html.partition('<section id="loop">')[2].partition("</section>")[0]
     assert "Not measured yet." in loop and "<figure>" not in loop
     assert not re.search(r'(?:src|href)="https?://(?!arxiv\.org)', html)
@@ -126,7 +127,7 @@ def test_the_page_has_curves_figures_and_a_way_to_a_turn(page: Path) -> None:
 
 def test_every_link_opens_the_table_of_a_group(page: Path) -> None:
     links = re.findall(r'<td class="cause"><a href="(.*?)#(.*?)">', page.read_text("utf-8"))
-    assert len(links) == 7
+    assert len(links) == 3
     for file, anchor in links:
         assert f'<details class="credit" id="{anchor}">' in (page.parent / file).read_text("utf-8")
 
@@ -158,12 +159,10 @@ def test_a_click_on_a_fall_opens_the_credit_trace(
 
 def test_the_page_of_the_docs_says_what_is_measured() -> None:
     study = Study("capture", MEASURED)
-    figures = Findings(study)
+    found_here = Findings(study)
     text = text_of(PAGE / "index.html")
-    assert figures.verdict in text
+    assert f"{found_here.verdict}." in text
     for arm in study.table.arms:
         for figure in ("peak", "drop"):
-            assert shown(interval(figures.values(f"{arm}.{figure}"))) in text.replace("[ ", "["), arm
-    for workflow in WORKFLOWS:
-        assert (PAGE / f"{workflow}.html").is_file()
+            assert figure_of(found_here, f"{arm}.{figure}") in text, f"{arm}: write docs/demo again"
     assert sum(file.stat().st_size for file in PAGE.iterdir()) < 1_000_000

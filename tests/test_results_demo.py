@@ -71,12 +71,12 @@ def place(study: Study, arm: str, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Return the table with both arms of voting in three seeds, and one arm with workers in one."""
+    """Return the table with both arms of voting in three seeds, and one arm with a loop in one."""
     made = Study("capture", tmp_path_factory.mktemp("results"))
     for seed in made.table.seeds:
         for arm in ("judge_shared", "judge_separate"):
             place(made, arm, seed)
-    place(made, "orchestrator_shared", 0)
+    place(made, "loop_shared", 0)
     return made
 
 
@@ -120,8 +120,8 @@ def test_the_page_has_curves_figures_and_a_way_to_a_turn(page: Path) -> None:
     assert judge.count('<td class="cause">') == 6
     assert len(links) == 2 and {file for file, _ in links} == {"judge.html"}
     assert judge.count('<circle class="dot link') == 2
-    loop = html.partition('<section id="loop">')[2].partition("</section>")[0]
-    assert "Not measured yet." in loop and "<figure>" not in loop
+    workers = html.partition('<section id="orchestrator">')[2].partition("</section>")[0]
+    assert "Not measured yet." in workers and "<figure>" not in workers
     assert not re.search(r'(?:src|href)="https?://(?!arxiv\.org)', html)
 
 
@@ -148,7 +148,7 @@ def test_a_click_on_a_fall_opens_the_credit_trace(
     browser.open(page.as_uri(), width, dark=dark)
     assert browser.of(WIDER) == 0
     assert browser.of(FAINT) == []
-    dot = "document.querySelector('svg .link')"
+    dot = "document.querySelector('#judge svg .link')"
     browser.go(lambda: browser.of(f"{dot}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"))
     assert browser.of("location.pathname").endswith("/judge.html")
     opened = browser.of("[...document.querySelectorAll('details.credit[open]')].map((it) => it.id)")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import click
 from results import KEEP_SECONDS, Job, finished
-from results_falls import Fall, HeavyTurn, heaviest_turn, largest_fall, smoothed_curve
+from results_falls import Fall, HeavyTurn, change_beside, heaviest_turn, largest_fall, smoothed_curve
 from results_page import Findings, Verdict, changed, interval, shown
 from results_picture import Change
 from results_tables import WINDOW, Study
@@ -103,6 +103,8 @@ class TracedFall(NamedTuple):
     turn: HeavyTurn | None = None
     member: GroupMember | None = None
     """The turn as a member of the group that it was compared in."""
+    other: float | None = None
+    """Change of the other side's training with the same seed, whose tasks are the same, in the same steps."""
     href: str = ""
     """Page of its episode, with the group's table open; empty where the page leaves the episode out."""
 
@@ -242,7 +244,10 @@ def traced_falls(trainings: Sequence[Training], file: Path) -> list[TracedFall]:
         fall = largest_fall(training.record.series(CORRECT))
         turn = heaviest_turn(training.run, fall.steps) if fall else None
         member, anchor = group_of(pages, number, turn) if turn else (None, "")
-        falls.append(TracedFall(training, fall, turn, member, f"{file.name}#{anchor}" if turn else ""))
+        other = next((it for it in trainings if it.seed == training.seed and it.arm != training.arm), None)
+        change = change_beside(fall, other.record.series(CORRECT)) if fall and other else None
+        href = f"{file.name}#{anchor}" if turn else ""
+        falls.append(TracedFall(training, fall, turn, member, change, href))
     largest = {fall.training.arm: fall for fall in sorted(falls, key=lambda fall: fall.size)}.values()
     chosen: list[tuple[int, SearchPage]] = []
     for number, fall in enumerate(falls):

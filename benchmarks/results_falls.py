@@ -67,6 +67,17 @@ def largest_fall(points: Sequence[Point]) -> Fall | None:
     return worst if worst and worst.size > 0 else None
 
 
+def change_beside(fall: Fall, points: Sequence[Point]) -> float | None:
+    """Return the change of another curve between the steps of a fall and as many after them; None where it
+    lacks them."""
+    values = dict(points)
+    size = len(fall.steps)
+    after = [step for step, _ in points if step > fall.steps[-1]][:size]
+    if len(after) < size or not values.keys() >= {*fall.steps}:
+        return None
+    return statistics.fmean(values[step] for step in after) - statistics.fmean(values[s] for s in fall.steps)
+
+
 def heaviest_turn(run: ViewedRun, steps: Sequence[float]) -> HeavyTurn | None:
     """Return the turn with the largest share of its policy's gradient among some steps; None without a
     gradient.

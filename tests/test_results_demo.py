@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from results_demo import PAGE, figure_of, write_demo
-from results_falls import heaviest_turn, largest_fall, smoothed_curve
+from results_falls import change_beside, heaviest_turn, largest_fall, smoothed_curve
 from results_page import Findings
 from results_tables import HERE, Run, Study
 
@@ -21,7 +21,7 @@ from tests.test_site import FAINT, WIDER
 
 MEASURED = HERE.parent / "measured"
 FALLING = [0.5, 0.7, 0.9, 0.9, 0.3, 0.4]
-"""Right answers of six steps: the largest fall is after the fourth."""
+"""Right answers of six steps: the second half is 0.167 below the first."""
 
 
 def points(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -46,6 +46,14 @@ def test_a_curve_that_never_falls_has_no_fall(values: Sequence[float]) -> None:
 def test_a_short_curve_is_divided_in_halves_at_most() -> None:
     fall = largest_fall(points([0.8, 0.2]))
     assert fall is not None and fall.steps == [1] and fall.size == pytest.approx(0.6)
+
+
+def test_another_curve_is_compared_in_the_steps_of_a_fall() -> None:
+    fall = largest_fall(points([0.9, 0.9, 0.5, 0.5]))
+    assert fall is not None
+    assert change_beside(fall, points([0.2, 0.4, 0.5, 0.7])) == pytest.approx(0.3)
+    assert change_beside(fall, points([0.2, 0.4, 0.5])) is None
+    assert change_beside(fall, []) is None
 
 
 def place(study: Study, arm: str, seed: int) -> Path:
@@ -118,6 +126,7 @@ def test_the_page_has_curves_figures_and_a_way_to_a_turn(page: Path) -> None:
     assert "Separate policies reach the higher peak (+0.210)." in text
     links = re.findall(r'<td class="cause"><a href="(.*?)#(.*?)">', judge)
     assert judge.count('<td class="cause">') == 6
+    assert judge.count("<td>−0.167</td>") == 6  # the other side's curve is the same
     assert len(links) == 2 and {file for file, _ in links} == {"judge.html"}
     assert judge.count('<circle class="dot link') == 2
     workers = html.partition('<section id="orchestrator">')[2].partition("</section>")[0]

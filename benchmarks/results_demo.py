@@ -290,7 +290,8 @@ def claim_row(found: Findings, workflow: str, figure: str) -> FigureRow:
     verdict, gap = found.compared(words)
     shared, separate = (figure_of(found, f"{workflow}_{side}.{figure}") for side in SIDES)
     alone = figure == "share"  # each role has all of a policy of its own
-    difference = "–" if alone or gap.n < 2 else shown(gap, "+")
+    both = found.values(f"{workflow}_shared.{figure}").keys() & found.values(f"{workflow}_separate.{figure}")
+    difference = "–" if alone or len(both) < 2 else shown(gap, "+")
     return FigureRow(
         label=CLAIMS[figure],
         shared=shared,
@@ -321,7 +322,9 @@ def summary_of(found: Findings, workflow: str, trainings: Sequence[Training]) ->
         return "Not measured yet."
     shared = [training for training in trainings if training.arm.endswith("_shared")]
     role = largest_role(shared)
-    words = [
+    seeds = len(found.values(f"{workflow}_shared.share"))
+    words = [f"So far, of {seeds} seed{'s' * (seeds > 1)}."] if seeds < len(found.table.seeds) else []
+    words += [
         f"The {role} writes {part_of_tokens(shared, role):.0%} of the tokens and has {share.mean:.0%} of the "
         "shared policy's gradient:"
     ]
@@ -403,7 +406,7 @@ def write_demo(study: Study, folder: Path) -> Path:
         HERE / "results_demo.css",
         table=study.table,
         paper=study.table.papers[0],
-        verdict=found.verdict,
+        verdict=found.verdict if found.measured else "",
         trained=sum(map(len, found.runs.values())),
         planned=len(study.table.arms) * len(study.table.seeds),
         parts=parts,

@@ -114,7 +114,8 @@ def test_the_heaviest_turn_has_most_of_its_policys_gradient(study: Study) -> Non
 
 def test_the_page_has_curves_figures_and_a_way_to_a_turn(page: Path) -> None:
     html, text = page.read_text("utf-8"), text_of(page)
-    assert "7 of 18 trainings are measured" in text
+    assert "It is not measured in full yet. 7 of 18 trainings are measured." in text
+    assert "So far, of 1 seed." in text
     judge = html.partition('<section id="judge">')[2].partition("</section>")[0]
     titles = re.findall(r"<figcaption><b>(.*?)</b>", judge)
     assert titles[:2] == ["Right answers", "Share of the shared policy&#39;s gradient"]
@@ -170,7 +171,7 @@ def test_the_page_of_the_docs_says_what_is_measured() -> None:
     study = Study("capture", MEASURED)
     found_here = Findings(study)
     text = text_of(PAGE / "index.html")
-    assert f"{found_here.verdict}." in text
+    assert f" {found_here.verdict}." in text or not found_here.measured
     for arm in study.table.arms:
         for figure in ("peak", "drop"):
             shown = " ".join(figure_of(found_here, f"{arm}.{figure}").split())

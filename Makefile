@@ -22,7 +22,7 @@ UNTRACED := tests/roles/test_json.py::test_a_schema_that_refers_to_itself_withou
 COVERAGE_FLOOR := 92
 CORE_TESTS := $(addprefix tests/,compile prompts records roles spec vocabulary)
 
-.PHONY: run train test check coverage lint lint-core test-core docs lock resolve newest lowest clean
+.PHONY: run train test check coverage lint lint-core test-core docs demo lock resolve newest lowest clean
 
 run: $(VENV)/.run
 	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
@@ -61,6 +61,10 @@ lint-core: $(VENV)/.check
 docs: $(VENV)/.test
 	$(BIN)/python docs/reference.py
 	$(BIN)/mkdocs build --strict
+
+# Train the workflows of docs/demo, as far as they are not in runs/results, and write its pages.
+demo: $(VENV)/.run
+	$(BIN)/python benchmarks/results_demo.py
 
 # Resolve the newest versions that pyproject.toml allows, for every Python and platform, with the torch of before.
 lock: $(VENV)/.test

@@ -233,8 +233,13 @@ def figures(table: Table, lines: Sequence[Mapping[str, float]]) -> dict[str, ByT
     found: dict[str, ByTask] = {}
     for name, wanted in table.metrics.items():
         ((function, metric),) = wanted.items()
-        if values := [line[metric] for line in lines if metric in line]:
-            found[name] = {"": OVER_STEPS[function](values)}
+        series: dict[str, list[float]] = {}
+        for line in lines:
+            for key, value in line.items():
+                if key == metric or (metric.endswith("/") and key.startswith(metric)):
+                    series.setdefault(key, []).append(value)
+        if series:
+            found[name] = {"": max(map(OVER_STEPS[function], series.values()))}
     return found
 
 

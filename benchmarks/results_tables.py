@@ -50,11 +50,10 @@ OVER_STEPS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "peak": lambda values: max(smoothed(values)),
     "drop": lambda values: max(smoothed(values)) - smoothed(values)[-1],
     "spike": lambda values: max(values) / (statistics.median(values) or 1.0),
-    "larger": lambda values: max(statistics.fmean(values), 1 - statistics.fmean(values)),
+    "mean": statistics.fmean,
 }
 """Figures of a training from a metric's values in its steps: `peak` of the smoothed curve, `drop` from there
-to its end, `spike` the maximum over the median, `larger` the larger of two mean shares of which the metric is
-one."""
+to its end, `spike` the maximum over the median."""
 
 
 class _Part(BaseModel):
@@ -125,7 +124,8 @@ class Table(_Part):
     tests: dict[str, Test] = {}
     """Further evaluations of every trained arm."""
     metrics: dict[str, dict[str, str]] = {}
-    """Figures of every training: by name a function of `OVER_STEPS` and its metric."""
+    """Figures of every training: by name a function of `OVER_STEPS` and its metric. A name that ends with `/`
+    stands for all metrics below it; the figure is the largest of theirs."""
     expect: dict[str, str] = {}
     """Comparisons that the claim predicts, `a > b` or `a ~ b`, each in words; one that fails refutes it."""
     equal_calls: tuple[str, ...] = ()

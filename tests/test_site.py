@@ -24,6 +24,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in (ROOT / "docs").rglob("*.md")
 )
+DEMO = sorted(f"demo/{page.stem}" for page in (ROOT / "docs" / "demo").glob("*.html"))
+"""Pages that benchmarks/results_demo.py writes."""
 TOP = ("changelog", "contributing", "security")
 """Pages that are files of the top folder."""
 needs_mkdocs = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra `docs`")
@@ -104,7 +106,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_no_link_of_the_site_leads_nowhere(site: Path) -> None:
     """Build with --strict, which fails at the first broken link."""
     pages = {page.relative_to(site).with_suffix("").as_posix() for page in site.rglob("*.html")}
-    assert pages == {*PAGES, *TOP, "404"}
+    assert pages == {*PAGES, *TOP, *DEMO, "404"}
 
 
 def without_links(markdown: str) -> str:

@@ -33,8 +33,7 @@ addEventListener("keydown", (event) => {
 });
 const reveal = () => {
   const target = document.getElementById(location.hash.slice(1));
-  const around = target?.closest("details.episode");
-  if (around) around.open = true;
+  for (let it = target; it; it = it.parentElement) if (it.matches("details")) it.open = true;
   target?.scrollIntoView();
 };
 addEventListener("hashchange", reveal);

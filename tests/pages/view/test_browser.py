@@ -210,6 +210,13 @@ def test_a_file_opens_the_episode_of_its_address_and_looks_for_texts(browser: Br
     assert browser.of(shown) == 5
 
 
+def test_an_address_opens_the_folded_section_that_it_names(browser: Browser, static: str) -> None:
+    browser.open(f"{static}#e0-train-000002-3-t0-g1", 1280, dark=False)
+    opened = "[...document.querySelectorAll('details[open]')].map((it) => it.id)"
+    assert browser.of(opened) == ["e0-train-000002-3", "e0-train-000002-3-t0-g1"]
+    assert browser.of("document.querySelector('details[open] .mine').checkVisibility()")
+
+
 @pytest.fixture
 def going(tmp_path: Path) -> Path:
     folder = replays.run(tmp_path / "runs" / "going", replays.solved(0, 1), tasks=4, rollouts=2)

@@ -23,10 +23,11 @@ def compare(
     imports: Iterable[str | Path] = (),
     html: str | Path | None = None,
     shown: int = 3,
+    best: bool = False,
 ) -> Comparison:
     """Compare two or more runs, trainings or specs with the first of them.
 
-    A training is compared by the validation of its best checkpoint.
+    A training is compared by its last validation, and by that of its best checkpoint in a second verdict.
 
     Args:
         sides: Folders of runs or trainings, specs (files or names of shipped specs), or workflows. A folder
@@ -34,6 +35,7 @@ def compare(
         imports: Python files that register rewards, parsers and so on, for the specs.
         html: File for the comparison as one page that opens offline; None writes none.
         shown: Number of flipped tasks, each way, that are returned with an episode of both sides.
+        best: Whether to compare trainings by the validations of their best checkpoints first.
 
     Returns:
         A verdict on each side; the keys that differ in the resolved specs; each figure with its interval, and
@@ -50,11 +52,11 @@ def compare(
     each = [one for side in sides for one in _expand(side)]
     paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in each]
     comparison = compare_sides(
-        [_side(name, side, imports) for name, side in zip(side_names(paths), each, strict=True)],
+        [_side(name, side, imports, best) for name, side in zip(side_names(paths), each, strict=True)],
         max(shown, FLIPS_OF_PAGE) if html else shown,
     )
     if html:
-        write_output(Path(html), comparison_page(comparison).encode("utf-8", "replace"))
+        write_output(Path(html), comparison_page(comparison, best=best).encode("utf-8", "replace"))
     return comparison
 
 
@@ -63,10 +65,10 @@ def _expand(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
     return runs_in(folder) if folder and folder.is_dir() else [side]
 
 
-def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path]) -> Side:
+def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path], best: bool) -> Side:
     if not isinstance(side, Workflow):
         if Path(side).is_dir():
-            return read_side(name, Path(side))
+            return read_side(name, Path(side), best=best)
         side = load(side, imports=imports)
     info = describe(side, "run", seed=0)
     return Side(name, side.hash, parse_yaml(side.plan.resolved, name).data, info.templates)

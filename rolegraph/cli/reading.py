@@ -152,16 +152,19 @@ def export_command(
 @click.argument("sides", nargs=-1, required=True, metavar="A B…", shell_complete=options.complete_runs)
 @options.path("--html", "html", "FILE", "Also write a page that opens offline, with more tasks.")
 @options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
+@options.flag("--best", "Compare trainings by their best checkpoints.")
 @options.imports_option
-def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tuple[str, ...]) -> int:
+def compare_command(
+    sides: tuple[str, ...], html: Path | None, tasks: int, best: bool, imports: tuple[str, ...]
+) -> int:
     """Hold runs, trainings (their folders) or specs against the first of them.
 
     Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval
     and the difference, paired by task where the tasks are the same; tasks that only one side solves, with an
-    episode of each; tokens and time. A training is compared by the validation of its best checkpoint;
-    a second verdict compares the last validations.
+    episode of each; tokens and time. A training is compared by its last validation, and in a
+    second verdict by that of its best checkpoint; --best turns them round.
     """
-    comparison = api.compare(*sides, imports=imports, html=html, shown=tasks)
+    comparison = api.compare(*sides, imports=imports, html=html, shown=tasks, best=best)
     out = OutputOptions().results()
     for part in comparison_parts(comparison, tasks):
         out.print(part, markup=False)

@@ -90,7 +90,7 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
     Those of a training are from its best validation. Raises UsageError where the folder is not one of a run,
     DataError where it is damaged.
     """
-    results = read_side(folder.name, folder).results
+    results = read_side(folder.name, folder, best=True).results
     if results is None:
         return {}
     metrics = RunFolder(folder).info().metrics

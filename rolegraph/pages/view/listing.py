@@ -235,6 +235,8 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
         label = f"{label}: {split}"
     values = rows.values(run.info.figure_names)
     by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
+    if by_outcome:
+        label += ", chosen by outcome"
     # A filter by outcome settles figures such as `correct`, which say nothing then.
     means = {name: interval(of) for name, of in values.items() if not by_outcome or len({*of.values()}) > 1}
     return RowFigures(label, len(rows), rows.task_count(), means, sampled=not by_outcome)

@@ -142,18 +142,25 @@ class Pages:
             new = [path for folder in self._folders for path in runs_in(folder) if path not in present]
             self.runs += [open_run(path) for path in new if (path / INFO).exists()]
 
-    def compare(self, numbers: Iterable[int]) -> str:
-        """Render the comparison of runs with the oldest of them; raises as `compare` does."""
+    def compare(self, numbers: Iterable[int], *, best: bool = False) -> str:
+        """Render the comparison of runs with the oldest of them; raises as `compare` does.
+
+        Args:
+            numbers: Numbers of the runs.
+            best: Whether to compare trainings by their best checkpoints.
+        """
         names = run_names(self.runs)
         started = {number: self.runs[number].info.started or _EVER for number in numbers}
         numbers = sorted(started, key=lambda number: (started[number], number))
-        sides = [read_side(names[number], self.runs[number].folder.path) for number in numbers]
+        sides = [read_side(names[number], self.runs[number].folder.path, best=best) for number in numbers]
         by_name = {names[number]: number for number in numbers}
 
         files = {side.name: side.results.file.path.stem for side in sides if side.results}
         links = _ComparisonLinks(self, {name: (by_name[name], file) for name, file in files.items()})
+        picks = "&".join(f"pick={number}" for number in numbers)
+        switch = f"{self.links.to('compare')}?{picks}{'' if best else '&best=yes'}"
         bar = self._bar(None, "compare")
-        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar)
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch, best=best)
 
     def elsewhere(self, number: int, row: EpisodeLocation) -> str:
         """Render the list of other runs and steps that have the task of an episode."""

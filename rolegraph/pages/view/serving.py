@@ -82,7 +82,7 @@ def app(pages: Pages, key: str) -> Starlette:
         if len(picked) < 2:  # of too few, the list of runs is where to pick others
             picks = "&".join(f"pick={number}" for number in picked)
             return RedirectResponse(f"/{key}/?{picks}" if picks else f"/{key}/", headers=_HEADERS)
-        return page(pages.compare(map(_known, picked)))
+        return page(pages.compare(map(_known, picked), best="best" in request.query_params))
 
     def report(request: Request) -> Response:
         return page(pages.report(_run(request)))

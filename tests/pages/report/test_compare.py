@@ -145,22 +145,21 @@ def test_the_difference_of_tasks_apart_is_as_wide_as_both_sides_make_it() -> Non
     assert difference({}, before, paired=False).n == 0
 
 
-def test_a_training_is_compared_by_the_validation_of_its_best_checkpoint(tmp_path: Path) -> None:
+def test_a_training_is_compared_by_its_last_validation_and_by_its_best_checkpoint(tmp_path: Path) -> None:
     one, two = (write_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2))
     policies = {"main": {"version": 2, "state": "s", "sampler": "s"}}
     (one / "checkpoints.jsonl").write_text(json.dumps({"step": 2, "best": True, "policies": policies}) + "\n")
+    last = ("validation, step 4", "validation, step 4")
+    at_best = ("best validation, step 2", "validation, step 4")
     found = rg.compare(one, two)
-    assert [side.results.what for side in found.measured if side.results] == [
-        "best validation, step 2",
-        "validation, step 4",
-    ]
-    assert [verdict.of for verdict in found.verdicts] == [
-        ("best validation, step 2", "validation, step 4"),
-        ("validation, step 4", "validation, step 4"),
-    ]
+    assert [side.results.what for side in found.measured if side.results] == [*last]
+    assert [verdict.of for verdict in found.verdicts] == [last, at_best]
+    assert ("seed", ["0", "1"]) in [(row.key, row.values) for row in found.settings]
+    turned = rg.compare(one, two, best=True)
+    assert [side.results.what for side in turned.measured if side.results] == [*at_best]
+    assert [verdict.of for verdict in turned.verdicts] == [at_best, last]
     (one / "checkpoints.jsonl").write_text(json.dumps({"step": 4, "best": True, "policies": policies}) + "\n")
     assert len(rg.compare(one, two).verdicts) == 1
-    assert ("seed", ["0", "1"]) in [(row.key, row.values) for row in found.settings]
 
 
 def test_a_training_that_fell_after_its_best_checkpoint_has_a_second_verdict(tmp_path: Path) -> None:
@@ -172,13 +171,15 @@ def test_a_training_that_fell_after_its_best_checkpoint_has_a_second_verdict(tmp
         write_episodes(folder, "validation", 2, [rollout(f"v{task}", 0, [1.0, 0.0]) for task in range(40)])
         write_episodes(folder, "validation", 4, tasks)
     page = tmp_path / "page.html"
-    best, end = rg.compare(one, two, html=page).verdicts
+    end, best = rg.compare(one, two, html=page).verdicts
     assert (best.means, best.gap.mean, best.gap.sign) == ((1.0, 1.0), 0.0, 0)
     assert (end.means, end.gap.mean, end.gap.sign) == ((1.0, 0.0), -1.0, -1)
     assert (best.flips.losses, end.flips.losses) == (0, 40)
     assert str(end).startswith("fell is worse than steady (validation, step 4): correct −1 [")
-    assert re.findall(r'class="verdict (\w+)"', page.read_text()) == ["flat", "down"]
-    assert len(rg.compare(one, one).verdicts) == 1
+    assert re.findall(r'class="verdict (\w+)"', page.read_text()) == ["down", "flat"]
+    assert section(page, "tasks").count('<details class="flip">') == 40
+    rg.compare(one, two, html=page, best=True)
+    assert section(page, "tasks").count('<details class="flip">') == 0
 
 
 def test_where_the_words_are_the_same_the_code_may_differ(tmp_path: Path) -> None:

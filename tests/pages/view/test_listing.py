@@ -104,7 +104,7 @@ def test_the_figures_are_those_of_the_rows(run: Path) -> None:
     everything = figures(get(f"/{KEY}/0", run).text)
     assert (everything["These episodes"], everything["correct"]) == ("8", "0.375")
     wrong = get(f"/{KEY}/0?correct=no", run).text
-    assert figures(wrong)["These episodes"] == "5" and "correct" not in figures(wrong)
+    assert figures(wrong)["These episodes, chosen by outcome"] == "5" and "correct" not in figures(wrong)
     assert "95 % interval" not in wrong, "of episodes chosen by their outcome"
 
 

@@ -188,10 +188,9 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
 def _verdicts(
     measured: Sequence[Side], column: int, rows: Sequence[FigureRow], flips: TaskFlips
 ) -> Iterator[SideVerdict]:
-    """Yield the verdict on a side, and a second one on the last validations of trainings.
+    """Yield the verdict on a side, and a second one where the best checkpoint of either side is not its last.
 
-    The best checkpoints do not show a training that fell afterwards, so that the second verdict follows where
-    the best checkpoint of either side is not its last.
+    A training that fell after its best step has unlike verdicts.
 
     Args:
         measured: Sides that have episodes.
@@ -204,9 +203,9 @@ def _verdicts(
     figure = next((name for name, gap in gaps if gap and gap.n), None)
     if figure is None or first.results is None or side.results is None:
         return
-    was, now = first.last or first.results, side.last or side.results
+    was, now = first.other or first.results, side.other or side.results
     yield from _verdict(first.name, figure, first.results, side.results, flips)
-    if first.last or side.last:
+    if first.other or side.other:
         yield from _verdict(first.name, figure, was, now, task_flips(side.name, was, now, shown=0))
 
 
@@ -242,13 +241,22 @@ class ComparisonLinks(Protocol):
         ...
 
 
-def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None, bar: str = "") -> str:
+def comparison_page(
+    comparison: Comparison,
+    links: ComparisonLinks | None = None,
+    bar: str = "",
+    switch: str = "",
+    *,
+    best: bool = False,
+) -> str:
     """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
 
     Args:
         comparison: The comparison.
         links: URLs of the episodes; None where no viewer shows the page.
         bar: Links of the viewer that the page begins with, as `Markup`.
+        switch: URL of the page with the other validations; empty where no viewer shows the page.
+        best: Whether trainings are compared by their best checkpoints.
     """
     code, code_hash = script(CHARTS)
     trainings = [
@@ -268,6 +276,8 @@ def comparison_page(comparison: Comparison, links: ComparisonLinks | None = None
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
         places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
         chosen=BEST_ON_THESE,
+        switch=switch,
+        best=best,
         bar=bar,
         links=links,
         roles=role_lines(comparison),

@@ -69,8 +69,9 @@ class Side:
     """Settings of the run, such as model and seed."""
     results: SideResults | None = None
     """Results; None for a spec, and where there are no episodes."""
-    last: SideResults | None = None
-    """Results of a training's last validation; None where it is that of `results`, and for a run."""
+    other: SideResults | None = None
+    """Results of a training's best validation, or of its last where `results` are the best; None where both
+    are one, and for a run."""
     seconds: float | None = None
     """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
     training: Path | None = None
@@ -88,19 +89,29 @@ def side_names(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def read_side(name: str, path: Path) -> Side:
+def read_side(name: str, path: Path, *, best: bool = False) -> Side:
     """Read the folder of a run or training.
 
-    The results of a training are those of its best checkpoint's validation, or else of its last validation.
-    Raises UsageError where the folder is not one of a run, DataError where it is damaged.
+    The results of a training are those of its last validation. The best checkpoint was chosen by its own, so
+    that its figures are too good.
+
+    Args:
+        name: Name of the side.
+        path: The folder.
+        best: Whether to take the validation of a training's best checkpoint, where it has one.
+
+    Raises:
+        UsageError: The folder is not one of a run.
+        DataError: The folder is damaged.
     """
     folder = RunFolder(path)
     info = folder.info()
     validation = folder.validation
     words = {name: role.answers for name, role in validation.info().roles.items()}
     rule = read_rule(validation)
-    read = [results_of(file, what, words, rule) for what, file in _episodes(folder, info)]
-    results, last = (*(of if of.tasks else None for of in read), None, None)[:2]
+    files = _episodes(folder, info, best=best)
+    read = [results_of(file, what, words, rule) for what, file in files]
+    results, other = (*(of if of.tasks else None for of in read), None, None)[:2]
     return Side(
         name,
         info.hash,
@@ -108,7 +119,7 @@ def read_side(name: str, path: Path) -> Side:
         info.templates,
         _settings(info),
         results,
-        last,
+        other,
         info.duration,
         path if info.kind == "train" else None,
     )
@@ -159,15 +170,17 @@ def results_of(
     return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls, rule)
 
 
-def _episodes(folder: RunFolder, info: RunInfo) -> list[tuple[str, Path]]:
-    """Return the description and file of the episodes to compare, then those of a later last validation."""
+def _episodes(folder: RunFolder, info: RunInfo, *, best: bool) -> list[tuple[str, Path]]:
+    """Return the description and file of the episodes to compare: of a training the last validation and that
+    of the best checkpoint, or the other way round."""
     if info.kind == "run":
         return [("episodes", folder.episodes)] if folder.episodes.exists() else []
     validations = dict(folder.validation.episodes_files("validation"))
-    best = next((c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations), None)
-    last = max(validations, default=None)
-    steps = dict.fromkeys(step for step in (best, last) if step is not None)
-    return [(f"{'best ' * (step == best)}validation, step {step}", validations[step]) for step in steps]
+    saved = (c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations)
+    at_best, at_last = next(saved, None), max(validations, default=None)
+    order = (at_best, at_last) if best else (at_last, at_best)
+    steps = dict.fromkeys(step for step in order if step is not None)
+    return [(f"{'best ' * (step == at_best)}validation, step {step}", validations[step]) for step in steps]
 
 
 def _settings(info: RunInfo) -> dict[str, str]:

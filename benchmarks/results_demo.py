@@ -21,7 +21,7 @@ from results import KEEP_SECONDS, Job, finished
 from results_falls import Fall, HeavyTurn, change_beside, heaviest_turn, largest_fall, smoothed_curve
 from results_page import Findings, Verdict, changed, interval, shown
 from results_picture import Change
-from results_tables import WINDOW, Study
+from results_tables import LOOKS, WINDOW, Study
 
 from rolegraph import api
 from rolegraph.engine.records.confined import write_whole
@@ -252,8 +252,9 @@ def traced_falls(trainings: Sequence[Training], file: Path) -> list[TracedFall]:
     chosen: list[tuple[int, SearchPage]] = []
     for number, fall in enumerate(falls):
         if fall.turn and fall in largest:
-            rows, size = [fall.turn.row], len(fall.training.run.rows(fall.turn.row.part))
-            chosen.append((number, SearchPage(rows, 0, 1, more=False, episodes=size, matching=rows)))
+            every = fall.training.run.rows(fall.turn.row.part)
+            rows = every.only([fall.turn.row])
+            chosen.append((number, SearchPage(rows, 0, 1, more=False, episodes=len(every), matching=rows)))
     if chosen:
         write_whole(file, pages.static(chosen, EpisodeFilter()).encode("utf-8", "replace"))
     return [fall if fall in largest else fall._replace(href="") for fall in falls]
@@ -323,7 +324,7 @@ def summary_of(found: Findings, workflow: str, trainings: Sequence[Training]) ->
     shared = [training for training in trainings if training.arm.endswith("_shared")]
     role = largest_role(shared)
     seeds = len(found.values(f"{workflow}_shared.share"))
-    words = [f"So far, of {seeds} seed{'s' * (seeds > 1)}."] if seeds < len(found.table.seeds) else []
+    words = [f"So far, of {seeds} seed{'s' * (seeds > 1)}."] if seeds < LOOKS[0] else []
     words += [
         f"The {role} writes {part_of_tokens(shared, role):.0%} of the tokens and has {share.mean:.0%} of the "
         "shared policy's gradient:"
@@ -408,7 +409,7 @@ def write_demo(study: Study, folder: Path) -> Path:
         paper=study.table.papers[0],
         verdict=found.verdict if found.measured else "",
         trained=sum(map(len, found.runs.values())),
-        planned=len(study.table.arms) * len(study.table.seeds),
+        planned=len(study.table.arms) * LOOKS[0],
         parts=parts,
         claims=CLAIMS,
         window=WINDOW,
@@ -421,7 +422,7 @@ def write_demo(study: Study, folder: Path) -> Path:
 
 
 @click.command(help=(__doc__ or "").partition("\n")[0])
-@click.option("--seeds", type=click.IntRange(min=1), help="How many of the table's seeds to run.")
+@click.option("--seeds", type=click.IntRange(min=1), help="How many seeds to train; by default three.")
 @click.option("--train/--no-train", default=True, help="Whether to train what is missing.")
 @click.option("--tiny", is_flag=True, help="One step on two tasks.")
 @click.option(
@@ -431,7 +432,9 @@ def write_demo(study: Study, folder: Path) -> Path:
 def main(seeds: int | None, train: bool, tiny: bool, out: Path | None, page: Path | None) -> None:
     study = Study("capture", out or Path(f"runs/results{'-tiny' * tiny}"), tiny=tiny)
     api.keep_services(KEEP_SECONDS)
-    jobs = [Job(study, arm, seed) for seed in study.table.seeds[:seeds] for arm in study.table.arms]
+    jobs = [
+        Job(study, arm, seed) for seed in study.table.seeds[: seeds or LOOKS[0]] for arm in study.table.arms
+    ]
     for job in jobs if train else ():
         job.run()
     click.echo(write_demo(study, page or (study.out / "demo" if tiny else PAGE)))

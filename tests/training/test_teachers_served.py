@@ -78,12 +78,14 @@ def test_the_teachers_figures_are_those_of_its_own_chat(service: LocalService) -
                 by_hand = await whole(model, asked, step.response_ids)
                 expected = [there - here for there, here in zip(by_hand, step.logprobs, strict=True)]
                 (advantages,) = found.added[solver.uid]
-                assert advantages == pytest.approx(expected, abs=1e-5)
+                assert advantages == pytest.approx(expected, rel=1e-5, abs=1e-5)
                 assert max(map(abs, expected)) > 0.01
             # Recorded answers are scored as those of the model.
             replay = [LimitedModel(Replay.from_episodes([made]), 8)] * len(plan.endpoints)
             again = await signalled(plan, model, await episode(plan, replay, seed=3))
-            assert again.added == {uid: [pytest.approx(v[0], abs=1e-5)] for uid, v in found.added.items()}
+            assert again.added == {
+                uid: [pytest.approx(v[0], rel=1e-5, abs=1e-5)] for uid, v in found.added.items()
+            }
 
     asyncio.run(check())
 

@@ -66,16 +66,19 @@ WORDS: Mapping[str, Mapping[Verdict, str]] = {
         "holds": "the policy is captured.",
         "does not hold": "the policy is not captured.",
         "cannot tell": "whether that is over nine tenths in other seeds, we cannot tell.",
+        "no difference above 0.03": "that is nine tenths, to 0.03.",
     },
     "peak": {
         "holds": "Separate policies reach the higher peak ({gap:+.3f}).",
         "does not hold": "The shared policy reaches the higher peak ({gap:+.3f} for separate policies).",
         "cannot tell": "Which policies reach the higher peak, we cannot tell ({gap:+.3f} for separate ones).",
+        "no difference above 0.03": "Both reach the same peak, to 0.03 ({gap:+.3f} for separate policies).",
     },
     "drop": {
         "holds": "Separate policies lose more of it by the end ({gap:+.3f}).",
         "does not hold": "The shared policy loses more of it by the end ({gap:+.3f} for separate policies).",
         "cannot tell": "Which lose more of it by the end, we cannot tell ({gap:+.3f} for separate ones).",
+        "no difference above 0.03": "Both lose the same of it, to 0.03 ({gap:+.3f} for separate policies).",
     },
 }
 """Sentences by figure and verdict; `gap` is the difference of separate and shared."""

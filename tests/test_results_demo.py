@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from html import unescape
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from results_demo import PAGE, figure_of, write_demo
+from results_demo import PAGE, WORDS, figure_of, write_demo
 from results_falls import change_beside, heaviest_turn, largest_fall, smoothed_curve
-from results_page import Findings
+from results_page import Findings, Verdict
 from results_tables import HERE, Run, Study
 
 from rolegraph.engine.records import RunFolder
@@ -91,6 +92,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 @pytest.fixture(scope="module")
 def page(study: Study) -> Path:
     return write_demo(study, study.out / "demo")
+
+
+def test_each_verdict_has_a_sentence() -> None:
+    assert all({*sentences} == {*get_args(Verdict)} for sentences in WORDS.values())
 
 
 def text_of(page: Path) -> str:

@@ -23,7 +23,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import IndexEntry, RoleIndexEntry
 from rolegraph.pages.report.digest import instance
 from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows, RunPart
-from rolegraph.pages.view.runs import PARTS, ViewedRun, run_names
+from rolegraph.pages.view.runs import SPLITS, ViewedRun, run_names
 
 PAGE = 50
 """Number of episodes on a page."""
@@ -136,7 +136,7 @@ _NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "correct": ("yes", "no"),
     "sort": ("task", "low", "high"),
-    "split": PARTS,
+    "split": SPLITS,
 }
 
 

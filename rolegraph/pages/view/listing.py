@@ -24,7 +24,7 @@ from rolegraph.pages.view.finding import (
     texts,
 )
 from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows
-from rolegraph.pages.view.runs import ViewedRun
+from rolegraph.pages.view.runs import SPLITS, ViewedRun
 from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
 MOST_ANSWERS = 4
@@ -230,7 +230,7 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
         part = next((part for part in parts if part.split == "validation"), parts[0])
         rows, label = run.rows(part), f"Last {part.split or 'run'}, step {part.step}"
     elif len(splits) > 1:
-        split = next(split for split in ("validation", "train") if split in splits)
+        split = next(split for split in SPLITS if split in splits)
         rows = EpisodeFilter(split=split).matching(rows)
         label = f"{label}: {split}"
     values = rows.values(run.info.figure_names)

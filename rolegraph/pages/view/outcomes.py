@@ -10,7 +10,7 @@ from rolegraph.pages.view.runs import EpisodeCounts
 from rolegraph.pages.view.texts import words
 
 MOST_FAILURES = 1
-"""Number of a run's failures, the most frequent ones, that the table names; it links to the others."""
+"""Number of a run's failures, the most frequent ones, that the table names."""
 
 
 class OutcomeLink(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
@@ -33,11 +33,9 @@ from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
-PARTS: Sequence[EpisodePart] = get_args(EpisodePart)
-"""Kinds of files of a training's episodes."""
-_SPLITS = ("validation", "train", "greedy")
-"""Splits in the order in which the files of a step are listed."""
-_PART = re.compile(rf"(?P<split>{'|'.join(PARTS)})-(?P<step>\d{{1,12}})")
+SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
+"""Kinds of files of a training's episodes, in the order in which those of a step are listed."""
+_PART = re.compile(rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})")
 
 _FileState = tuple[int, int, int]
 """Time of change, size and inode of a file when it was read."""
@@ -107,10 +105,10 @@ class ViewedRun:
             return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
         parts = [
             RunPart(path.stem, path, split, step)
-            for split in PARTS
+            for split in SPLITS
             for step, path in self.folder.episodes_files(split)
         ]
-        return sorted(parts, key=lambda part: (-part.step, _SPLITS.index(part.split)))
+        return sorted(parts, key=lambda part: -part.step)
 
     def part(self, name: str) -> RunPart:
         """Return the file of episodes with a name; raises UsageError where the run can have no such file."""

@@ -8,7 +8,7 @@ the tasks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder, Trajectory
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
-from rolegraph.engine.training.analysis.intervals import METHOD, Interval, difference, interval
+from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
 from rolegraph.pages.report.charts import COLOURS, Axis, number, ruler, scale
 from rolegraph.pages.report.charts import interval as interval_picture
@@ -132,7 +132,7 @@ class Comparison:
     @property
     def measured(self) -> Sequence[Side]:
         """Sides that have episodes, in order: the columns of `rows`."""
-        return [side for side in self.sides if side.results is not None]
+        return _measured(self.sides)
 
     @property
     def distinct_rows(self) -> list[tuple[FigureRow, list[str]]]:
@@ -170,7 +170,7 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     """
     if len(sides) < 2:
         raise UsageError("a comparison needs two: folders of runs or trainings, or specs")
-    measured = [side for side in sides if side.results is not None]
+    measured = _measured(sides)
     results = [(side.name, side.results) for side in measured if side.results is not None]
     rows = _rows([of for _, of in results]) if len(results) > 1 else ()
     flips = [task_flips(name, results[0][1], of, shown) for name, of in results[1:]]
@@ -183,6 +183,10 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
         flips,
         [verdict for column, of in enumerate(flips) for verdict in _verdicts(measured, column, rows, of)],
     )
+
+
+def _measured(sides: Sequence[Side]) -> list[Side]:
+    return [side for side in sides if side.results is not None]
 
 
 def _verdicts(
@@ -203,9 +207,9 @@ def _verdicts(
     figure = next((name for name, gap in gaps if gap and gap.n), None)
     if figure is None or first.results is None or side.results is None:
         return
-    was, now = first.other or first.results, side.other or side.results
     yield from _verdict(first.name, figure, first.results, side.results, flips)
     if first.other or side.other:
+        was, now = first.other or first.results, side.other or side.results
         yield from _verdict(first.name, figure, was, now, task_flips(side.name, was, now, shown=0))
 
 
@@ -214,11 +218,8 @@ def _verdict(
 ) -> Iterator[SideVerdict]:
     if (gap := _gap(figure, was, now)) and gap.n:
         same = shared_tasks(was, now)
-        values = [
-            [v for task, v in of.figures[figure].items() if task in same or not same] for of in (was, now)
-        ]
-        means = fmean(values[0]), fmean(values[1])
-        yield SideVerdict(flips.side, first, (was.what, now.what), figure, means, gap, flips)
+        means = [fmean(_among(same, of.figures[figure]).values()) for of in (was, now)]
+        yield SideVerdict(flips.side, first, (was.what, now.what), figure, (means[0], means[1]), gap, flips)
 
 
 class ComparisonLinks(Protocol):
@@ -452,13 +453,8 @@ def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     rows: list[FigureRow] = []
     earlier: dict[object, str] = {}
     for name in dict.fromkeys(figure for of in results for figure in of.figures):
-        values_of = [
-            {task: value for task, value in of.figures[name].items() if task in shared or not shared}
-            if name in of.figures
-            else None
-            for of in results
-        ]
-        sides = [None if values is None else interval(values) for values in values_of]
+        values_of = [of.figures.get(name) for of in results]
+        sides = [None if values is None else interval(_among(shared, values)) for values in values_of]
         row = FigureRow(name, sides, [_gap(name, first, other) for other in others])
         values = (row.kind, *(tuple(sorted(of.figures.get(name, {}).items())) for of in results))
         rows.append(row._replace(equal_to=earlier.get(values, "")))
@@ -471,5 +467,9 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
     if was is None or now is None:
         return None
     same = shared_tasks(first, other)
-    now = {task: value for task, value in now.items() if task in same or not same}
-    return difference(now, was, paired=bool(same))
+    return difference(_among(same, now), was, paired=bool(same))
+
+
+def _among(tasks: Set[str], values: ByTask) -> ByTask:
+    """Return the values of these tasks; all of them where there are no such tasks."""
+    return {task: value for task, value in values.items() if task in tasks} if tasks else values

@@ -289,11 +289,15 @@ def main(
             raise click.UsageError(f"{name} has no arm {unknown[0]!r}; it has {', '.join(study.table.arms)}")
         if not tiny:
             click.echo(f"{name}: about {study.table.minutes:g} minutes a seed on two cores", err=True)
+        chosen = [*(arms or study.table.arms)]
         for place, seed in enumerate(study.table.seeds[:seeds]):
-            if place in LOOKS and Findings(study).decided:
+            if place in LOOKS:
+                undecided = Findings(study).undecided
+                chosen = [arm for arm in chosen if arm in undecided]
+            if not chosen:
                 click.echo(f"{name}: decided with {place} seeds", err=True)
                 break
-            for arm in arms or study.table.arms:
+            for arm in chosen:
                 try:
                     Job(study, arm, seed).run()
                 # The other arms can still be measured.

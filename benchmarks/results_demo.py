@@ -279,7 +279,7 @@ def answers_row(found: Findings, workflow: str) -> FigureRow:
     for side in SIDES:
         before, after = (interval(found.values(f"{workflow}_{side}{end}")) for end in (".start", ""))
         cells.append(changed(Change(before, after)) if before.n and after.n else "–")
-    _, gap = found.compared(f"{workflow}_separate > {workflow}_shared")
+    gap = found.compared(f"{workflow}_separate > {workflow}_shared").over
     return FigureRow(
         label="right answers on the validation tasks",
         shared=cells[0],
@@ -291,7 +291,7 @@ def answers_row(found: Findings, workflow: str) -> FigureRow:
 def claim_row(found: Findings, workflow: str, figure: str) -> FigureRow:
     """Return a part of the claim in one workflow, whether or not the paper claims it of that one."""
     words = comparison(workflow, figure)
-    verdict, gap = found.compared(words)
+    verdict, gap, _ = found.compared(words)
     shared, separate = (figure_of(found, f"{workflow}_{side}.{figure}") for side in SIDES)
     alone = figure == "share"  # each role has all of a policy of its own
     both = found.values(f"{workflow}_shared.{figure}").keys() & found.values(f"{workflow}_separate.{figure}")
@@ -333,7 +333,7 @@ def summary_of(found: Findings, workflow: str, trainings: Sequence[Training]) ->
         "shared policy's gradient:"
     ]
     for figure, by_verdict in WORDS.items():
-        verdict, gap = found.compared(comparison(workflow, figure))
+        verdict, gap, _ = found.compared(comparison(workflow, figure))
         if verdict is not None:
             words.append(by_verdict[verdict].format(gap=gap.mean))
     return " ".join(words)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from results_picture import Change, Rows, picture
@@ -45,8 +45,9 @@ How to read the figures:
   of 0, and does not if it lies beyond.
 - The claims of papers follow a sequential rule, fixed before any fourth seed: three seeds, and three more,
   up to 12, until each comparison is decided. The intervals of their differences are 1.2 times as wide
-  (Pocock, 1977), so that all four looks together err in one of 20 cases. With fewer than three seeds we
-  cannot tell.
+  (Pocock, 1977), so that all four looks together err in one of 20 cases. A comparison keeps the verdict of
+  the look that decided it, and an arm without an open comparison takes no further seed. With fewer than
+  three seeds we cannot tell.
 - A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
 - Minutes, model calls and tokens are those of one training, as means over the seeds. The trainings of this
@@ -92,6 +93,31 @@ def mean(values: ByTask) -> float:
     return float(np.mean([*values.values()]))
 
 
+class Compared(NamedTuple):
+    """Verdict of a comparison, None where a side is not measured; the difference, and its number of seeds."""
+
+    verdict: Verdict | None
+    over: api.Interval
+    seeds: int
+
+
+def reached(seeds: int) -> list[int]:
+    """Return those of `LOOKS` that so many seeds reach, or their number: seeds in between wait."""
+    return [look for look in LOOKS if look <= seeds] or [seeds]
+
+
+def judged(over: api.Interval, sign: str) -> Verdict:
+    """Return whether a difference makes `a > b` or `a ~ b` true."""
+    furthest = max(-over.low, over.high)
+    if sign == "~":
+        holds, fails = furthest < ALIKE, over.low > ALIKE or over.high < -ALIKE
+    else:
+        holds, fails = over.low > 0, over.high < 0
+    if holds or fails:
+        return "holds" if holds else "does not hold"
+    return "no difference above 0.03" if furthest < SMALL else "cannot tell"
+
+
 class Findings:
     """Measured values of a table's runs, and what they say of its claim."""
 
@@ -104,7 +130,7 @@ class Findings:
         """True where every comparison has both sides; of a table without `expect`, where any run is."""
         if not self.table.expect:
             return any(self.runs.values())
-        return all(self.compared(words)[0] for words in self.table.expect)
+        return all(self.compared(words).verdict for words in self.table.expect)
 
     @property
     def seeds(self) -> int:
@@ -118,44 +144,42 @@ class Findings:
             return {seed: {"": float(name)} for seed in self.table.seeds}
         return {seed: run.values[figure] for seed, run in self.runs[arm].items() if run.values.get(figure)}
 
-    def compared(self, words: str) -> tuple[Verdict | None, api.Interval]:
-        """Return whether a comparison holds, None where a side is not measured, and the difference."""
+    def compared(self, words: str) -> Compared:
+        """Return whether a comparison holds at the first of `LOOKS` that decides it, or at the last look."""
         a, sign, b = words.split()
         gap = minus(self.values(a), self.values(b))
-        seeds = self.look(len(gap)) or len(gap)
-        over = interval({seed: gap[seed] for seed in sorted(gap)[:seeds]}, difference=True)
-        if not over.n:
-            return None, over
-        if self.table.papers:
-            over = widened(over)
-        if seeds < LOOKS[0]:  # few trainings say nothing about the next
-            return "cannot tell", over
-        furthest = max(-over.low, over.high)
-        if sign == "~":
-            holds, fails = furthest < ALIKE, over.low > ALIKE or over.high < -ALIKE
-        else:
-            holds, fails = over.low > 0, over.high < 0
-        if holds or fails:
-            return "holds" if holds else "does not hold", over
-        return "no difference above 0.03" if furthest < SMALL else "cannot tell", over
-
-    @staticmethod
-    def look(seeds: int) -> int:
-        """Return the largest of `LOOKS` that so many seeds reach, 0 for none: seeds in between wait."""
-        return max((look for look in LOOKS if look <= seeds), default=0)
+        found = Compared(None, interval({}, difference=True), 0)
+        for look in reached(len(gap)):
+            over = interval({seed: gap[seed] for seed in sorted(gap)[:look]}, difference=True)
+            if not over.n:
+                break
+            over = widened(over) if self.table.papers else over
+            # Few trainings say nothing about the next.
+            found = Compared(judged(over, sign) if look >= LOOKS[0] else "cannot tell", over, look)
+            if found.verdict != "cannot tell":
+                break
+        return found
 
     @property
-    def decided(self) -> bool:
-        """True where each comparison has a verdict, so that no further seed is needed."""
-        return all(self.compared(words)[0] not in (None, "cannot tell") for words in self.table.expect)
+    def undecided(self) -> list[str]:
+        """Arms of comparisons without a verdict, and those whose weights such arms take."""
+        open_words = [
+            words for words in self.table.expect if self.compared(words).verdict in (None, "cannot tell")
+        ]
+        wanted = {side.partition(".")[0] for words in open_words for side in words.split()[::2]}
+        for arm in reversed(self.table.arms):  # an arm takes weights from earlier ones
+            if arm in wanted:
+                wanted |= self.study.sources_of_weights(arm)
+        return [arm for arm in self.table.arms if arm in wanted]
 
     @property
     def verdict(self) -> str:
         """Words such as `holds (2 of 2, 3 seeds)`: comparisons that hold, and seeds that count."""
-        found = [self.compared(words)[0] for words in self.table.expect]
-        whole = joined(found)
-        seeds = self.look(self.seeds) or self.seeds
-        return f"{whole} ({found.count('holds')} of {len(found)}, {seeds} seed{'s' * (seeds != 1)})"
+        found = [self.compared(words) for words in self.table.expect]
+        verdicts = [each.verdict for each in found]
+        least, most = min(each.seeds for each in found), max(each.seeds for each in found)
+        seeds = f"{most} seed{'s' * (most != 1)}" if least == most else f"{least} to {most} seeds"
+        return f"{joined(verdicts)} ({verdicts.count('holds')} of {len(found)}, {seeds})"
 
     def figures(self) -> list[str]:
         """Return the figures that are compared, '' for the arms' own."""
@@ -204,7 +228,7 @@ class Findings:
 
     def beyond(self, arm: str) -> Verdict:
         """Return whether an arm's figure exceeds its start and the best constant answer, in every seed."""
-        return joined([self.compared(f"{arm} > {arm}.{other}")[0] for other in ("start", "constant")])
+        return joined([self.compared(f"{arm} > {arm}.{other}").verdict for other in ("start", "constant")])
 
 
 def joined(verdicts: Sequence[Verdict | None]) -> Verdict:
@@ -258,9 +282,9 @@ def section(found: Findings, drawing: str) -> str:
     parts.append(f"**Does it hold here?** {subject} {found.verdict}.")
     predicted: list[list[str]] = []
     for words, means in table.expect.items():
-        verdict, over = found.compared(words)
-        predicted.append([f"{means} (`{words}`)", shown(over, "+"), verdict or "–"])
-    parts += [grid(["the claim predicts", "difference", ""], predicted), repeat(found, name)]
+        verdict, over, seeds = found.compared(words)
+        predicted.append([f"{means} (`{words}`)", shown(over, "+"), str(seeds), verdict or "–"])
+    parts += [grid(["the claim predicts", "difference", "seeds", ""], predicted), repeat(found, name)]
     return "\n\n".join(parts)
 
 
@@ -366,7 +390,7 @@ def beside_single(found: Findings, words: str) -> list[str]:
     single = words.rpartition(" ")[2]
     if not found.runs.get(single):
         return ["–", "–"]
-    verdict, over = found.compared(words)
+    verdict, over, _ = found.compared(words)
     return [f"{over_all(found.values(single))} (`{single}`)", f"{shown(over, '+')}, {verdict}"]
 
 
@@ -425,7 +449,7 @@ def summary(tables: Sequence[Findings]) -> str:
         [f"[{found.table.title}](#{anchor(found.table.title)})", found.table.claim, found.verdict]
         for found in tables
     ]
-    teams = [found.compared(words)[0] for found in tables for words in found.table.equal_calls]
+    teams = [found.compared(words).verdict for found in tables for words in found.table.equal_calls]
     text = (
         f"At equal numbers of model calls, the trained team beats the trained single role in "
         f"{teams.count('holds')} of {len(teams)} settings."

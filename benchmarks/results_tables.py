@@ -50,10 +50,11 @@ OVER_STEPS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "peak": lambda values: max(smoothed(values)),
     "drop": lambda values: max(smoothed(values)) - smoothed(values)[-1],
     "spike": lambda values: max(values) / (statistics.median(values) or 1.0),
+    "spread": lambda values: statistics.pstdev(values) / (statistics.fmean(values) or 1.0),
     "mean": statistics.fmean,
 }
 """Figures of a training from a metric's values in its steps: `peak` of the smoothed curve, `drop` from there
-to its end, `spike` the maximum over the median."""
+to its end, `spike` the maximum over the median, `spread` the standard deviation over the mean."""
 
 
 class _Part(BaseModel):
@@ -216,6 +217,11 @@ class Study:
                 words = [word.replace(f"{{{name}}}", str(folder)) for word in words]
         own = HERE / "specs" / f"{part.spec}.yaml"
         return api.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)
+
+    def sources_of_weights(self, name: str) -> set[str]:
+        """Return the earlier arms whose trainings an arm's overrides name."""
+        words = self.table.arms[name].set
+        return {other for other in self.table.arms if any(f"{{{other}}}" in word for word in words)}
 
     def work(self, part: Test, seed: int) -> str:
         """Name the folder of a training or run: tables that run the same spec share it, wherever it is.

@@ -115,7 +115,7 @@ def compare(study: Study, *pairs: tuple[float, float]) -> str:
     for seed, (counterfactual, team) in enumerate(pairs):
         measure(study, "counterfactual", seed, _=counterfactual, start=0.2)
         measure(study, "team", seed, _=team, start=0.2)
-    return str(Findings(study).compared("counterfactual > team")[0])
+    return str(Findings(study).compared("counterfactual > team").verdict)
 
 
 def test_a_comparison_holds_if_the_interval_leaves_0_out(tmp_path: Path) -> None:
@@ -134,21 +134,40 @@ def test_seeds_are_added_three_at_a_time_until_a_comparison_is_decided(tmp_path:
     study = Study("c3", tmp_path)
     unlike = [(0.6, 0.6 + gap) for gap in (0.1, -0.1, 0.05)]
     alike = [(0.6, 0.6 + gap) for gap in (0.004, -0.004, 0.0)]
-    assert compare(study, *unlike) == "cannot tell" and not Findings(study).decided
+    assert compare(study, *unlike) == "cannot tell"
+    assert Findings(study).undecided == ["counterfactual", "team"]
     assert compare(study, *unlike, (0.6, 0.9)) == "cannot tell"
-    before, after = (Findings(study).compared("counterfactual > team")[1] for _ in range(2))
+    before, after = (Findings(study).compared("counterfactual > team").over for _ in range(2))
     assert before == after, "the fourth seed waits for the sixth"
     assert compare(study, *alike) == "no difference above 0.03"
     measure(study, "team", 3, _=0.1)
-    assert Findings(study).decided
+    assert Findings(study).undecided == []
     assert Findings(study).verdict == "no difference above 0.03 (1 of 2, 3 seeds)"
+
+
+def test_a_comparison_keeps_the_verdict_of_the_look_that_decided_it(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
+    first = [(0.6, 0.4), (0.6, 0.42), (0.6, 0.38)]
+    assert compare(study, *first, (0.2, 0.6), (0.9, 0.2), (0.1, 0.6)) == "holds"
+    assert Findings(study).compared("counterfactual > team").seeds == 3
+
+
+def test_further_seeds_are_for_the_arms_of_open_comparisons(tmp_path: Path) -> None:
+    study = Study("at_grpo", tmp_path)
+    for seed, spread in enumerate((-0.01, 0.0, 0.01)):
+        for arm in study.table.arms:
+            measure(study, arm, seed, _=0.2 + spread)
+        measure(study, "shared", seed, _=0.9 + spread, start=0.1)
+        measure(study, "per_role", seed, _=0.5 + 30 * spread)
+    # per_role is held against `apart`, which takes its weights from two trainings, and against `swapped`.
+    assert Findings(study).undecided == ["per_role", "planner_alone", "walker_alone", "apart", "swapped"]
 
 
 def test_the_intervals_of_a_claim_are_wider_than_those_of_one_look(tmp_path: Path) -> None:
     study = Study("c3", tmp_path)
     compare(study, (0.6, 0.4), (0.6, 0.42), (0.6, 0.38))
     found = Findings(study)
-    over = found.compared("counterfactual > team")[1]
+    over = found.compared("counterfactual > team").over
     once = interval(minus(found.values("counterfactual"), found.values("team")), difference=True)
     assert over.mean == pytest.approx(once.mean)
     assert over.high - over.low == pytest.approx(WIDER * (once.high - once.low))
@@ -172,7 +191,7 @@ def test_two_figures_are_alike_if_the_interval_lies_near_0(tmp_path: Path) -> No
         for seed, spread in enumerate((-0.005, 0, 0.005)):
             measure(study, "ours", seed, first=0.3, last=0.5)
             measure(study, "rllm", seed, first=0.3, last=rllm + spread)
-        assert Findings(study).compared("ours.last ~ rllm.last")[0] == verdict
+        assert Findings(study).compared("ours.last ~ rllm.last").verdict == verdict
 
 
 def test_the_page_leaves_out_what_is_not_measured(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,6 +23,9 @@ def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
     real, looks = time.time, count(1)
 
     def jump() -> float:
+        # The Tinker SDK stops repeating a request after five minutes of this clock.
+        if sys._getframe(1).f_globals["__name__"].startswith("tinker."):
+            return real()
         look = next(looks)
         return real() + (30 if look % 3 == 0 else -9) * 3_600 * look
 

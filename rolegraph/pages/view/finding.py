@@ -172,7 +172,7 @@ def find(
     Args:
         run: Run to search.
         where: Filter.
-        start: Number of matching episodes to skip.
+        start: Number of matching episodes to skip; past the last of them, the last page is returned.
         most: Largest number of episodes on the page.
         hidden: Whether to search texts that may not leave; else the matches would tell them.
 
@@ -182,6 +182,7 @@ def find(
     everything = run.every()
     fitting = _in_order(where.matching(everything), where)
     if not where.text:
+        start = _within(start, len(fitting), most)
         rows = fitting[start : start + most]
         return SearchPage(
             rows, start, len(fitting), start + len(rows) < len(fitting), len(everything), fitting
@@ -190,8 +191,14 @@ def find(
     matching = fitting.only(
         islice(_with_text(run, fitting, where.text, hidden=hidden), min(end + 1, sys.maxsize))
     )
+    start = _within(start, len(matching), most)
     total, rows = len(matching) if len(matching) <= end else None, matching[start : start + most]
     return SearchPage(rows, start, total, start + most < len(matching), len(everything), matching[:end])
+
+
+def _within(start: int, found: int, most: int) -> int:
+    """Return the start of the last page where `start` lies past it."""
+    return start if start < found else max(found - 1, 0) // most * most
 
 
 def _in_order(rows: EpisodeRows, where: EpisodeFilter) -> EpisodeRows:

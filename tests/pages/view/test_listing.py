@@ -167,6 +167,13 @@ def test_a_text_search_has_the_means_of_all_that_it_finds(tmp_path: Path) -> Non
     assert (shown["These episodes"], shown["correct"]) == ("60", "0.333")
 
 
+@pytest.mark.parametrize("query", ["from=5000", "text=Use&from=5000"])
+def test_a_start_past_the_end_shows_the_last_page(tmp_path: Path, query: str) -> None:
+    run = replays.run(tmp_path / "run", replays.solved(0), tasks=30, rollouts=2)
+    assert "60 episodes, 51 to 60" in Parsed(get(f"/{KEY}/0?{query}", run).text).text
+    assert listed(get(f"/{KEY}/0?text=nowhere&{query}".replace("text=Use&", ""), run).text) == 0
+
+
 def test_an_episode_leads_back_to_the_page_of_the_list_that_it_is_on(tmp_path: Path) -> None:
     run = replays.run(tmp_path / "run", replays.solved(0), tasks=30, rollouts=2)
     second = Parsed(get(f"/{KEY}/0?text=Use&from=50", run).text)

@@ -410,7 +410,7 @@ def write_demo(study: Study, folder: Path) -> Path:
         HERE / "results_demo.css",
         table=study.table,
         paper=study.table.papers[0],
-        verdict=found.verdict if found.measured else "",
+        verdict=found.sentence if found.measured else "It is not measured in full yet.",
         trained=sum(map(len, found.runs.values())),
         planned=len(study.table.arms) * LOOKS[0],
         parts=parts,

@@ -181,6 +181,13 @@ class Findings:
         seeds = f"{most} seed{'s' * (most != 1)}" if least == most else f"{least} to {most} seeds"
         return f"{joined(verdicts)} ({verdicts.count('holds')} of {len(found)}, {seeds})"
 
+    @property
+    def sentence(self) -> str:
+        """The verdict as a sentence, such as `It holds (2 of 2, 3 seeds).`"""
+        verdict = self.verdict
+        subject = {"cannot": "We", "no": "There is"}.get(verdict.partition(" ")[0], "It")
+        return f"{subject} {verdict}."
+
     def figures(self) -> list[str]:
         """Return the figures that are compared, '' for the arms' own."""
         names = [name.removesuffix(".start") for words in self.table.expect for name in words.split()[::2]]
@@ -278,8 +285,7 @@ def section(found: Findings, drawing: str) -> str:
         for arm, row in rows.items()
     ]
     parts.append(grid(["arm", *(f"`{figure}`" for figure in figures), "seeds", *COSTS], cells))
-    subject = "We" if found.verdict.startswith("cannot") else "It"
-    parts.append(f"**Does it hold here?** {subject} {found.verdict}.")
+    parts.append(f"**Does it hold here?** {found.sentence}")
     predicted: list[list[str]] = []
     for words, means in table.expect.items():
         verdict, over, seeds = found.compared(words)

@@ -142,7 +142,7 @@ def test_seeds_are_added_three_at_a_time_until_a_comparison_is_decided(tmp_path:
     assert compare(study, *alike) == "no difference above 0.03"
     measure(study, "team", 3, _=0.1)
     assert Findings(study).undecided == []
-    assert Findings(study).verdict == "no difference above 0.03 (1 of 2, 3 seeds)"
+    assert Findings(study).sentence == "There is no difference above 0.03 (1 of 2, 3 seeds)."
 
 
 def test_a_comparison_keeps_the_verdict_of_the_look_that_decided_it(tmp_path: Path) -> None:

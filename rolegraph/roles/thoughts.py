@@ -21,16 +21,19 @@ TAGS = (
 )
 """Names of tags around thoughts."""
 _NAMES = "|".join(TAGS)
-_CHANNEL = r"<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>"
+# Each alternative begins with one character, so that the search passes over all others.
 _MARKS = re.compile(
     rf"""
-      <(?P<tag>(?:\w+:|inner_)?(?:{_NAMES}))(?:\s[^<>]*)?>  | </(?P<end>(?:\w+:|inner_)?(?:{_NAMES}))\s*>
-    | <\|(?P<pipe>think|thinking)\|>                  | <\|/(?P<pipe_end>think|thinking)\|>
-    | ◁(?P<kimi>think)▷                               | ◁/(?P<kimi_end>think)▷
-    | \[(?P<square>THINK)\]                           | \[/(?P<square_end>THINK)\]
-    | <\|(?P<bar>begin_of_thought)\|>                 | <\|(?P<bar_end>end_of_thought)\|>
-    | <\|(?P<start>START_THINKING)\|>                 | <\|(?P<start_end>END_THINKING)\|>
-    | (?P<channel>{_CHANNEL})                         | (?P<channel_end><\|channel\|>final[^<]*<\|message\|>)
+    < (?:
+        (?P<tag>(?:\w+:|inner_)?(?:{_NAMES}))(?:\s[^<>]*)?>  | /(?P<end>(?:\w+:|inner_)?(?:{_NAMES}))\s*>
+      | \|(?P<pipe>think|thinking)\|>                       | \|/(?P<pipe_end>think|thinking)\|>
+      | \|(?P<bar>begin_of_thought)\|>                      | \|(?P<bar_end>end_of_thought)\|>
+      | \|(?P<start>START_THINKING)\|>                      | \|(?P<start_end>END_THINKING)\|>
+      | \|(?P<channel>channel\|>(?:analysis|commentary))[^<]*<\|message\|>
+      | \|(?P<channel_end>channel\|>final)[^<]*<\|message\|>
+    )
+    | ◁ (?: (?P<kimi>think)▷       | /(?P<kimi_end>think)▷ )
+    | \[ (?: (?P<square>THINK)\]   | /(?P<square_end>THINK)\] )
     """,
     re.VERBOSE | re.IGNORECASE,
 )

@@ -196,9 +196,9 @@ def find(
     return SearchPage(rows, start, total, start + most < len(matching), len(everything), matching[:end])
 
 
-def _within(start: int, found: int, most: int) -> int:
+def _within(start: int, total: int, most: int) -> int:
     """Return the start of the last page where `start` lies past it."""
-    return start if start < found else max(found - 1, 0) // most * most
+    return start if start < total else max(total - 1, 0) // most * most
 
 
 def _in_order(rows: EpisodeRows, where: EpisodeFilter) -> EpisodeRows:

@@ -17,6 +17,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from rolegraph.local.launcher import LocalService
+    from tests.pages.view.browser import Browser
 
 OUTSIDE = {**os.environ}
 """Environment for programs that use the network, such as pip: a copy from before `one_authority`."""
@@ -72,6 +73,17 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(file))
         yield
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium with one page; skips the test where there is none."""
+    from tests.pages.view.browser import WHERE, browsing, found
+
+    if found() is None:
+        pytest.skip(f"no Chromium on the path, nor named by {WHERE}")
+    with browsing(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 from typing import get_args
@@ -16,7 +16,7 @@ from results_tables import HERE, Run, Study
 
 from rolegraph.engine.records import RunFolder
 from rolegraph.pages.view import open_run
-from tests.pages.view.browser import Browser, browsing, found
+from tests.pages.view.browser import Browser
 from tests.pages.view.runs import write_training
 from tests.test_site import FAINT, WIDER
 
@@ -145,14 +145,6 @@ def test_every_link_opens_the_table_of_a_group(page: Path) -> None:
     assert len(links) == 3
     for file, anchor in links:
         assert f'<details class="credit" id="{anchor}">' in (page.parent / file).read_text("utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if found() is None:
-        pytest.skip("needs a Chromium")
-    with browsing(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -9,7 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from tests.pages.view.browser import Browser, browsing, found
+from tests.pages.view.browser import Browser
 from tests.waiting import soon
 
 ROOT = Path(__file__).parent.parent
@@ -92,14 +92,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if found() is None:
-        pytest.skip("needs a Chromium")
-    with browsing(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @needs_mkdocs

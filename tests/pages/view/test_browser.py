@@ -17,7 +17,7 @@ import rolegraph as rg
 from rolegraph.engine.records.writer_lock import sole_writer
 from tests import replays
 from tests.cli.conftest import ENVIRONMENT
-from tests.pages.view.browser import WHERE, Browser, browsing, found
+from tests.pages.view.browser import WHERE, Browser, found
 from tests.pages.view.runs import write_training
 from tests.pages.view.test_overview import cut
 
@@ -78,12 +78,6 @@ def static(folder: Path) -> str:
     file = folder.parent / "one.html"
     rg.view(folder).write(file, hidden=False, most=10)
     return file.as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -46,8 +46,8 @@ How to read the figures:
 - The claims of papers follow a sequential rule, fixed before any fourth seed: three seeds, and three more,
   up to 12, until each comparison is decided. The intervals of their differences are 1.2 times as wide
   (Pocock, 1977), so that all four looks together err in one of 20 cases. A comparison keeps the verdict of
-  the look that decided it, and an arm without an open comparison takes no further seed. With fewer than
-  three seeds we cannot tell.
+  the look that decided it, and an arm without an open comparison takes no further seed; this was fixed
+  before any second look. With fewer than three seeds we cannot tell.
 - A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
 - Minutes, model calls and tokens are those of one training, as means over the seeds. The trainings of this
@@ -99,6 +99,11 @@ class Compared(NamedTuple):
     verdict: Verdict | None
     over: api.Interval
     seeds: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further seeds can bring a verdict."""
+        return self.verdict in (None, "cannot tell")
 
 
 def reached(seeds: int) -> list[int]:
@@ -156,16 +161,14 @@ class Findings:
             over = widened(over) if self.table.papers else over
             # Few trainings say nothing about the next.
             found = Compared(judged(over, sign) if look >= LOOKS[0] else "cannot tell", over, look)
-            if found.verdict != "cannot tell":
+            if not found.is_open:
                 break
         return found
 
     @property
     def undecided(self) -> list[str]:
         """Arms of comparisons without a verdict, and those whose weights such arms take."""
-        open_words = [
-            words for words in self.table.expect if self.compared(words).verdict in (None, "cannot tell")
-        ]
+        open_words = [words for words in self.table.expect if self.compared(words).is_open]
         wanted = {side.partition(".")[0] for words in open_words for side in words.split()[::2]}
         for arm in reversed(self.table.arms):  # an arm takes weights from earlier ones
             if arm in wanted:

@@ -17,7 +17,7 @@ import rolegraph as rg
 from rolegraph.engine.records.writer_lock import sole_writer
 from tests import replays
 from tests.cli.conftest import ENVIRONMENT
-from tests.pages.view.browser import WHERE, Browser, found
+from tests.pages.view.browser import Browser
 from tests.pages.view.runs import write_training
 from tests.pages.view.test_overview import cut
 
@@ -29,9 +29,6 @@ def axe() -> Path | None:
     """Return the file of axe-core (`npm install axe-core`); None where it is not installed."""
     file = Path(os.environ.get(AXE) or "node_modules/axe-core/axe.min.js")
     return file if file.is_file() else None
-
-
-pytestmark = pytest.mark.skipif(found() is None, reason=f"no Chromium on the path, nor named by {WHERE}")
 
 
 @pytest.fixture(scope="module")

@@ -295,7 +295,9 @@ def main(
                 undecided = Findings(study).undecided
                 chosen = [arm for arm in chosen if arm in undecided]
             if not chosen:
-                click.echo(f"{name}: decided with {place} seeds", err=True)
+                found = Findings(study)
+                most = max(found.compared(words).seeds for words in study.table.expect)
+                click.echo(f"{name}: decided with {most} seeds", err=True)
                 break
             for arm in chosen:
                 try:

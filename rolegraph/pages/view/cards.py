@@ -11,7 +11,7 @@ from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.digest import clipped, plain_answer, question
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
 from rolegraph.pages.view.texts import Chip, Mark, chips, verdict
-from rolegraph.pages.view.timeline import Dag, DrawnTimeline, draw, timeline
+from rolegraph.pages.view.timeline import Dag, DrawnTimeline, Timeline, draw, timeline
 from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
 from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
 
@@ -96,7 +96,9 @@ class EpisodePage:
     row: EpisodeLocation
     episode: Episode
     anchor: str
+    line: Timeline
     timeline: DrawnTimeline
+    """Drawing of `line`, which links the cards."""
     cards: Sequence[TurnCard]
     start: int
     turns: int
@@ -122,6 +124,13 @@ class EpisodePage:
     def left(self) -> int:
         """Number of the episode's turns after those shown on the page."""
         return self.turns - self.after
+
+    def to_scale_of(self, line: Timeline) -> EpisodePage:
+        """Return the page with its time line on an axis that is as long as that of another, if longer."""
+        if line.timed != self.line.timed:
+            return self
+        anchors = {card.turn.node: card.anchor for card in self.cards}
+        return replace(self, timeline=draw(self.line, anchors, line.length))
 
 
 class EpisodeColumn(NamedTuple):
@@ -197,6 +206,7 @@ def episode_page(
         row=row,
         episode=episode,
         anchor=anchor,
+        line=line,
         timeline=drawn,
         cards=cards,
         start=start,

@@ -174,9 +174,11 @@ class Pages:
             sides: Number of the run and location of both episodes.
         """
         names = run_names(self.runs)
+        opened = [self.shown(number, row) for number, row in sides]
+        longest = max((it.line for it in opened), key=lambda line: line.length)
         columns = [
-            EpisodeColumn(number, names[number], self.runs[number], self.shown(number, row))
-            for number, row in sides
+            EpisodeColumn(number, names[number], self.runs[number], it.to_scale_of(longest))
+            for (number, _), it in zip(sides, opened, strict=True)
         ]
         one, two = ({card.turn.node: card for card in column.shown.cards} for column in columns)
         pairs = [TurnPair((one.get(node), two.get(node))) for node in {**one, **two}]

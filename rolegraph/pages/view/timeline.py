@@ -215,10 +215,16 @@ def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[t
     return edges
 
 
-def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:
-    """Return the drawing of a time line; `anchors` are the HTML ids of turns shown on the page, to link
-    to."""
-    scale = _WIDTH / (line.length or 1)
+def draw(line: Timeline, anchors: Mapping[NodeId, str], length: float = 0.0) -> DrawnTimeline:
+    """Return the drawing of a time line.
+
+    Args:
+        line: The time line.
+        anchors: HTML ids of the turns that the page shows, to link to.
+        length: Length of the axis, where the time line is shorter.
+    """
+    length = max(line.length, length)
+    scale = _WIDTH / (length or 1)
     roles = dict.fromkeys(lane.instance[0] for lane in line.lanes)
     colours = {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
     lanes = [
@@ -240,7 +246,7 @@ def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:
         for place, lane in enumerate(line.lanes)
     ]
     paths = [("join long" if join.on_path else "join", _join_path(join, scale)) for join in line.joins]
-    ticks = _ticks(line.length, scale) if line.timed else []
+    ticks = _ticks(length, scale) if line.timed else []
     return DrawnTimeline(len(line.lanes) * _LANE, lanes, paths, ticks, _note(line))
 
 

@@ -50,6 +50,23 @@ def test_a_role_of_one_side_alone_has_an_empty_place_and_other_rows_are_said(tmp
     assert "fields differ" in page.text
 
 
+def test_time_lines_side_by_side_have_one_axis(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved(0), tasks=1)
+    other = replays.run(tmp_path / "other", replays.solved(0), tasks=1)
+    for folder, seconds in ((first, 4.0), (other, 16.0)):
+        file = folder / "episodes.jsonl"
+        (episode,) = map(json.loads, file.read_text().splitlines())
+        for trajectory in episode["trajectories"]:
+            started = seconds if trajectory["name"] == "judge" else 0.0
+            trajectory["steps"][0]["info"] |= {"started": started, "seconds": seconds}
+        file.write_text(json.dumps(episode) + "\n")
+    text = get(f"/{KEY}/0/episodes/0/beside/1/episodes/0", first, other).text
+    one, two = re.findall(r'<svg class="axis".*?</svg>', text, re.DOTALL)
+    assert one == two
+    widths = re.findall(r'<rect[^>]* width="(.*?)"', text)
+    assert widths == ["124.0"] * 3 + ["496.0"] * 3
+
+
 def test_of_a_training_the_other_steps_are_listed(tmp_path: Path) -> None:
     folder = write_training(tmp_path / "training", steps=3)
     page = Parsed(get(f"/{KEY}/0/train-000002/0/elsewhere", folder).text)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,10 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.records.folder import RunFolder
-from tests.cli.conftest import ENVIRONMENT, Command
-from tests.trainings import SMALL, assert_same, metrics
+from rolegraph.local.launcher import LocalService
+from tests.cli.conftest import Command
+from tests.forks import ForkedCommand
+from tests.trainings import SMALL, assert_same, key, metrics, start
 
 pytestmark = pytest.mark.service
 
@@ -24,22 +24,21 @@ RARELY = "train.checkpoint_every=100"
 """Override under which a training of four steps saves nothing before its end, unless it is interrupted."""
 
 
-def begin(out: Path, *overrides: str) -> subprocess.Popen[str]:
-    """Start a training with a service of its own, in a process group of its own as a terminal does."""
-    command = [sys.executable, "-m", "rolegraph", "train", "solver_judge", *SMALL, RARELY, *overrides]
-    return subprocess.Popen(
-        [*command, "--out", str(out)],
-        env={**os.environ, **ENVIRONMENT},
-        start_new_session=True,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+def begin(out: Path, *overrides: str, service: LocalService | None) -> ForkedCommand:
+    """Start a training in a process group of its own, as a terminal does; None for a service of its own."""
+    return start(out, "solver_judge", *SMALL, RARELY, *overrides, service=service)
 
 
-def wait_for(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def go_on(rolegraph: Command, out: Path, service: LocalService | None) -> None:
+    """Resume the training in a folder to its end."""
+    where = ("--base-url", service.base_url) if service else ()
+    done = rolegraph("train", "--resume", *where, "--out", str(out), **(key(service) if service else {}))
+    assert done.returncode == 0, done.stderr
+
+
+def wait_for(there: Callable[[], bool], process: ForkedCommand) -> None:
     while not there():
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
 
@@ -49,39 +48,49 @@ def lines(out: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("number", "to_group", "code"),
-    [(signal.SIGTERM, True, 143), (signal.SIGTERM, False, 143), (signal.SIGINT, True, 130)],
+    ("number", "to_group", "code", "has_own_service"),
+    [
+        (signal.SIGTERM, True, 143, True),
+        (signal.SIGTERM, False, 143, False),
+        (signal.SIGINT, True, 130, True),
+    ],
 )
 def test_a_signal_saves_the_last_step_with_the_optimizer_and_resume_goes_on_from_it(
-    number: signal.Signals, to_group: bool, code: int, whole: Path, rolegraph: Command, tmp_path: Path
+    number: signal.Signals,
+    to_group: bool,
+    code: int,
+    has_own_service: bool,
+    whole: Path,
+    service: LocalService,
+    rolegraph: Command,
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "run"
-    process = begin(out)
+    there = None if has_own_service else service
+    process = begin(out, service=there)
     wait_for(lambda: lines(out) >= 2, process)  # that of step 1 among them
     (os.killpg if to_group else os.kill)(process.pid, number)
-    shown = process.communicate()[0]
-    assert process.returncode == code, shown
+    shown = "".join(process.communicate())
+    assert process.wait() == code, shown
     (saved,) = RunFolder(out).checkpoints()
     assert 1 <= saved.step < 4
     assert f"step {saved.step}" in shown and "--resume" in shown
-    done = rolegraph("train", "--resume", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    go_on(rolegraph, out, there)
     assert_same(metrics(out), metrics(whole))
 
 
 def test_an_update_that_is_under_way_is_completed_and_its_validation_made_on_resume(
-    whole: Path, rolegraph: Command, tmp_path: Path
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    process = begin(out)
+    process = begin(out, service=service)
     wait_for((out / "episodes" / "train-000002.jsonl").exists, process)  # written just before the update
     os.killpg(process.pid, signal.SIGTERM)
-    shown = process.communicate()[0]
-    assert process.returncode == 143, shown
+    shown = process.communicate()
+    assert process.wait() == 143, shown
     (saved,) = RunFolder(out).checkpoints()
     assert saved.step == 2 and saved.whole_steps == 1 == lines(out) - 1
-    done = rolegraph("train", "--resume", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    go_on(rolegraph, out, service)
     assert_same(metrics(out), metrics(whole))
     checkpoints = RunFolder(out).checkpoints()
     assert [(one.step, one.whole_steps) for one in checkpoints] == [(2, 2), (4, 4)]
@@ -89,40 +98,41 @@ def test_an_update_that_is_under_way_is_completed_and_its_validation_made_on_res
 
 
 def test_an_interrupted_validation_of_the_last_step_is_made_on_resume(
-    whole: Path, rolegraph: Command, tmp_path: Path
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    process = begin(out)
+    process = begin(out, service=service)
     wait_for((out / "episodes" / "train-000004.jsonl").exists, process)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 130
     assert lines(out) == 4
-    done = rolegraph("train", "--resume", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    go_on(rolegraph, out, service)
     assert_same(metrics(out), metrics(whole))
 
 
-def test_an_interrupt_with_batches_under_way_saves_the_last_step(rolegraph: Command, tmp_path: Path) -> None:
+def test_an_interrupt_with_batches_under_way_saves_the_last_step(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    process = begin(out, "train.staleness=1")
+    process = begin(out, "train.staleness=1", service=service)
     wait_for(lambda: lines(out) >= 2, process)
     os.killpg(process.pid, signal.SIGTERM)
-    shown = process.communicate()[0]
+    shown = process.communicate()
     (saved,) = RunFolder(out).checkpoints()
     assert saved.step >= 1 and saved.batches == saved.step, shown
-    done = rolegraph("train", "--resume", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    go_on(rolegraph, out, service)
     assert [line["step"] for line in metrics(out)] == [0, 1, 2, 3, 4]
 
 
-def test_a_second_signal_leaves_without_a_checkpoint(rolegraph: Command, tmp_path: Path) -> None:
+def test_a_second_signal_leaves_without_a_checkpoint(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
-    process = begin(out)
+    process = begin(out, service=service)
     wait_for(lambda: lines(out) >= 1, process)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGTERM)
         time.sleep(0.005)  # two signals that wait together are one
     assert process.wait() in (143, -signal.SIGTERM)
-    done = rolegraph("train", "--resume", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    go_on(rolegraph, out, service)
     assert lines(out) == 5

@@ -159,8 +159,8 @@ def _sockets(digest: str = "") -> Iterator[Path]:
 
 def _digest(model_dir: Path) -> str:
     """Return a digest that changes with a service's model files, environment and the code of Rolegraph."""
-    base = base_of_adapter(model_dir)
-    files = [*model_dir.iterdir(), *(base.iterdir() if base else ()), *_PACKAGE.rglob("*.py")]
+    folders = [folder.resolve() for folder in (model_dir, base_of_adapter(model_dir)) if folder]
+    files = [*(file for folder in folders for file in folder.iterdir()), *_PACKAGE.rglob("*.py")]
     stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files)]
-    whole = (sys.executable, str(model_dir.resolve()), stats, sorted(child_environment().items()))
+    whole = (sys.executable, str(folders[0]), stats, sorted(child_environment().items()))
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]

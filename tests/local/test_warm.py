@@ -167,6 +167,13 @@ def test_a_model_that_has_changed_is_loaded_anew_in_place_of_the_old_one(
     assert len(commands.sockets) == 1 and not commands.sockets & before
 
 
+def test_a_relative_path_names_the_model_of_a_service_that_stays(lent: Commands, tmp_path: Path) -> None:
+    before = lent.sockets
+    relative = os.path.relpath(BASE_MODEL, tmp_path)
+    assert SAYS_SO not in lent(*RUN, "--model", f"local:{relative}").stderr
+    assert lent.sockets == before
+
+
 @pytest.mark.parametrize("settings", [{"CI": "true", "ROLEGRAPH_WARM": ""}, {"ROLEGRAPH_WARM": "0"}])
 def test_no_service_stays_in_ci_and_where_it_is_switched_off(
     commands: Commands, settings: dict[str, Any]

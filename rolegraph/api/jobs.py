@@ -21,6 +21,7 @@ from contextlib import (
 from datetime import UTC, datetime
 from functools import partial, wraps
 from io import TextIOWrapper
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -163,9 +164,12 @@ def new_folder(name: str) -> Path:
         name: First part of the folder's name, such as the workflow's name.
 
     Returns:
-        `runs/NAME-TIME`, with the local time in seconds.
+        `runs/NAME-TIME`, with the local time in seconds; where that exists, the first free of
+        `runs/NAME-TIME-2` and so on.
     """
-    return RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    path = RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    later = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(it for it in chain([path], later) if not os.path.lexists(it))
 
 
 def command_line() -> str:

@@ -46,6 +46,15 @@ def test_a_run_notes_what_it_is_of_and_what_it_came_to(
     assert info.started and info.finished and info.started < info.finished
 
 
+def test_runs_of_one_second_have_folders_of_their_own(
+    rolegraph: Command, recording: Path, tmp_path: Path
+) -> None:
+    for _ in range(4):
+        done = rolegraph("run", "solver_judge", "--limit", "1", "--model", f"replay:{recording}")
+        assert done.returncode == 0, done.stderr
+    assert len([*tmp_path.glob("runs/solver_judge-*/episodes.jsonl")]) == 4
+
+
 def test_a_run_that_fails_notes_its_end(rolegraph: Command, tmp_path: Path) -> None:
     url = "http://me:secret@127.0.0.1:9"
     done = rolegraph("run", "solver_judge", "--base-url", url, "--out", "out", TINKER_API_KEY="tml-x")

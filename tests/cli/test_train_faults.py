@@ -103,6 +103,7 @@ def test_a_reward_that_always_raises_stops_a_training_unless_it_is_told_to_keep_
     service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     words = ("train", "solver_judge", *SMALL, "train.steps=1", "roles.solver.reward={value: action - 1}")
+    words += ("--base-url", service.base_url)
     stopped = rolegraph(*words, "--out", "stopped", **key(service))
     assert stopped.returncode == 2
     for word in ("every answer of solver failed", "reward_error", "--keep-going"):

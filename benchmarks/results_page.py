@@ -47,7 +47,8 @@ How to read the figures:
   up to 12, until each comparison is decided. The intervals of their differences are 1.2 times as wide
   (Pocock, 1977), so that all four looks together err in one of 20 cases. A comparison keeps the verdict of
   the look that decided it, and an arm without an open comparison takes no further seed; this was fixed
-  before any second look. With fewer than three seeds we cannot tell.
+  before any second look. With fewer than three seeds we cannot tell. Where 12 seeds leave a comparison open,
+  it stays so; with fewer, the table's command goes on with it.
 - A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
 - Minutes, model calls and tokens are those of one training, as means over the seeds. The trainings of this

@@ -13,7 +13,7 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.local.launcher import LocalService
-from tests.cli.conftest import ENVIRONMENT
+from tests.cli.conftest import ENVIRONMENT, Command
 from tests.forks import ForkedCommand
 
 CLOCKED = ("time/", "tokens/per_second")
@@ -39,16 +39,26 @@ TOLERANCE = 1e-3
 """Tolerance between the metrics of two runs: float rounding differs by batch, and Adam propagates it."""
 
 
-def key(service: LocalService) -> dict[str, str]:
-    """Return the environment variables for a command that uses a service."""
-    return {"TINKER_API_KEY": service.api_key}
+def at(service: LocalService | None) -> tuple[str, ...]:
+    """Return the options of a command that uses a service; none for a service of its own."""
+    return ("--base-url", service.base_url) if service else ()
+
+
+def key(service: LocalService | None) -> dict[str, str]:
+    """Return the environment variables for a command that uses a service; none for a service of its own."""
+    return {"TINKER_API_KEY": service.api_key} if service else {}
 
 
 def start(out: Path, *words: str, service: LocalService | None = None) -> ForkedCommand:
     """Start `rolegraph train` in a child process, which the test can kill."""
-    where = ("--base-url", service.base_url) if service else ()
-    environment = {**ENVIRONMENT, **(key(service) if service else {})}
-    return ForkedCommand(("train", *words, *where, "--out", str(out)), cwd=out.parent, env=environment)
+    command = ("train", *words, *at(service), "--out", str(out))
+    return ForkedCommand(command, cwd=out.parent, env={**ENVIRONMENT, **key(service)})
+
+
+def resume(rolegraph: Command, out: Path, service: LocalService | None) -> None:
+    """Resume the training in a folder to its end."""
+    done = rolegraph("train", "--resume", *at(service), "--out", str(out), **key(service))
+    assert done.returncode == 0, done.stderr
 
 
 def train(

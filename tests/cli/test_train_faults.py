@@ -16,7 +16,7 @@ from rolegraph.engine.errors import WorldError
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.local.conftest import make_model
-from tests.trainings import SMALL, assert_same, key, metrics, train
+from tests.trainings import SMALL, assert_same, at, key, metrics, train
 
 pytestmark = pytest.mark.service
 
@@ -102,8 +102,8 @@ def test_a_teacher_that_is_down_is_named_before_anything_is_trained(
 def test_a_reward_that_always_raises_stops_a_training_unless_it_is_told_to_keep_going(
     service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
-    words = ("train", "solver_judge", *SMALL, "train.steps=1", "roles.solver.reward={value: action - 1}")
-    words += ("--base-url", service.base_url)
+    failing = ("train.steps=1", "roles.solver.reward={value: action - 1}")
+    words = ("train", "solver_judge", *SMALL, *failing, *at(service))
     stopped = rolegraph(*words, "--out", "stopped", **key(service))
     assert stopped.returncode == 2
     for word in ("every answer of solver failed", "reward_error", "--keep-going"):

@@ -16,7 +16,7 @@ from rolegraph.engine.records.folder import RunFolder
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.forks import ForkedCommand
-from tests.trainings import SMALL, assert_same, key, metrics, start
+from tests.trainings import SMALL, assert_same, metrics, resume, start
 
 pytestmark = pytest.mark.service
 
@@ -27,13 +27,6 @@ RARELY = "train.checkpoint_every=100"
 def begin(out: Path, *overrides: str, service: LocalService | None) -> ForkedCommand:
     """Start a training in a process group of its own, as a terminal does; None for a service of its own."""
     return start(out, "solver_judge", *SMALL, RARELY, *overrides, service=service)
-
-
-def go_on(rolegraph: Command, out: Path, service: LocalService | None) -> None:
-    """Resume the training in a folder to its end."""
-    where = ("--base-url", service.base_url) if service else ()
-    done = rolegraph("train", "--resume", *where, "--out", str(out), **(key(service) if service else {}))
-    assert done.returncode == 0, done.stderr
 
 
 def wait_for(there: Callable[[], bool], process: ForkedCommand) -> None:
@@ -48,25 +41,20 @@ def lines(out: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("number", "to_group", "code", "has_own_service"),
-    [
-        (signal.SIGTERM, True, 143, True),
-        (signal.SIGTERM, False, 143, False),
-        (signal.SIGINT, True, 130, True),
-    ],
+    ("number", "to_group", "code"),
+    [(signal.SIGTERM, True, 143), (signal.SIGTERM, False, 143), (signal.SIGINT, True, 130)],
 )
 def test_a_signal_saves_the_last_step_with_the_optimizer_and_resume_goes_on_from_it(
     number: signal.Signals,
     to_group: bool,
     code: int,
-    has_own_service: bool,
     whole: Path,
     service: LocalService,
     rolegraph: Command,
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "run"
-    there = None if has_own_service else service
+    there = None if to_group else service  # of a group, a service of the command's own gets the signal, too
     process = begin(out, service=there)
     wait_for(lambda: lines(out) >= 2, process)  # that of step 1 among them
     (os.killpg if to_group else os.kill)(process.pid, number)
@@ -75,7 +63,7 @@ def test_a_signal_saves_the_last_step_with_the_optimizer_and_resume_goes_on_from
     (saved,) = RunFolder(out).checkpoints()
     assert 1 <= saved.step < 4
     assert f"step {saved.step}" in shown and "--resume" in shown
-    go_on(rolegraph, out, there)
+    resume(rolegraph, out, there)
     assert_same(metrics(out), metrics(whole))
 
 
@@ -90,7 +78,7 @@ def test_an_update_that_is_under_way_is_completed_and_its_validation_made_on_res
     assert process.wait() == 143, shown
     (saved,) = RunFolder(out).checkpoints()
     assert saved.step == 2 and saved.whole_steps == 1 == lines(out) - 1
-    go_on(rolegraph, out, service)
+    resume(rolegraph, out, service)
     assert_same(metrics(out), metrics(whole))
     checkpoints = RunFolder(out).checkpoints()
     assert [(one.step, one.whole_steps) for one in checkpoints] == [(2, 2), (4, 4)]
@@ -106,7 +94,7 @@ def test_an_interrupted_validation_of_the_last_step_is_made_on_resume(
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 130
     assert lines(out) == 4
-    go_on(rolegraph, out, service)
+    resume(rolegraph, out, service)
     assert_same(metrics(out), metrics(whole))
 
 
@@ -120,7 +108,7 @@ def test_an_interrupt_with_batches_under_way_saves_the_last_step(
     shown = process.communicate()
     (saved,) = RunFolder(out).checkpoints()
     assert saved.step >= 1 and saved.batches == saved.step, shown
-    go_on(rolegraph, out, service)
+    resume(rolegraph, out, service)
     assert [line["step"] for line in metrics(out)] == [0, 1, 2, 3, 4]
 
 
@@ -134,5 +122,5 @@ def test_a_second_signal_leaves_without_a_checkpoint(
         os.killpg(process.pid, signal.SIGTERM)
         time.sleep(0.005)  # two signals that wait together are one
     assert process.wait() in (143, -signal.SIGTERM)
-    go_on(rolegraph, out, service)
+    resume(rolegraph, out, service)
     assert lines(out) == 5

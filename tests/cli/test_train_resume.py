@@ -21,7 +21,7 @@ from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.printed import done, printed
 from tests.cli.test_local_run import children, gone
-from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines
+from tests.trainings import SMALL, assert_same, key, metrics, resume, start, train, wait_for_lines
 
 pytestmark = pytest.mark.service
 
@@ -91,8 +91,7 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
         process.wait()
         with (out / "metrics.jsonl").open("a") as file:
             file.write('{"step": 99, "half a li')  # a partial line, as after a kill during a write
-    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
-    assert done.returncode == 0, done.stderr
+    resume(rolegraph, out, service)
     assert_same(metrics(out), metrics(uninterrupted))
     ours, theirs = ({f.name for f in (run / "episodes").iterdir()} for run in (out, uninterrupted))
     assert ours == theirs
@@ -127,8 +126,7 @@ def killed_and_resumed(
 
     train(whole, *words, service=service, observe=keep)
     assert len(metrics(out)) == killed + 1
-    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
-    assert done.returncode == 0, done.stderr
+    resume(rolegraph, out, service)
     assert_same(metrics(out), metrics(whole))
     return whole, out
 
@@ -220,8 +218,7 @@ def test_a_training_that_is_killed_twice_has_the_schedules_of_an_unbroken_one(
         wait_for_lines(out, lines, process)
         process.kill()
         process.wait()
-    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
-    assert done.returncode == 0, done.stderr
+    resume(rolegraph, out, service)
     assert_same(metrics(out), metrics(uninterrupted))
     for step in range(1, 5):
         file = f"episodes/train-{step:06}.jsonl"

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.edge import write_spec
-from tests.trainings import assert_same, key, metrics, start, train, wait_for_lines
+from tests.trainings import assert_same, metrics, resume, start, train, wait_for_lines
 
 pytestmark = pytest.mark.service
 
@@ -59,8 +59,7 @@ def test_a_training_killed_in_its_stages_ends_with_the_weights_of_an_unbroken_on
         time.sleep(random.Random(lines).random() / 2)
         process.kill()
         process.wait()
-    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
-    assert done.returncode == 0, done.stderr
+    resume(rolegraph, out, service)
     assert_same(metrics(out), metrics(whole))
     assert [it.step for it in RunFolder(out).checkpoints()] == [
         it.step for it in RunFolder(whole).checkpoints()

@@ -97,8 +97,6 @@ class EpisodePage:
     episode: Episode
     anchor: str
     line: Timeline
-    timeline: DrawnTimeline
-    """Drawing of `line`, which links the cards."""
     cards: Sequence[TurnCard]
     start: int
     turns: int
@@ -109,6 +107,8 @@ class EpisodePage:
     """Other fields of the task: name, value, and whether it is hidden from prompts."""
     notes: Sequence[tuple[str, str]]
     """Facts of the episode that are not shown elsewhere, such as the rounds of its loops."""
+    axis: float = 0.0
+    """Length of the time line's axis, where the time line is shorter."""
 
     @property
     def before(self) -> int:
@@ -125,12 +125,14 @@ class EpisodePage:
         """Number of the episode's turns after those shown on the page."""
         return self.turns - self.after
 
+    @property
+    def timeline(self) -> DrawnTimeline:
+        """Drawing of the time line, which links the cards."""
+        return draw(self.line, {card.turn.node: card.anchor for card in self.cards}, self.axis)
+
     def to_scale_of(self, line: Timeline) -> EpisodePage:
-        """Return the page with its time line on an axis that is as long as that of another, if longer."""
-        if line.timed != self.line.timed:
-            return self
-        anchors = {card.turn.node: card.anchor for card in self.cards}
-        return replace(self, timeline=draw(self.line, anchors, line.length))
+        """Return the page with an axis as long as another time line, unless one of the two has no times."""
+        return replace(self, axis=line.length) if line.timed == self.line.timed else self
 
 
 class EpisodeColumn(NamedTuple):
@@ -184,9 +186,8 @@ def episode_page(
     line = timeline(run.dag, taken, called)
     order = line.order[start : start + MOST_CARDS]
     anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
-    drawn = draw(line, anchors)
     names = {lane.instance: lane.name for lane in line.lanes}
-    colours = {lane.instance: it.colour for lane, it in zip(line.lanes, drawn.lanes, strict=True)}
+    colours = {lane.instance: line.colours[lane.instance[0]] for lane in line.lanes}
     groups = _groups(traces(row, together), anchors)
     scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
     cards = [
@@ -207,7 +208,6 @@ def episode_page(
         episode=episode,
         anchor=anchor,
         line=line,
-        timeline=drawn,
         cards=cards,
         start=start,
         turns=len(line.order),

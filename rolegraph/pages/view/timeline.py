@@ -84,6 +84,12 @@ class Timeline:
     order: Sequence[NodeId]
     """Turns in the order of their starts."""
 
+    @property
+    def colours(self) -> dict[str, str]:
+        """CSS class of each role's colour."""
+        roles = dict.fromkeys(lane.instance[0] for lane in self.lanes)
+        return {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
+
 
 class DrawnBar(NamedTuple):
     """Rectangle of a turn in the picture of a time line, in units of its view box."""
@@ -225,8 +231,7 @@ def draw(line: Timeline, anchors: Mapping[NodeId, str], length: float = 0.0) -> 
     """
     length = max(line.length, length)
     scale = _WIDTH / (length or 1)
-    roles = dict.fromkeys(lane.instance[0] for lane in line.lanes)
-    colours = {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
+    colours = line.colours
     lanes = [
         DrawnLane(
             lane.name,

@@ -39,6 +39,31 @@ PHI = (
     + _OPEN
     + "<|assistant|>\n{% endif %}"
 )
+_RESULTS = (
+    "{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "<|im_end|>\n"
+)
+QWEN3 = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|im_end|>\n"
+    "{% endif %}{% for m in messages %}" + _RESULTS + "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    '{% for call in m.tool_calls %}<tool_call>\n{"name": "{{ call.function.name }}", "arguments": '
+    "{{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    + _OPEN
+    + "<|im_start|>assistant\n{% endif %}"
+)
+_RESULT = (
+    "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>{{ m.content }}"
+    "<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
+)
+DEEPSEEK = (
+    "{{ bos_token }}{% for tool in tools or () %}{{ tool | tojson }}{% endfor %}{% for m in messages %}"
+    "{% if m.role == 'tool' %}" + _RESULT + "{% elif m.role == 'assistant' %}<｜Assistant｜>{{ m.content }}"
+    "{% for call in m.tool_calls %}{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + call.function.name }}"
+    "{{ '<｜tool▁sep｜>' + call.function.arguments + '<｜tool▁call▁end｜><｜tool▁calls▁end｜>' }}{% endfor %}"
+    "{{ eos_token }}{% else %}<｜User｜>{{ m.content }}{% endif %}{% endfor %}"
+    + _OPEN
+    + "<｜Assistant｜>{% endif %}"
+)
 
 
 def _byte_level(pattern: str) -> Tokenizer:
@@ -113,4 +138,33 @@ def phi(folder: Path) -> Path:
     return _saved(folder, tokenizer, PHI, *_special(*texts, rstrip=True), eos_token="<|endoftext|>")
 
 
-FAMILIES = {"qwen": qwen, "llama": llama, "gemma": gemma, "mistral": mistral, "phi": phi}
+def _not_special(tokenizer: Tokenizer, *texts: str) -> Tokenizer:
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=True) for text in texts])
+    return tokenizer
+
+
+def qwen3(folder: Path) -> Path:
+    texts = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+    tokenizer = _not_special(_byte_level(_QWEN), *texts)
+    tokenizer.normalizer = normalizers.NFC()
+    return _saved(folder, tokenizer, QWEN3, *_special("<|im_start|>", "<|im_end|>"), eos_token="<|im_end|>")
+
+
+def deepseek(folder: Path) -> Path:
+    tool_parts = ("outputs", "output", "calls", "call")
+    tools = (f"<｜tool▁{part}▁{edge}｜>" for part in tool_parts for edge in ("begin", "end"))
+    tokenizer = _not_special(_byte_level(_QWEN), "<｜User｜>", "<｜Assistant｜>", "<｜tool▁sep｜>", *tools)
+    tokenizer.normalizer = normalizers.NFKC()
+    bos, eos = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+    return _saved(folder, tokenizer, DEEPSEEK, *_special(bos, eos), bos_token=bos, eos_token=eos)
+
+
+FAMILIES = {
+    "qwen": qwen,
+    "llama": llama,
+    "gemma": gemma,
+    "mistral": mistral,
+    "phi": phi,
+    "qwen3": qwen3,
+    "deepseek": deepseek,
+}

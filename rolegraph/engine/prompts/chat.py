@@ -1,6 +1,6 @@
 """Conversion from a chat to prompt tokens and from response tokens to an answer, in one model's chat format.
 
-Only the chat template writes special tokens: the same characters in the text of a message are ordinary text
+Only the chat template writes markers: the same characters in the text of a message are ordinary text
 (`markers.py`). The caller gives the tokenizer. This file does not know providers, the network or sampling.
 """
 
@@ -35,6 +35,7 @@ from rolegraph.engine.prompts.tools import (
     calls_of,
     described,
     in_messages,
+    result_message,
 )
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -124,9 +125,11 @@ class ChatFormat:
         try:
             self._opening, self._ending = self._around_answer()
             """Texts that the template writes before an answer, behind the prompt, and after it."""
-            self._markers = Markers(tokenizer.added_tokens_decoder, self._sample_chat)
-            ends = self._found_form.ends if self._found_form else ()
-            self.end_ids = (*dict.fromkeys((*_end_of_turn_ids(tokenizer, self._ending), *ends)),)
+            template = str(getattr(tokenizer, "chat_template", None) or "")
+            added = tokenizer.added_tokens_decoder
+            self._markers = Markers(added, self._sample_chat, self._sample_tool_chat, template)
+            ends = _end_of_turn_ids(tokenizer, self._ending)
+            self.end_ids = (*dict.fromkeys((*ends, *self._found_form[0].ends)),)
             """Token ids that end the model's turn, the template's own first."""
             self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
         except ModelError as error:
@@ -185,11 +188,12 @@ class ChatFormat:
     def turn(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an assistant's answer that the model did not sample, with the end-of-turn
         token."""
-        return (*self._encode(text), *self.end_ids[:1])
+        return (*self.text_ids(text), *self.end_ids[:1])
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a text apart from any chat; markers that it spells are plain text."""
-        return self._encode(text)
+        """Return the tokens of an answer apart from any chat; markers that it spells are plain text, but for
+        those of tool calls."""
+        return self._encode(self._markers.named(text, among=self._found_form[1]))
 
     def same_tokens(self, other: ChatFormat) -> bool:
         """Return True if both tokenizers have the same vocabulary, so that token ids mean the same."""
@@ -268,17 +272,19 @@ class ChatFormat:
             return None
 
     def _encode(self, named: str) -> tuple[int, ...]:
-        """Return the token ids of a text: names of markers become their special tokens, spelt markers plain
-        text."""
-        text = self._markers.plain(named)
-        if self._markers.named(text) == named:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        """Return the token ids of a text: names of markers become their tokens, spelt markers plain text."""
+        markers, encode = self._markers, partial(self._tokenizer.encode, add_special_tokens=False)
+        if (escaped := markers.escaped_tags(named)) != named:
+            self._warn_of_escapes("has no tokens for the tags around tool calls and results")
+        ids = encode(markers.plain(escaped))
+        if not markers.spelt(escaped, ids):
+            return tuple(ids)
         if self._renamed is None:
             self._warn_of_escapes("has no tokenizer.json")
-            escaped = self._markers.plain(self._markers.escaped(named))
-            return tuple(self._tokenizer.encode(escaped, add_special_tokens=False))
-        tokenizer, ids = self._renamed
-        return tuple(ids.get(id, id) for id in tokenizer.encode(named, add_special_tokens=False))
+            return tuple(encode(markers.plain(markers.escaped(escaped))))
+        tokenizer, known = self._renamed
+        ids = tokenizer.encode(markers.plain_tags(escaped), add_special_tokens=False)
+        return tuple(known.get(id, id) for id in ids)
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
@@ -288,11 +294,11 @@ class ChatFormat:
         return renamed(self._tokenizer, self._markers.names)
 
     def _warn_of_escapes(self, reason: str) -> None:
-        """Log a warning, once per chat format, that spelt special tokens get a space, with the reason."""
+        """Log a warning, once per chat format, that spelt markers get a space, with the reason."""
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "%s %s, so special tokens that a message spells get a space: <|im_end|> becomes < |im_end|>",
+                "%s %s, so markers that a message spells get a space: <|im_end|> becomes < |im_end|>",
                 self._name,
                 reason,
             )
@@ -300,38 +306,36 @@ class ChatFormat:
     @cached_property
     def call_form(self) -> CallForm:
         """Syntax of tool calls; texts of messages where the template has none, or an unknown one."""
-        if self._found_form is None:
+        form, _ = self._found_form
+        if form.in_messages:
             _logger.warning(
                 "The chat template of %s has no list of tools, or an unknown form of their calls (the extra "
                 "`renderers` knows more): the first message lists the tools, and a call is "
                 "<tool_call>{…}</tool_call> in the answer's text",
                 self._name,
             )
-        return self._found_form or IN_MESSAGES
+        return form
 
     @cached_property
-    def _found_form(self) -> CallForm | None:
-        """Syntax in which the chat template writes tool calls, found by rendering one; None without one."""
-        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-        function = Function(_PROBE, "", schema, _unanswered)
-        question: Message = {"role": "user", "content": "?"}
+    def _found_form(self) -> tuple[CallForm, str]:
+        """Syntax in which the chat template writes tool calls, found by rendering one, and that call."""
         for form in self._forms():
-            call = ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
-            turns = _turns([question, answer_message("", calls=[call])])
-            render = partial(self._text, tools=described([function]), form=form)
+            call = _sample_call(form)
+            turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])
+            render = partial(self._text, tools=described([_SAMPLE_FUNCTION]), form=form)
             try:
                 asked = render(turns[:1], add_generation_prompt=True)
                 if _PROBE not in asked:
-                    return None  # a template without tools
+                    break  # a template without tools
                 answered = render(turns, add_generation_prompt=False)
             except (TemplateError, TypeError):  # no tools, or calls that look otherwise
                 continue
             # A prompt may open a thought that the answer of an earlier turn does not have.
             shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
             answer = answered[shared:].removesuffix(self._ending)
-            if form.find(answer, [function])[1] == (call,):
-                return form
-        return None
+            if form.find(answer, [_SAMPLE_FUNCTION])[1] == (call,):
+                return form, answer
+        return IN_MESSAGES, "<tool_call></tool_call>"
 
     def _forms(self) -> Iterator[CallForm]:
         """Yield the forms of calls to try: those of this package, then those of others."""
@@ -373,6 +377,22 @@ class ChatFormat:
             return self._text(_SAMPLE_TURNS, [], add_generation_prompt=False)
         except TemplateError:
             return ""  # the end-of-text token has to do
+
+    @cached_property
+    def _sample_tool_chat(self) -> str:
+        """Rendered chat of a sample call and its result; empty where the template refuses it."""
+        form, _ = self._found_form
+        call = _sample_call(form)
+        messages = [
+            {"role": "user", "content": "?"},
+            answer_message("", calls=[call]),
+            result_message(call, "?"),
+        ]
+        try:
+            tools = described([_SAMPLE_FUNCTION])
+            return self._text(_turns(messages), tools, form, add_generation_prompt=False)
+        except (TemplateError, TypeError):
+            return ""
 
     def _opens(self, named: str) -> bool:
         """Return True if a rendered prompt ends inside a reasoning block that the template opened with
@@ -442,5 +462,14 @@ def _turn(message: Message, write: Callable[[str], str]) -> dict[str, Any]:
     return turn
 
 
+def _sample_call(form: CallForm) -> ToolCall:
+    return ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
+
+
 async def _unanswered(arguments: Mapping[str, Any]) -> None:
     """Do nothing: body of a tool that is only described to a chat template to see how it writes calls."""
+
+
+_SAMPLE_FUNCTION = Function(
+    _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
+)

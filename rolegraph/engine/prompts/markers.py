@@ -1,9 +1,9 @@
-"""Special tokens of a chat format, and the same characters in the text of messages.
+"""Markers of a chat format, and the same characters in the text of messages.
 
-A chat template writes special tokens such as `<|im_end|>` between texts that come from roles, tasks and
-tools. This file tells the tokens from the texts: `Outline` finds what the template wrote itself, `Markers`
-gives these markers names that no text can hold, and `renamed` returns a tokenizer that knows only the names.
-It does not know messages, templates or providers.
+A chat template writes markers such as `<|im_end|>` and `<tool_response>` between texts that come from roles,
+tasks and tools. This file tells the markers from the texts: `Outline` finds what the template wrote itself,
+`Markers` gives these markers names that no text can hold, and `renamed` returns a tokenizer that knows only
+the names. It does not know messages, templates or providers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -27,49 +27,62 @@ _HARMLESS = re.compile(r"[\w.-]*")
 _REASONING = re.compile(r"think|thought", re.IGNORECASE)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """Tokens for bytes of characters outside of the vocabulary, which texts need."""
-_BRACKETS = tuple("<[{|")
+_BRACKETS = tuple("<[]{|")
 _FAMILIES = re.compile(
-    r"<\|[^\s<>|][^<>|\n]{0,60}\|>|<｜[^<>｜\n]{1,60}｜>|</?s>|<(?:start|end)_of_turn>|<\|turn>|<turn\|>"
-    r"|<</?SYS>>|<(?:bos|eos|pad|unk|mask)>"
-    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK)\]",
+    r"<\|[^\s<>|][^<>|\n]{0,99}\|>|<｜[^<>｜\n]{1,99}｜>|<\|\w{1,60}>|<\w{1,60}\|>|</?｜DSML｜|\[\|[^|\n]{1,99}\|\]"
+    r"|</?s>|<</?SYS>>|<(?:bos|eos|pad|unk|mask|sep|cls|sop|eop|eod|eoh|eoa)(?:_token)?>|\[[gs]MASK\]"
+    r"|<(?:start|end|begin(?:ning)?)_of_\w{1,60}>|</?(?:start|end)_function_\w{1,60}>"
+    r"|<(?:unused|reserved_|special_|extra_id_|tokens_unused_)\d{1,5}>|<[BC]_(?:SYS|Q|A|FUNC|CODE)>"
+    r"|</?role>|</?(?:seed|minimax):[\w:]{1,60}>|\[e~\[|\]~!?b[\[\]]|\[Round \d{1,5}\]"
+    r"|</?tool_?(?:calls?|responses?|results?|outputs?)>|</?available_tools>"
+    r"|<(?:fim_\w{1,20}|file(?:name|_sep)|repo_?name|gh_stars)>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK"
+    r"|MODEL_SETTINGS|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX)\]",
     re.IGNORECASE,
 )
-"""Markers of the common families (ChatML, Llama, Gemma, Mistral, Phi, DeepSeek), for unknown tokenizers."""
+"""Markers of the families that docs/roles.md names: for tokenizers that are elsewhere, and to tell which
+added tokens and texts of a template are markers. Tags of reasoning are left out: prompts ask for them."""
 
 
 class Markers:
-    """Markers of one chat format: texts of special tokens, and of added tokens that stand around its turns.
+    """Markers of one chat format: its special tokens, other added tokens that its template can write, and
+    tags such as `<tool_response>` that its template writes without tokens for them.
 
     Tags of reasoning are no markers unless their tokens are special.
 
     Args:
         added: Added tokens of the tokenizer by id.
         chat: A chat with a question and an answer, as the template renders it.
+        tool_chat: A chat with a tool's call and result, as the template renders it.
+        template: Source of the template.
     """
 
-    def __init__(self, added: Mapping[int, object], chat: str) -> None:
+    def __init__(
+        self, added: Mapping[int, object], chat: str, tool_chat: str = "", template: str = ""
+    ) -> None:
+        tokens = {str(token): (id, bool(getattr(token, "special", True))) for id, token in added.items()}
+        sources = chat + tool_chat + template
         self.ids: dict[str, int] = {
             text: id
-            for id, token in added.items()
-            if (text := str(token)).strip()
-            and not _BYTE.fullmatch(text)
-            and (
-                getattr(token, "special", True)
-                or (text in chat and text.startswith(_BRACKETS) and not _REASONING.search(text))
-            )
+            for text, (id, is_special) in tokens.items()
+            if text.strip() and not _BYTE.fullmatch(text) and (is_special or _is_marker(text, sources))
         }
         """Ids of the markers' tokens by text."""
-        texts = sorted(self.ids, key=len, reverse=True)
-        any_of = "|".join(map(re.escape, texts)) or r"(?!)"
-        self._pattern = re.compile(any_of)
-        self._any_case = re.compile(any_of, re.IGNORECASE)
+        self._of_turns = {text for text in self.ids if tokens[text][1] or text in chat}
+        tags = {*_FAMILIES.findall(chat + tool_chat)}.difference(self.ids)
+        texts = sorted({*self.ids, *tags}, key=len, reverse=True)
+        self._pattern = _any_of(texts)
+        self._any_case = _any_of(texts, re.IGNORECASE)
+        self._tags = _any_of(tags, re.IGNORECASE)
         self.names = {text: f"\ufdd0{_SECRET}{number:05}\ufdd0" for number, text in enumerate(texts)}
         """Name of each marker."""
         self._texts = {name: text for text, name in self.names.items()}
 
-    def named(self, text: str) -> str:
-        """Replace each marker by its name."""
-        return self._pattern.sub(lambda match: self.names[match[0]], text)
+    def named(self, text: str, among: str | None = None) -> str:
+        """Replace each marker by its name; with `among`, only markers that occur in that text."""
+        return self._pattern.sub(
+            lambda match: self.names[match[0]] if among is None or match[0] in among else match[0], text
+        )
 
     def plain(self, text: str) -> str:
         """Replace each name by its marker."""
@@ -80,6 +93,29 @@ class Markers:
         text."""
         return self._any_case.sub(_spaced, text)
 
+    def escaped_tags(self, named: str) -> str:
+        """Return a chat with names in which tags that a message spells have a space."""
+        return self._tags.sub(_spaced, named)
+
+    def plain_tags(self, named: str) -> str:
+        """Replace the name of each tag by the tag, and leave the names of tokens."""
+        return _NAME.sub(
+            lambda match: match[0] if self._texts[match[0]] in self.ids else self.plain(match[0]), named
+        )
+
+    def spelt(self, named: str, ids: Sequence[int]) -> bool:
+        """Return True if a message spells a marker.
+
+        Args:
+            named: The chat with names in place of the template's own markers.
+            ids: Its tokens without names; they tell of spellings that the tokenizer normalizes.
+        """
+        if self.named(self.plain(named)) != named:
+            return True
+        known = {*self.ids.values()}
+        written = [name for name in _NAME.findall(named) if self._texts[name] in self.ids]
+        return sum(id in known for id in ids) > len(written)
+
     def counts(self, text: str) -> Counter[str]:
         """Count the markers of a text."""
         return Counter(self._pattern.findall(text))
@@ -88,7 +124,7 @@ class Markers:
         """Return the chat markers among sampled token ids, except those in `expected` and tags of
         reasoning."""
         present = set(ids)
-        sampled = [text for text, id in self.ids.items() if id in present]
+        sampled = [text for text in self.ids if text in self._of_turns and self.ids[text] in present]
         return [text for text in sampled if text not in expected and not _REASONING.search(text)]
 
 
@@ -220,6 +256,18 @@ def _with_backend(tokenizer: Any, backend: Any) -> Any:
     return changed
 
 
+def _is_marker(text: str, sources: str) -> bool:
+    """Return True if an added token that is not special is a marker of a chat, not a part of plain text such
+    as Gemma's `<h1>`."""
+    looks_so = _FAMILIES.fullmatch(text) or (text.startswith(_BRACKETS) and text in sources)
+    return bool(looks_so) and not _REASONING.search(text)
+
+
+def _any_of(texts: Iterable[str], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
+    """Return the pattern of any of these texts, the first preferred; it never matches without texts."""
+    return re.compile("|".join(map(re.escape, texts)) or r"(?!)", flags)
+
+
 def _rename(state: dict[str, Any], names: Mapping[str, str]) -> None:
     """Rename tokens in the parsed content of a tokenizer.json, in place, by `names`."""
     for token in state["added_tokens"]:
@@ -231,6 +279,14 @@ def _rename(state: dict[str, Any], names: Mapping[str, str]) -> None:
         model["vocab"] = {names.get(token, token): id for token, id in ids.items()}
     elif isinstance(vocabulary, list):
         model["vocab"] = [[names.get(token, token), score] for token, score in cast("list[Any]", vocabulary)]
+    if "merges" in model:  # none may lead to a token that is renamed
+        merges = cast("list[Any]", model["merges"])
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+        model["merges"] = [
+            merge
+            for merge, pair in zip(merges, pairs, strict=True)
+            if names.keys().isdisjoint((*pair, "".join(pair)))
+        ]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
 

@@ -209,6 +209,47 @@ def test_an_instance_of_a_role_is_no_text_wherever_it_stands(source: str) -> Non
         compiled("{{ " + source + " }}").render(VARIABLES)
 
 
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ("", '{"text": "if a < b && c > d: \'é\' 漢"}'),
+        ("indent=1", '{\n "text": "if a < b && c > d: \'é\' 漢"\n}'),
+        ("ensure_ascii=true", '{"text": "if a < b && c > d: \'\\u00e9\' \\u6f22"}'),
+        ("separators=(',', ':'), sort_keys=true", '{"text":"if a < b && c > d: \'é\' 漢"}'),
+    ],
+)
+def test_json_in_a_prompt_is_as_chat_templates_write_it(options: str, written: str) -> None:
+    template = compiled("{{ {'text': 'if a < b && c > d: \\'é\\' 漢'} | tojson(" + options + ") }}")
+    assert template.render(VARIABLES) == written
+
+
+def test_separators_of_json_are_paid_for() -> None:
+    with pytest.raises(PromptError, match="limit: prompt_"):
+        compiled("{{ range(1000) | list | tojson(separators=('a' * 900, ':')) | length }}").render(VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("expression", "word", "message"),
+    [
+        ("1 | tojson(allow_nan=1)", "tojson", "unexpected keyword argument 'allow_nan'"),
+        ("'a' | replace('a')", "replace", "missing a required argument: 'new'"),
+        ("'a' | upper(1)", "upper", "too many positional arguments"),
+        ("[1] | sort(key=1)", "sort", "unexpected keyword argument 'key'"),
+        ("[1] | first(2)", "first", "too many positional arguments"),
+        ("{} | dictsort(1, 2, 3, 4)", "dictsort", "too many positional arguments"),
+        ("['a'] | map('replace', 'a') | list", "replace", "missing a required argument: 'new'"),
+        ("['a'] | map('uper') | list", "uper", "no filter 'uper'"),
+        ("3 is divisibleby", "divisibleby", "missing a required argument: 'num'"),
+        ("3 is odd(1)", "odd", "too many positional arguments"),
+    ],
+)
+def test_arguments_that_a_filter_or_test_cannot_take_are_a_fault(
+    expression: str, word: str, message: str
+) -> None:
+    _, (fault,) = compile_template("{{ " + expression + " }}", AROUND)
+    assert (fault.word, message in fault.message) == (word, True)
+
+
 def test_instances_are_counted_compared_and_grouped_without_being_written() -> None:
     source = "{% for said, those in solver | groupby('action') %}{{ said }} {{ those | length }} {% endfor %}"
     assert compiled(source + "{{ solver[0] == solver[1] }}").render(VARIABLES) == "five 1 four 1 False"

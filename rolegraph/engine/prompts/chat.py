@@ -30,12 +30,12 @@ from rolegraph.engine.prompts.markers import (
     unless_harmless,
 )
 from rolegraph.engine.prompts.tools import (
+    TOOLS_TEXT,
     answer_message,
     call_entry,
     calls_of,
     described,
     in_messages,
-    result_message,
 )
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -125,11 +125,10 @@ class ChatFormat:
         try:
             self._opening, self._ending = self._around_answer()
             """Texts that the template writes before an answer, behind the prompt, and after it."""
-            template = str(getattr(tokenizer, "chat_template", None) or "")
-            added = tokenizer.added_tokens_decoder
-            self._markers = Markers(added, self._sample_chat, self._sample_tool_chat, template)
-            ends = _end_of_turn_ids(tokenizer, self._ending)
-            self.end_ids = (*dict.fromkeys((*ends, *self._found_form[0].ends)),)
+            form, self._sample_answer = self._found_form
+            template = str(getattr(tokenizer, "chat_template", "")) + TOOLS_TEXT * form.in_messages
+            self._markers = Markers(tokenizer.added_tokens_decoder, self._sample_chat, template)
+            self.end_ids = (*dict.fromkeys((*_end_of_turn_ids(tokenizer, self._ending), *form.ends)),)
             """Token ids that end the model's turn, the template's own first."""
             self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
         except ModelError as error:
@@ -191,9 +190,9 @@ class ChatFormat:
         return (*self.text_ids(text), *self.end_ids[:1])
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an answer apart from any chat; markers that it spells are plain text, but for
-        those of tool calls."""
-        return self._encode(self._markers.named(text, among=self._found_form[1]))
+        """Return the tokens of an answer apart from any chat; of the markers that it spells, only those of
+        tool calls become tokens."""
+        return self._encode(self._markers.named(text, among=self._sample_answer))
 
     def same_tokens(self, other: ChatFormat) -> bool:
         """Return True if both tokenizers have the same vocabulary, so that token ids mean the same."""
@@ -224,7 +223,10 @@ class ChatFormat:
             whole = self._named(messages, tools, add_generation_prompt=True)
         except TemplateError:
             return None
-        parts = [str(messages[last].get(part, "")).strip() for part in ("reasoning", "content")]
+        parts = [
+            self._markers.escaped_tags(str(messages[last].get(part, "")).strip())
+            for part in ("reasoning", "content")
+        ]
         ending = self._ending
         named_ending = self._markers.named(ending)
         if not (
@@ -273,18 +275,15 @@ class ChatFormat:
 
     def _encode(self, named: str) -> tuple[int, ...]:
         """Return the token ids of a text: names of markers become their tokens, spelt markers plain text."""
-        markers, encode = self._markers, partial(self._tokenizer.encode, add_special_tokens=False)
-        if (escaped := markers.escaped_tags(named)) != named:
-            self._warn_of_escapes("has no tokens for the tags around tool calls and results")
-        ids = encode(markers.plain(escaped))
-        if not markers.spelt(escaped, ids):
+        ids = self._tokenizer.encode(self._markers.plain(named), add_special_tokens=False)
+        if self._markers.among(ids) == self._markers.named_ids(named):
             return tuple(ids)
         if self._renamed is None:
             self._warn_of_escapes("has no tokenizer.json")
-            return tuple(encode(markers.plain(markers.escaped(escaped))))
-        tokenizer, known = self._renamed
-        ids = tokenizer.encode(markers.plain_tags(escaped), add_special_tokens=False)
-        return tuple(known.get(id, id) for id in ids)
+            escaped = self._markers.plain(self._markers.escaped(named))
+            return tuple(self._tokenizer.encode(escaped, add_special_tokens=False))
+        tokenizer, own_ids = self._renamed
+        return tuple(own_ids.get(id, id) for id in tokenizer.encode(named, add_special_tokens=False))
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
@@ -319,10 +318,13 @@ class ChatFormat:
     @cached_property
     def _found_form(self) -> tuple[CallForm, str]:
         """Syntax in which the chat template writes tool calls, found by rendering one, and that call."""
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        function = Function(_PROBE, "", schema, _unanswered)
+        question: Message = {"role": "user", "content": "?"}
         for form in self._forms():
-            call = _sample_call(form)
-            turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])
-            render = partial(self._text, tools=described([_SAMPLE_FUNCTION]), form=form)
+            call = ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
+            turns = _turns([question, answer_message("", calls=[call])])
+            render = partial(self._text, tools=described([function]), form=form)
             try:
                 asked = render(turns[:1], add_generation_prompt=True)
                 if _PROBE not in asked:
@@ -333,9 +335,9 @@ class ChatFormat:
             # A prompt may open a thought that the answer of an earlier turn does not have.
             shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
             answer = answered[shared:].removesuffix(self._ending)
-            if form.find(answer, [_SAMPLE_FUNCTION])[1] == (call,):
+            if form.find(answer, [function])[1] == (call,):
                 return form, answer
-        return IN_MESSAGES, "<tool_call></tool_call>"
+        return IN_MESSAGES, TOOLS_TEXT
 
     def _forms(self) -> Iterator[CallForm]:
         """Yield the forms of calls to try: those of this package, then those of others."""
@@ -377,22 +379,6 @@ class ChatFormat:
             return self._text(_SAMPLE_TURNS, [], add_generation_prompt=False)
         except TemplateError:
             return ""  # the end-of-text token has to do
-
-    @cached_property
-    def _sample_tool_chat(self) -> str:
-        """Rendered chat of a sample call and its result; empty where the template refuses it."""
-        form, _ = self._found_form
-        call = _sample_call(form)
-        messages = [
-            {"role": "user", "content": "?"},
-            answer_message("", calls=[call]),
-            result_message(call, "?"),
-        ]
-        try:
-            tools = described([_SAMPLE_FUNCTION])
-            return self._text(_turns(messages), tools, form, add_generation_prompt=False)
-        except (TemplateError, TypeError):
-            return ""
 
     def _opens(self, named: str) -> bool:
         """Return True if a rendered prompt ends inside a reasoning block that the template opened with
@@ -462,14 +448,5 @@ def _turn(message: Message, write: Callable[[str], str]) -> dict[str, Any]:
     return turn
 
 
-def _sample_call(form: CallForm) -> ToolCall:
-    return ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
-
-
 async def _unanswered(arguments: Mapping[str, Any]) -> None:
     """Do nothing: body of a tool that is only described to a chat template to see how it writes calls."""
-
-
-_SAMPLE_FUNCTION = Function(
-    _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
-)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jinja2 import nodes
+from jinja2.tests import TESTS as JINJA_TESTS
 
 from rolegraph.engine.errors import did_you_mean, nearest
-from rolegraph.engine.prompts.filters import FILTERS
+from rolegraph.engine.prompts.filters import FILTERS, TAKING, wrong_arguments
 from rolegraph.engine.vocabulary import EXAMPLES, VIEW_FIELDS
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
@@ -414,9 +415,15 @@ class _Walk:
 
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
         kind = self.listed(node.node, scope) if node.node is not None else "other"
-        if node.name not in FILTERS:
-            hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
-            self.fault(node, node.name, f"no filter {node.name!r}", hint)
+        mapped = node.args[0] if node.name == "map" and node.args else None
+        inner = str(mapped.value) if isinstance(mapped, nodes.Const) else None
+        if unknown := next((name for name in (node.name, inner or "map") if name not in FILTERS), None):
+            hint = did_you_mean(unknown, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
+            self.fault(node, unknown, f"no filter {unknown!r}", hint)
+        elif inner:
+            self.arguments(node, TAKING[inner], inner, len(node.args) - 1)
+        else:
+            self.arguments(node, TAKING[node.name], node.name, len(node.args))
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         names_attribute = len(node.args) > 1 or any(keyword.key == "attribute" for keyword in node.kwargs)
         if node.node is not None and node.name in _AS_TEXT and not names_attribute:
@@ -428,6 +435,22 @@ class _Walk:
             if node.name in _KEEPS_VIEWS:
                 return "several"
         return kind if node.name in ("default", "d") else "other"
+
+    def visit_Test(self, node: nodes.Test, scope: dict[str, Kind]) -> Kind:
+        if node.name in JINJA_TESTS:  # Jinja2 reports another
+            self.arguments(node, JINJA_TESTS[node.name], node.name, len(node.args))
+        self.block(node.iter_child_nodes(), scope)
+        return "other"
+
+    def arguments(
+        self, node: nodes.Filter | nodes.Test, function: Callable[..., Any], name: str, positional: int
+    ) -> None:
+        """Report arguments that a filter or test cannot take."""
+        keywords = [str(keyword.key) for keyword in node.kwargs]
+        wrong = wrong_arguments(function, positional, keywords)
+        if wrong and not (node.dyn_args or node.dyn_kwargs):
+            kind = type(node).__name__.lower()
+            self.fault(node, name, f"the {kind} {name!r} cannot take these arguments: {wrong}")
 
     def by_attribute(self, node: nodes.Filter) -> None:
         named = [k.value for k in node.kwargs if k.key == "attribute"]

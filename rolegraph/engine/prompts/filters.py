@@ -6,6 +6,8 @@ filter looks up by name go through the sandbox, as a dot does.
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -13,9 +15,8 @@ from math import log2
 from operator import not_, truth
 from typing import Any, cast
 
-from jinja2 import Undefined, pass_context
+from jinja2 import Undefined, pass_context, pass_environment
 from jinja2 import filters as jinja
-from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
@@ -140,16 +141,29 @@ def _format(scope: RenderScope, value: object, *args: object, **kwargs: object) 
 
 
 @_filter("tojson")
-def _tojson(scope: RenderScope, value: object, indent: int | None = None) -> str:
+def _tojson(
+    scope: RenderScope,
+    value: object,
+    indent: int | None = None,
+    *,
+    ensure_ascii: bool = False,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write a value as JSON with the defaults and options of transformers' chat templates.
+
+    Jinja's own filter escapes for HTML (`<` as `\\u003c`), which a model would read."""
     if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
         raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
     scope.spend(_SET_UP)
     if isinstance(value, Undefined):
         str(value)  # raises the error that names it
     size = scope.measure(value, written=True)
+    size *= 1 + sum(map(len, separators or ()))  # at most one of each behind a character
     scope.make_text(size)
     scope.spend(2 * size)
-    text = str(htmlsafe_json_dumps(value, indent=indent))
+    options: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    text = json.dumps(value, ensure_ascii=ensure_ascii, **options)
     scope.make_text(len(text))
     return text
 
@@ -245,6 +259,7 @@ for _name in ("select", "reject", "selectattr", "rejectattr"):
     _filter(_name)(partial(_select, _name))
 
 
+@pass_environment
 def _unique(
     environment: Any, items: Sequence[Any], case_sensitive: bool = False, attribute: str | int | None = None
 ) -> list[Any]:
@@ -307,3 +322,30 @@ def _lookups(*options: object) -> int:
     `a.b`."""
     names = [str(option) for option in options if type(option) in (str, int)]
     return _FIELD * sum(1 + name.count(".") + name.count(",") for name in names)
+
+
+def wrong_arguments(function: Callable[..., Any], positional: int, keywords: Sequence[str]) -> str:
+    """Return the fault of a filter's or test's arguments, such as "missing a required argument: 'old'".
+
+    Args:
+        function: Filter or test, as a key's value of `TAKING` or of Jinja2's tests.
+        positional: Number of arguments without names behind the value.
+        keywords: Names of the others.
+
+    Returns:
+        The fault; empty where the arguments fit.
+    """
+    given = (1 + hasattr(function, "jinja_pass_arg") + positional) * (None,)
+    try:
+        inspect.signature(function).bind(*given, **dict.fromkeys(keywords))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+TAKING: Mapping[str, Filter] = {
+    **FILTERS,
+    **{name: find for name, (find, _, _) in _COMPARING.items()},
+    "dictsort": jinja.do_dictsort,
+}
+"""For each filter, a function with the filter's parameters."""

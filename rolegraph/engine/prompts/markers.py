@@ -53,36 +53,46 @@ class Markers:
     Args:
         added: Added tokens of the tokenizer by id.
         chat: A chat with a question and an answer, as the template renders it.
-        tool_chat: A chat with a tool's call and result, as the template renders it.
         template: Source of the template.
     """
 
-    def __init__(
-        self, added: Mapping[int, object], chat: str, tool_chat: str = "", template: str = ""
-    ) -> None:
-        tokens = {str(token): (id, bool(getattr(token, "special", True))) for id, token in added.items()}
-        sources = chat + tool_chat + template
+    def __init__(self, added: Mapping[int, object], chat: str, template: str) -> None:
+        special = {str(token) for token in added.values() if getattr(token, "special", True)}
         self.ids: dict[str, int] = {
             text: id
-            for text, (id, is_special) in tokens.items()
-            if text.strip() and not _BYTE.fullmatch(text) and (is_special or _is_marker(text, sources))
+            for id, token in added.items()
+            if (text := str(token)).strip()
+            and not _BYTE.fullmatch(text)
+            and (text in special or _is_written(text, chat + template))
         }
         """Ids of the markers' tokens by text."""
-        self._of_turns = {text for text in self.ids if tokens[text][1] or text in chat}
-        tags = {*_FAMILIES.findall(chat + tool_chat)}.difference(self.ids)
-        texts = sorted({*self.ids, *tags}, key=len, reverse=True)
+        self._around_turns = {text: id for text, id in self.ids.items() if text in special or text in chat}
+        texts = sorted(self.ids, key=len, reverse=True)
+        tags = {*_FAMILIES.findall(template)}.difference(texts)
         self._pattern = _any_of(texts)
-        self._any_case = _any_of(texts, re.IGNORECASE)
+        self._any_case = _any_of([*texts, *tags], re.IGNORECASE)
         self._tags = _any_of(tags, re.IGNORECASE)
         self.names = {text: f"\ufdd0{_SECRET}{number:05}\ufdd0" for number, text in enumerate(texts)}
-        """Name of each marker."""
+        """Name of each token."""
         self._texts = {name: text for text, name in self.names.items()}
 
     def named(self, text: str, among: str | None = None) -> str:
-        """Replace each marker by its name; with `among`, only markers that occur in that text."""
+        """Replace each token's text by its name; with `among`, only those that occur in that text."""
         return self._pattern.sub(
             lambda match: self.names[match[0]] if among is None or match[0] in among else match[0], text
         )
+
+    def named_ids(self, named: str) -> list[int]:
+        """Return the ids of the tokens that a text names, in order."""
+        return [self.ids[self._texts[name]] for name in _NAME.findall(named)]
+
+    def among(self, ids: Iterable[int]) -> list[int]:
+        """Return the ids of markers among token ids, in order.
+
+        They tell of spellings that the tokenizer normalizes, too.
+        """
+        markers = {*self.ids.values()}
+        return [id for id in ids if id in markers]
 
     def plain(self, text: str) -> str:
         """Replace each name by its marker."""
@@ -93,28 +103,10 @@ class Markers:
         text."""
         return self._any_case.sub(_spaced, text)
 
-    def escaped_tags(self, named: str) -> str:
-        """Return a chat with names in which tags that a message spells have a space."""
-        return self._tags.sub(_spaced, named)
-
-    def plain_tags(self, named: str) -> str:
-        """Replace the name of each tag by the tag, and leave the names of tokens."""
-        return _NAME.sub(
-            lambda match: match[0] if self._texts[match[0]] in self.ids else self.plain(match[0]), named
-        )
-
-    def spelt(self, named: str, ids: Sequence[int]) -> bool:
-        """Return True if a message spells a marker.
-
-        Args:
-            named: The chat with names in place of the template's own markers.
-            ids: Its tokens without names; they tell of spellings that the tokenizer normalizes.
-        """
-        if self.named(self.plain(named)) != named:
-            return True
-        known = {*self.ids.values()}
-        written = [name for name in _NAME.findall(named) if self._texts[name] in self.ids]
-        return sum(id in known for id in ids) > len(written)
+    def escaped_tags(self, text: str) -> str:
+        """Return a text with a space inserted into each tag that has no token to tell it from the
+        template's."""
+        return self._tags.sub(_spaced, text)
 
     def counts(self, text: str) -> Counter[str]:
         """Count the markers of a text."""
@@ -124,7 +116,7 @@ class Markers:
         """Return the chat markers among sampled token ids, except those in `expected` and tags of
         reasoning."""
         present = set(ids)
-        sampled = [text for text in self.ids if text in self._of_turns and self.ids[text] in present]
+        sampled = [text for text, id in self._around_turns.items() if id in present]
         return [text for text in sampled if text not in expected and not _REASONING.search(text)]
 
 
@@ -170,7 +162,7 @@ class Outline:
             if text is None:
                 return None
             place += len(text) + len(literal)
-            parts += [text, markers.named(literal)]
+            parts += [markers.escaped_tags(text), markers.named(literal)]
         return "".join(parts) if place == len(rendered) else None
 
 
@@ -256,11 +248,11 @@ def _with_backend(tokenizer: Any, backend: Any) -> Any:
     return changed
 
 
-def _is_marker(text: str, sources: str) -> bool:
-    """Return True if an added token that is not special is a marker of a chat, not a part of plain text such
-    as Gemma's `<h1>`."""
-    looks_so = _FAMILIES.fullmatch(text) or (text.startswith(_BRACKETS) and text in sources)
-    return bool(looks_so) and not _REASONING.search(text)
+def _is_written(text: str, template: str) -> bool:
+    """Return True if an added token is written by the template or used by a known family; Gemma's `<h1>` is
+    a part of plain text."""
+    is_ours = _FAMILIES.fullmatch(text) or (text.startswith(_BRACKETS) and text in template)
+    return bool(is_ours) and not _REASONING.search(text)
 
 
 def _any_of(texts: Iterable[str], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
@@ -280,13 +272,8 @@ def _rename(state: dict[str, Any], names: Mapping[str, str]) -> None:
     elif isinstance(vocabulary, list):
         model["vocab"] = [[names.get(token, token), score] for token, score in cast("list[Any]", vocabulary)]
     if "merges" in model:  # none may lead to a token that is renamed
-        merges = cast("list[Any]", model["merges"])
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-        model["merges"] = [
-            merge
-            for merge, pair in zip(merges, pairs, strict=True)
-            if names.keys().isdisjoint((*pair, "".join(pair)))
-        ]
+        joined = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [pair for pair in joined if "".join(pair) not in names]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
 

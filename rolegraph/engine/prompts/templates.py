@@ -175,7 +175,8 @@ def _tree(source: str, is_condition: bool, has_value: bool) -> nodes.Template:
         raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
     written = nodes.If(expression, [nodes.Output([nodes.TemplateData("true")])], [], [])
     if has_value:  # as JSON, since a text and a number are the same in a template's output
-        written = nodes.Output([nodes.Filter(expression, "tojson", [], [], None, None, lineno=0)])
+        escapes = nodes.Keyword("ensure_ascii", nodes.Const(True))  # JSON holds what UTF-8 does not
+        written = nodes.Output([nodes.Filter(expression, "tojson", [], [escapes], None, None, lineno=0)])
     tree = nodes.Template([written], lineno=1)
     tree.set_environment(ENVIRONMENT)
     return tree

@@ -11,7 +11,7 @@ from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
 
-_TOOLS_TEXT = (
+TOOLS_TEXT = (
     "You can call these functions, given as JSON:\n{functions}\n"
     "To call one, write\n"
     '<tool_call>\n{{"name": "its name", "arguments": {{"argument": "value"}}}}\n</tool_call>\n'
@@ -87,7 +87,7 @@ def in_messages(
         else:
             written += [_with_calls(turn) for turn in group]
     first, *later = written
-    return [{**first, "content": f"{_TOOLS_TEXT.format(functions=functions)}\n\n{first['content']}"}, *later]
+    return [{**first, "content": f"{TOOLS_TEXT.format(functions=functions)}\n\n{first['content']}"}, *later]
 
 
 def _with_calls(turn: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,11 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import train_requests
-import uvicorn
 from judge_written import FAULT, RESULT
 from uvicorn.server import ServerState
 
+from rolegraph.engine.http_server import BoundedConnection, bounded_server
 from rolegraph.local.launcher import BASE_MODEL
-from rolegraph.local.service.admission import BoundedConnection
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.local_model import LocalModel
@@ -191,7 +190,7 @@ class Client:
         return self._loop.run_until_complete(self._headed(header))
 
     async def _headed(self, header: bytes) -> str:
-        config = uvicorn.Config(self._app, lifespan="off", ws="none", access_log=False)
+        config = bounded_server(self._app).config
         config.load()
         listening = await self._loop.create_server(
             lambda: BoundedConnection(config, ServerState(), {}), "127.0.0.1", 0

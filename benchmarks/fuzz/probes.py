@@ -508,7 +508,7 @@ REFUSED: Mapping[str, Probe] = {
     ),
     "service_parts": Probe(lambda n: trained(many_data(n)), under=1_000, over=4 * 2**16),
     "service_targets": Probe(lambda n: trained(sparse(n))),
-    "service_header_bytes": Probe(headed, under=60_000, over=1_000_000, says="closed"),
+    "service_header_bytes": Probe(headed, under=16_000, over=1_000_000, says="closed"),
     "service_listed": Probe(
         lambda n: judge_served.client().said("GET", f"/api/v1/training_runs?limit={n}", b"")
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import sys
@@ -18,13 +17,9 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 pytest.importorskip("tinker")
 
-import uvicorn
-from starlette.types import Receive, Scope, Send
 from tinker.proto import tinker_public_pb2 as public
 
-from rolegraph.engine.limits import Limit
 from rolegraph.local.launcher import LocalService
-from rolegraph.local.service import admission
 from rolegraph.local.service.checkpoints import CheckpointStore
 from tests.local.conftest import model_dir as model_dir
 from tests.local.conftest import service as service
@@ -100,45 +95,6 @@ def test_headers_without_end_are_refused_before_the_key_is_asked_for(
             raise AssertionError("the service took 512 MB")
         with suppress(OSError):
             assert raw.recv(12) in (b"HTTP/1.1 400", b"HTTP/1.1 401", b"")
-
-
-def test_a_connection_without_headers_is_closed_and_one_with_a_request_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(admission, "HEADER_SECONDS", Limit("service_header_seconds", 1, "seconds"))
-    released = asyncio.Event()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await released.wait()
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def talk() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(app, http=admission.BoundedConnection, lifespan="off", ws="none")
-            server = uvicorn.Server(config)
-            server.capture_signals = suppress  # pytest keeps its own handlers
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            port = listener.getsockname()[1]
-            good_reader, good = await asyncio.open_connection("127.0.0.1", port)
-            good.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            for begun in (b"", b"GET / HTTP/1.1\r\nHost: loc"):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(begun)
-                assert await reader.read() == b""  # ends only when the service closes the connection
-                writer.close()
-                await writer.wait_closed()
-            released.set()
-            assert (await good_reader.read(12)) == b"HTTP/1.1 204"
-            good.write(b"GET / HTTP/1.1\r\n")  # a second request, whose headers never end
-            rest = await good_reader.read()
-            assert b"HTTP/1.1 2" not in rest
-            good.close()
-            await good.wait_closed()
-            server.should_exit = True
-            await serving
-
-    asyncio.run(talk())
 
 
 def test_lists_of_checkpoints_do_not_fail_while_others_are_deleted(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named_and_nothing_else(tmp_path: Path) -> None:
     assert message_without(tmp_path / "all") == ""
-    said = message_without(tmp_path / "some", "httptools", "numpy", "protobuf", "safetensors")
+    said = message_without(tmp_path / "some", "numpy", "protobuf", "safetensors")
     named = re.fullmatch(r"the local service needs (.*): pip install 'rolegraph\[local\]'", said)
     assert named is not None
-    assert set(named[1].split(", ")) == {"httptools", "numpy", "protobuf", "safetensors"}
+    assert set(named[1].split(", ")) == {"numpy", "protobuf", "safetensors"}

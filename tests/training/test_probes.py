@@ -19,6 +19,7 @@ uvicorn = pytest.importorskip("uvicorn")
 
 from rolegraph import api  # noqa: E402
 from rolegraph.cli.main import run  # noqa: E402
+from rolegraph.engine.http_server import listen  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.local.service.backend import Backend  # noqa: E402
 from rolegraph.local.service.batcher import SampleJob  # noqa: E402
@@ -27,7 +28,6 @@ from rolegraph.local.service.checkpoints import CheckpointStore  # noqa: E402
 from rolegraph.local.service.errors import RequestError  # noqa: E402
 from rolegraph.local.service.local_model import LocalModel  # noqa: E402
 from rolegraph.local.service.server import Service  # noqa: E402
-from rolegraph.local.service.serving import listen  # noqa: E402
 from rolegraph.local.service.trainer import Datum  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 

@@ -14,10 +14,10 @@ PARTS = Limit("service_parts", 2**16, "parts")
 """Datums of a forward_backward with their inputs and tensors; the SDK sends 1,024."""
 TARGETS = Limit("service_targets", 2**24, "values")
 """Dense size of the sparse tensors of a request together; a kilobyte can stand for gigabytes."""
-HEADER_BYTES = Limit("service_header_bytes", 65_536, "bytes")
-"""Headers of a request, which come before the key is checked."""
+HEADER_BYTES = Limit("service_header_bytes", 16_384, "bytes")
+"""Headers of a request, which come before the key is checked; also of the viewer and an agent's endpoint."""
 HEADER_SECONDS = Limit("service_header_seconds", 30, "seconds")
-"""Time to send the headers of a request."""
+"""Time to send the headers of a request, and the rest of a body after its answer."""
 BODY_SECONDS = Limit("service_body_seconds", 60, "seconds")
 """Time to send a body, which holds a connection and memory meanwhile."""
 NAME = Limit("service_name", 255, "characters")

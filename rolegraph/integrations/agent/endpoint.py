@@ -7,16 +7,16 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Self
 
-import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.engine.limits.tools import AGENT_REQUEST
 from rolegraph.engine.prompts.chat_bodies import ChatFields, StreamFields
 from rolegraph.engine.prompts.tools import answer_message
@@ -49,27 +49,17 @@ class AgentEndpoint:
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/models", self._models),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            host="127.0.0.1",
-            port=0,
-            log_level="critical",
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=1,
-        )
-        self._server = uvicorn.Server(config)
         # The signals are those of the command that runs the workflow.
-        self._server.capture_signals = nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+        self._server = bounded_server(Starlette(routes=routes), takes_signals=False)
 
     async def __aenter__(self) -> Self:
-        self._serving = asyncio.create_task(self._server.serve())
+        listener = listen("127.0.0.1", 0)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(_WAIT)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Checks of every request before its body is read: host, origin and key; headers, before the key is checked.
+"""Checks of every request before its body is read: host, origin and key.
 
 A web page can make the browser of its visitor call a service on this machine. The page cannot choose the Host
 header that the browser sends, cannot leave out Origin, and does not know the key.
@@ -6,7 +6,6 @@ header that the browser sends, cannot leave out Origin, and does not know the ke
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import socket
 from ipaddress import ip_address
@@ -14,9 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rolegraph.engine.limits.service import HEADER_BYTES, HEADER_SECONDS
 from rolegraph.local.service.endpoints import error_response
 from rolegraph.local.service.errors import RequestError
 
@@ -72,54 +69,3 @@ class Admission:
             return name in self._names or bool(ip_address(name))
         except ValueError:
             return False
-
-
-class BoundedConnection(HttpToolsProtocol):
-    """HTTP connection that is closed if the headers of a request are too long, or incomplete for too long."""
-
-    _left = 0
-    """Bytes that may come before the next part of a body: of headers, or of trailers after the body."""
-    _limit: asyncio.TimerHandle | None = None
-    """Timer that closes the connection while headers are incomplete."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its base
-        """Start the time limit for the headers of the first request."""
-        super().connection_made(transport)
-        self._expect_headers()
-
-    def on_message_begin(self) -> None:
-        """Start the time limit for the headers of a further request on this connection."""
-        super().on_message_begin()
-        self._expect_headers()
-
-    def on_headers_complete(self) -> None:
-        """Stop the time limit, because the headers are complete, and pass the request on."""
-        self._expect_no_headers()
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Pass a part of a body on; trailers after it may again have as many bytes as headers."""
-        super().on_body(body)
-        self._left = HEADER_BYTES.most
-
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes; close the connection if headers or trailers have too many."""
-        self._left -= len(data)
-        super().data_received(data)
-        if self._left < 0:
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time limit when the connection ends."""
-        super().connection_lost(exc)
-        self._expect_no_headers()
-
-    def _expect_headers(self) -> None:
-        if self._limit is None:
-            self._left = HEADER_BYTES.most
-            self._limit = self.loop.call_later(HEADER_SECONDS.most, self.transport.close)
-
-    def _expect_no_headers(self) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
-            self._limit = None

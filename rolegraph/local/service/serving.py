@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
+from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.engine.records.confined import below, check
 from rolegraph.local.launcher import LocalService, ServiceOptions, check_model_folder, model_name
 from rolegraph.local.service.sessions import is_running
@@ -133,9 +133,6 @@ def launch(
             as_child(temporary.close)
         listener = stack.enter_context(listen(options.host, options.port))
 
-        import uvicorn
-
-        from rolegraph.local.service.admission import BoundedConnection
         from rolegraph.local.service.backend import Backend
         from rolegraph.local.service.checkpoints import CheckpointStore
         from rolegraph.local.service.local_model import LocalModel
@@ -149,17 +146,8 @@ def launch(
         stack.callback(backend.close)
         temporary.callback(backend.forget_all)
         service = Service(backend, tokenizer=resolved, silent=options.silent)
-        config = uvicorn.Config(
-            service.app(api_key, options.host, any_key=options.any_key),
-            http=BoundedConnection,
-            log_level="critical",
-            access_log=False,
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
-        server = uvicorn.Server(config)
-        if as_child is not None:
-            server.capture_signals = nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+        app = service.app(api_key, options.host, any_key=options.any_key)
+        server = bounded_server(app, takes_signals=as_child is None)
 
         def stop() -> None:
             server.should_exit = True
@@ -187,20 +175,6 @@ def _leave_terminal() -> None:
     with Path(os.devnull).open("w") as nothing:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nothing.fileno(), stream.fileno())
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a TCP socket that listens at an address; port 0 takes a free one.
-
-    Raises:
-        WorldError: The port is in use or not permitted.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]
-        raise WorldError(f"cannot listen at {host}:{port}: {reason}; choose another port") from error
 
 
 class Lender:

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -21,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
-from rolegraph.local.service.serving import listen
+from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.overview import RunsQuery
 from rolegraph.pages.view.pages import PageLinks, Pages
@@ -176,17 +175,10 @@ def serve(
     if len(runs) == 1:
         pages.listing(0, where)  # fails before the server starts where the run is broken
     with listen(HOST, port) as listener:
-        config = uvicorn.Config(
-            app(pages, key),
-            log_level="critical",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
         address = f"http://{HOST}:{listener.getsockname()[1]}"
         first = pages.links.to() if len(runs) > 1 and not where.query else None
         ready(address + (first or pages.links.listing(0, where)))
-        uvicorn.Server(config).run(sockets=[listener])
+        bounded_server(app(pages, key)).run(sockets=[listener])
 
 
 def _number(request: Request, key: str, default: str = "") -> int:

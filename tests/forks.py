@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
+MODULE = "tests.forks"
+"""The module whose process forks."""
 LONGEST = 1 << 17
 """Bytes of a request."""
 IMPORTED = (
@@ -75,9 +77,9 @@ class ForkedCommand:
             os.close(self._status)
         return self.returncode
 
-    def poll(self) -> int | None:
-        """Return the exit code, or None while the process runs."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+    def poll(self, seconds: float = 0) -> int | None:
+        """Return the exit code, or None for a process that still runs after some seconds."""
+        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
             self.wait()
         return self.returncode
 
@@ -126,7 +128,7 @@ def _forking_process() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", str(theirs.fileno())],
+            [sys.executable, "-m", MODULE, str(theirs.fileno())],
             cwd=ROOT,
             env=ENVIRONMENT,
             pass_fds=[theirs.fileno()],

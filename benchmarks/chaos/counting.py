@@ -14,9 +14,9 @@ from rolegraph.engine.records.jsonl import is_cut
 
 DONE = ("trials", "faults", "kills", "told", "episodes")
 """`told`: episodes and steps that commands told as finished, and that were looked for."""
-BAD = ("lost", "twice", "cut", "other", "processes", "sockets", "temporary", "tracebacks")
+BAD = ("lost", "twice", "cut", "other", "refused", "processes", "sockets", "temporary", "tracebacks")
 """`lost`: told as finished and not in the folder, at a kill or later, or missing at the end. `other`: what an
-unbroken run would not have."""
+unbroken run would not have. `refused`: commands that do not go on with what another left."""
 
 
 @dataclass

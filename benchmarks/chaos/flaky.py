@@ -154,8 +154,12 @@ async def scripted(head: bytes, body: bytes) -> bytes:
             200, json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model"}]}).encode()
         )
     asked = json.loads(body)
+    return await chat(f"<answer>{1 + (asked.get('seed') or 0) % 2}</answer>")
+
+
+async def chat(text: str) -> bytes:
+    """Return a chat completion, after a moment."""
     await asyncio.sleep(0.03)
-    text = f"<answer>{1 + (asked.get('seed') or 0) % 2}</answer>"
     said = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     answer = {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [said]}
     return response(200, json.dumps(answer).encode())

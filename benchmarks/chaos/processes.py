@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-TOLD = Path(__file__).with_name("told.py")
+from tests import forks
+from tests.forks import ROOT, ForkedCommand
+
+forks.MODULE = "benchmarks.chaos.told"
 BUGS = (b"Traceback", b"internal error")
+PARTS = (".*.part", ".part-*", ".new-*", ".writer")
 GONE_SECONDS = 20.0
 """Time that processes have to end after the command that started them."""
 
@@ -31,8 +32,8 @@ class Place:
         self.seen: set[str] = set()
         """Episodes told as finished that have been counted."""
 
-    def start(self, *words: str, before: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
-        """Begin the command with what it says in a file of its own; `before` are words before it."""
+    def start(self, *words: str, **environment: str) -> ForkedCommand:
+        """Begin the command with what it says in a file of its own."""
         log = self.folder / f"log-{len(self.logs)}.txt"
         self.logs.append(log)
         around = {**os.environ, "PYTHONPATH": str(ROOT), "TINKER_TELEMETRY": "0", "COLUMNS": "200"}
@@ -40,13 +41,12 @@ class Place:
         # No service stays for the next command unless a trial says so.
         around |= {"XDG_RUNTIME_DIR": str(self._sockets), "ROLEGRAPH_WARM": "0"}
         with log.open("wb") as said:
-            return subprocess.Popen(
-                [*before, sys.executable, "-P", str(TOLD), *words],
+            return ForkedCommand(
+                words,
                 cwd=self.folder,
                 env={**around, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
+                stdout=said.fileno(),
+                stderr=said.fileno(),
             )
 
     def running(self) -> list[int]:
@@ -60,8 +60,11 @@ class Place:
                 continue
         return found
 
-    def left(self) -> Mapping[str, int]:
-        """Processes, the sockets that they hold, and temporary files, after those had time to go."""
+    def left(self, *, parts: bool = True) -> Mapping[str, int]:
+        """Count processes, the sockets that they hold, and temporary files, after those had time to go.
+
+        Without `parts`, what is not whole yet beside its place is left for the next command to remove.
+        """
         end = time.monotonic() + GONE_SECONDS
         while (alive := self.running()) and time.monotonic() < end:
             time.sleep(0.2)
@@ -70,8 +73,8 @@ class Place:
             os.kill(process, signal.SIGKILL)
         # PyTorch has one folder for what it compiles, whoever uses it.
         files = [file for file in self.temporary.iterdir() if not file.name.startswith("torchinductor_")]
-        # What appears whole is written beside its place first.
-        files += [*self.folder.rglob(".*.part"), *self.folder.rglob(".part-*")]
+        if parts:  # what appears whole is written beside its place first
+            files += [file for form in PARTS for file in self.folder.rglob(form)]
         for file in files:
             print("  left:", file.relative_to(self.folder))
             shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink()
@@ -85,9 +88,13 @@ class Place:
         """Count the commands that printed a traceback or an internal error."""
         return sum(any(bug in log.read_bytes() for bug in BUGS) for log in self.logs)
 
+    def text(self) -> str:
+        """Return what the last command printed."""
+        return self.logs[-1].read_text(errors="replace")
+
     def said(self) -> str:
         """The last words of the last command."""
-        return self.logs[-1].read_text(errors="replace")[-400:]
+        return self.text()[-400:]
 
 
 def _sockets(process: int) -> int:
@@ -99,7 +106,7 @@ def _sockets(process: int) -> int:
         return 0
 
 
-def kill(process: subprocess.Popen[bytes]) -> bool:
+def kill(process: ForkedCommand) -> bool:
     """Kill it; whether it was still there."""
     alive = process.poll() is None
     process.kill()
@@ -112,7 +119,7 @@ def lines(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def wait_until(process: subprocess.Popen[bytes], file: Path, count: int, seconds: float) -> None:
+def wait_until(process: ForkedCommand, file: Path, count: int, seconds: float) -> None:
     """Until a file has so many lines, the process has ended, or time is up."""
     end = time.monotonic() + seconds
     while process.poll() is None and lines(file) < count and time.monotonic() < end:

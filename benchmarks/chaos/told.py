@@ -1,4 +1,4 @@
-"""The command, with a line in the file `$TOLD` for each episode and each step that it tells as finished.
+"""Forks of the command, with a line in the file `$TOLD` for each episode and step that it tells as finished.
 
 A run tells an observer of an episode when it is on disk, a training of a step when its metrics are.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 
 from rolegraph.api.jobs import RunLog
-from rolegraph.cli.main import main
 from rolegraph.engine.records import EpisodeDone, Event, StepLogged
+from tests import forks
 
-_told = os.open(os.environ["TOLD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 _observe = RunLog.observe
 
 
@@ -19,12 +18,24 @@ def _noted(self: RunLog, event: Event) -> None:
     _observe(self, event)
     match event:
         case EpisodeDone(episode, True):
-            os.write(_told, f"{episode.id}\n".encode())
+            _tell(episode.id)
         case StepLogged(step):
-            os.write(_told, f"step {step}\n".encode())
+            _tell(f"step {step}")
         case _:
             pass
 
 
+def _tell(name: str) -> None:
+    file = os.open(os.environ["TOLD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, f"{name}\n".encode())
+    os.close(file)
+
+
 RunLog.observe = _noted
-main()
+forks.IMPORTED = (
+    *forks.IMPORTED,
+    "rolegraph.local.service.exporting",
+    "rolegraph.local.fetching.hub",
+    "gepa",
+)
+forks.main()

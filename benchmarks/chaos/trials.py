@@ -1,9 +1,10 @@
-"""Runs that are broken: by a flaky server and by kills, by a full disk, by a folder that takes nothing."""
+"""Runs that are broken: by a flaky server and by kills, by a folder that takes nothing."""
 
 from __future__ import annotations
 
 import random
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Self
 
 from counting import Count, said_in
 from flaky import Flaky, scripted
-from processes import Place, kill, wait_until
+from processes import ForkedCommand, Place, kill, wait_until
 
 TASKS, ROLLOUTS = 25, 2
 KILLS = 5
@@ -113,7 +114,7 @@ class Runs(_Served):
         count.leave(place)
 
 
-def one_writes(one: subprocess.Popen[bytes], other: subprocess.Popen[bytes], place: Place) -> bool:
+def one_writes(one: ForkedCommand, other: ForkedCommand, place: Place) -> bool:
     """Return True where one of two commands on one folder ends well, and the other well or with a reason."""
     codes = one.wait(), other.wait()
     said = [log.read_text(errors="replace") for log in place.logs[-2:]]
@@ -124,31 +125,7 @@ def one_writes(one: subprocess.Popen[bytes], other: subprocess.Popen[bytes], pla
 
 
 class Worlds(_Served):
-    """Runs on disks and folders that do not take what they write."""
-
-    def full(self, count: Count, rng: random.Random) -> None:
-        """A disk of a few hundred kB fills up; it is made larger, and the run taken up."""
-        place = self.place()
-        disk = place.folder / "disk"
-        disk.mkdir()
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={rng.choice([48, 64, 100])}k", "chaos", disk], check=True
-        )
-        try:
-            process = place.start(*self.command(disk / "run"))
-            code = process.wait()
-            assert code == 1, f"exit code {code} on a full disk: {place.said()}"
-            assert "No space left" in place.said(), place.said()
-            count.keeps(place, disk / "run" / "episodes.jsonl")
-            subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
-            self.finish(place, disk / "run")
-            count.keeps(place, disk / "run" / "episodes.jsonl")
-            count.of.update(trials=1, faults=1)
-            count.faults["disk full"] += 1
-            count.episodes(disk / "run" / "episodes.jsonl", self.whole)
-            count.leave(place)
-        finally:
-            subprocess.run(["umount", "-l", disk], check=True)
+    """Runs in folders that do not take what they write."""
 
     def read_only(self, count: Count, rng: random.Random) -> None:
         """A folder that may not be written, to who is no master of this machine; then it may."""
@@ -156,11 +133,18 @@ class Worlds(_Served):
         out = place.folder / "run"
         out.mkdir(mode=0o555)
         lacks = "-dac_override,-dac_read_search,-fowner"
-        before = ["setpriv", f"--bounding-set={lacks}", f"--inh-caps={lacks}"]
-        process = place.start(*self.command(out), before=before)
-        code = process.wait()
-        assert code == 1, f"exit code {code} for a read-only folder: {place.said()}"
-        assert "Permission denied" in place.said(), place.said()
+        before = [
+            "setpriv",
+            f"--bounding-set={lacks}",
+            f"--inh-caps={lacks}",
+            sys.executable,
+            "-m",
+            "rolegraph",
+        ]
+        done = subprocess.run(
+            [*before, *self.command(out)], cwd=place.folder, capture_output=True, check=False
+        )
+        assert done.returncode == 1 and b"Permission denied" in done.stderr, done
         out.chmod(0o755)
         self.finish(place, out)
         count.keeps(place, out / "episodes.jsonl")

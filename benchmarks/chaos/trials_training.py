@@ -211,7 +211,7 @@ def same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> bool:
         return False
     for one, other in zip(ours, theirs, strict=True):
         keys = {*one} | {*other}
-        wrong = [key for key in keys if not _close(one.get(key), other.get(key))]
+        wrong = [key for key in keys if not close(one.get(key), other.get(key))]
         if wrong:
             print(
                 f"  differs at step {one.get('step')}:",
@@ -221,7 +221,7 @@ def same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> bool:
     return True
 
 
-def _close(one: float | None, other: float | None) -> bool:
+def close(one: float | None, other: float | None) -> bool:
     return (
         one is not None
         and other is not None

@@ -248,3 +248,17 @@ def test_a_service_that_ends_keeps_no_unnamed_checkpoints(model_dir: Path, tmp_p
         assert len(kept) == 2
     kept = {path.parent.name for path in (tmp_path / "states").rglob("adapter_model.safetensors")}
     assert kept == {"named"}
+
+
+def test_a_conversion_ends_with_its_parent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tiny.gguf")  # nothing is written, so it takes for ever
+    words = ("-P", "-m", "rolegraph.local.service.gguf_model", tmp_path / "tiny.gguf", tmp_path, "tiny")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()

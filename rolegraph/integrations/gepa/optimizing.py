@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -182,10 +181,7 @@ class OptimizationJob:
                 async with self.flow.open() as opened, services.watched(), Models(services.open) as models:
                     reflector = await models.model(self.reflector)
                     search = Search(plan, opened, reflector, notify, concurrency)
-                    try:
-                        record = await asyncio.to_thread(search.run)
-                    finally:
-                        search.stop()
+                    record = await search.result()
             _write_result(plan, record)
         return result
 

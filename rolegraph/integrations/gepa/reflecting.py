@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -52,7 +51,7 @@ class Search:
     observe: Observer
     concurrency: int
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _work: Future[Any] | None = None
+    _work: asyncio.Task[Any] | None = None
     _fault: BaseException | None = None
     """First error; gepa goes on after some, and the search must not."""
     _load: Callable[[Source], Workflow] = field(default_factory=lambda: cache(open_source))
@@ -105,11 +104,17 @@ class Search:
             candidates=candidates,
         )
 
-    def stop(self) -> None:
-        """Cancel the episodes or the model call in progress, and make the search end with CancelledError."""
-        self._fault = self._fault or asyncio.CancelledError()
-        if self._work is not None:
-            self._work.cancel()
+    async def result(self) -> OptimizationRecord:
+        """Return the result of `run` in a thread; if it is cancelled, wait until the folders are closed."""
+        searching = asyncio.ensure_future(asyncio.to_thread(self.run))
+        try:
+            return await asyncio.shield(searching)
+        except asyncio.CancelledError:
+            self._fault = self._fault or asyncio.CancelledError()
+            if self._work is not None:
+                self._work.cancel()
+            await asyncio.gather(searching, return_exceptions=True)
+            raise
 
     def log(self, message: str) -> None:
         """Do nothing: gepa's log says nothing that the record does not."""
@@ -165,15 +170,19 @@ class Search:
 
         An error ends the search: it is kept and raised by every later call.
         """
-        if self._fault is not None:
-            work.close()
-            raise self._fault
         try:
-            self._work = asyncio.run_coroutine_threadsafe(work, self._loop)
-            return self._work.result()
+            return asyncio.run_coroutine_threadsafe(self._unless_ended(work), self._loop).result()
         except BaseException as error:
             self._fault = self._fault or error
             raise
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine; raise the error that ended the search, if there is one."""
+        if self._fault is not None:
+            work.close()
+            raise self._fault
+        self._work = asyncio.current_task()
+        return await work
 
     def _score(self, figures: Mapping[str, float]) -> float:
         if self.plan.score != reflection.MEAN_REWARD:

@@ -157,13 +157,15 @@ async def convert(source: Path, folder: Path, observe: Observe, *, shown: Path |
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *words,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,  # closes when this process ends
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env=child_environment(),
     )
+    assert process.stderr is not None
     try:
-        _, output = await process.communicate()
+        output = await process.stderr.read()
+        await process.wait()
     finally:
         if process.returncode is None:
             process.kill()

@@ -2,7 +2,7 @@
 
 transformers reads a GGUF file as a quantized model, which it refuses to save; a plain model of the same
 config with the same weights is saved in its place. Runs as a process of its own: the file may be hostile, and
-its weights take memory.
+its weights take memory. The process ends with its parent, whose end of standard input closes then.
 """
 
 # torch and transformers leave parts of their types unknown.
@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.models.limited_tokenizer import panics_as_errors
 from rolegraph.local.fetching.gguf_header import read_header
+from rolegraph.local.service.parent import exit_with_parent
 
 _SLACK = 1.05
 """Parameters of a model for each weight in its file: some architectures split or share tensors."""
@@ -91,6 +92,7 @@ def _shell(config: Any) -> Any:
 def main() -> None:
     """Convert the file that the command line names."""
     source, folder, name = sys.argv[1:]
+    exit_with_parent(stays=lambda: False, clean_up=lambda: None)
     try:
         convert(Path(source), Path(folder), name)
     except UsageError as error:

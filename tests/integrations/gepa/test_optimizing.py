@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,8 +19,10 @@ from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
 from rolegraph.engine.models.keys import OPENAI
+from rolegraph.engine.records.writer_lock import LOCK_FILE
 from rolegraph.integrations.gepa import OptimizationJob, optimize
 from rolegraph.integrations.gepa.page import OptimizationRecord
+from rolegraph.integrations.gepa.reflecting import Search
 from tests.cli.conftest import ENVIRONMENT, Command, rolegraph
 from tests.edge import write_spec
 from tests.forks import ForkedCommand
@@ -145,9 +148,23 @@ def test_a_finished_optimization_asks_nothing_again_and_a_larger_budget_goes_on(
     assert len(rule.asked) == 2 * more["episodes"] and len(rule.reflected) == more["reflections"]
 
 
-@pytest.mark.parametrize("moment", [3, 20, "reflection"])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        (3, signal.SIGKILL),
+        (20, signal.SIGKILL),
+        (20, signal.SIGTERM),
+        ("reflection", signal.SIGKILL),
+    ],
+)
 def test_an_optimization_that_is_killed_goes_on_and_repeats_no_episode(
-    rolegraph: Command, rule: Rule, endpoint: Endpoint, spec: Path, tmp_path: Path, moment: int | str
+    rolegraph: Command,
+    rule: Rule,
+    endpoint: Endpoint,
+    spec: Path,
+    tmp_path: Path,
+    moment: int | str,
+    number: signal.Signals,
 ) -> None:
     words = ("optimize", "spec.yaml", "--base-url", endpoint.base_url, *BUDGET, "--concurrency", "1")
     assert rolegraph(*words, "--out", "whole").returncode == 0
@@ -160,11 +177,12 @@ def test_an_optimization_that_is_killed_goes_on_and_repeats_no_episode(
 
     def kill() -> None:
         if len(rule.asked) == moment or (moment == "reflection" and len(rule.reflected) == 2):
-            os.kill(running.pid, signal.SIGKILL)
+            os.kill(running.pid, number)
             rule.before = lambda: None
 
     rule.before = kill
-    assert running.wait() == -signal.SIGKILL
+    assert running.wait() == (128 + number if number == signal.SIGTERM else -number)
+    assert number == signal.SIGKILL or not [*(tmp_path / "killed").rglob(LOCK_FILE)]
     assert rolegraph(*words, "--out", "killed").returncode == 0
     results = [json.loads((tmp_path / out / "result.json").read_text()) for out in ("whole", "killed")]
     assert results[0] == results[1]
@@ -172,6 +190,36 @@ def test_an_optimization_that_is_killed_goes_on_and_repeats_no_episode(
     # The episode that was killed in its first or second call is the only one that is made again.
     assert sum(repeated.values()) <= (0 if moment == "reflection" else 2), repeated
     assert len(rule.reflected) == reflections + (moment == "reflection")
+
+
+def test_a_search_that_is_cancelled_ends_once_its_work_has_ended(endpoint: Endpoint, spec: Path) -> None:
+    job = OptimizationJob.create(
+        rg.load(str(spec), base_url=endpoint.base_url), tasks=4, out=spec.parent / "o"
+    )
+    ended: list[bool] = []
+
+    async def work() -> None:
+        try:
+            searching.cancel()
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(100):  # closes folders and connections
+                await asyncio.sleep(0)
+            ended.append(True)
+
+    class Working(Search):
+        def run(self) -> OptimizationRecord:
+            return self._wait(work())
+
+    async def cancelled() -> None:
+        nonlocal searching
+        unused: Any = None
+        searching = asyncio.ensure_future(Working(job.plan, unused, unused, print, 1).result())
+        await asyncio.wait([searching])
+        assert searching.cancelled() and ended
+
+    searching: asyncio.Future[OptimizationRecord]
+    asyncio.run(cancelled())
 
 
 def test_a_template_that_leaks_is_never_run_and_the_reflecting_model_sees_nothing_hidden(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ class Command:
     begun: str = ""
     whole: str = ""
     """File that is there once the command is done, of commands that refuse a finished folder."""
+    prepare: Callable[[], None] = lambda: None
+    """Makes what the command reads."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
     def words(self, out: Path) -> Words | None:
@@ -89,12 +92,16 @@ def commands(folder: Path, stack: ExitStack) -> list[Command]:
     place = Place(folder / "trained")
     trained = place.folder / "run"
     training = ("train", "solver_judge", *STEPS)
-    assert place.start(*training, "--out", str(trained)).wait() == 0, place.said()
+
+    @cache
+    def train() -> None:
+        assert place.start(*training, "--out", str(trained)).wait() == 0, place.said()
+
     evolving = ("--budget", "60", "--tasks", "4", "--rollouts", "1", "--concurrency", "2")
     evolve = ("optimize", str(folder / "sums.yaml"), "--base-url", f"{sums.url}/v1", *evolving)
     service = stack.enter_context(running(BASE_MODEL, state_dir=folder / "weights", threads=1))
     there, key = ("--base-url", service.base_url), {"TINKER_API_KEY": service.api_key}
-    cache = {"HF_HOME": "{out}", **hub.environment}
+    fetched = {"HF_HOME": "{out}", **hub.environment}
     return [
         Command("run", (*begin, *tiny, *RUN, *out), _run, ("run", "--resume", *out), "run.json"),
         Command(
@@ -120,10 +127,16 @@ def commands(folder: Path, stack: ExitStack) -> list[Command]:
             environment=key,
         ),
         Command("optimize", (*evolve, *out), _optimized),
-        Command("export", ("export", str(trained), *out), _files, whole="README.md"),
-        Command("export --merged", ("export", str(trained), "--merged", *out), _files, whole="README.md"),
-        Command("fetch, of a hub", ("fetch", "org/tiny"), _files, environment=cache),
-        Command("fetch, of a file", ("fetch", str(gguf)), _files, environment=cache),
+        Command("export", ("export", str(trained), *out), _files, whole="README.md", prepare=train),
+        Command(
+            "export --merged",
+            ("export", str(trained), "--merged", *out),
+            _files,
+            whole="README.md",
+            prepare=train,
+        ),
+        Command("fetch, of a hub", ("fetch", "org/tiny"), _files, environment=fetched),
+        Command("fetch, of a file", ("fetch", str(gguf)), _files, environment=fetched),
     ]
 
 

@@ -40,6 +40,7 @@ class Killed:
     def whole(self, command: Command) -> tuple[object, float, int]:
         """Return result, seconds and bytes of an undisturbed command."""
         if command.name not in self._whole:
+            command.prepare()
             place, out = self._place()
             began = time.monotonic()
             assert _start(command, place, out) == 0, place.said()
@@ -75,8 +76,8 @@ class Killed:
         if code not in (-number, 128 + number, 0):
             count.of["other"] += 1
             print(f"  {number.name} ended with {code}: {place.said()}")
-        # Of a command that could not remove it, what is not whole stays for the next one to remove.
-        count.of.update(place.left(parts=number != signal.SIGKILL))
+        place.killed |= number == signal.SIGKILL
+        count.of.update(place.left(parts=not place.killed))
 
     def fill(self, command: Command, count: Count, rng: random.Random) -> None:
         """Start a command on disks that are too small, make them larger, and let the command go on."""

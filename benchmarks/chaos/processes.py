@@ -28,6 +28,8 @@ class Place:
         self._sockets = folder / "sockets"
         self._sockets.mkdir()
         self.logs: list[Path] = []
+        self.killed = False
+        """True after SIGKILL, until a command has gone on to its end: what is not whole may stay as long."""
         self._told = folder / "told.txt"
         self.seen: set[str] = set()
         """Episodes told as finished that have been counted."""

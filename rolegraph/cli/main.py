@@ -17,6 +17,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from io import StringIO, TextIOWrapper
+from typing import NoReturn
 
 import click
 
@@ -137,6 +138,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command and exit."""
     gc.set_threshold(COLLECT_AFTER)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, _interrupt)
     _open_streams()
     code = run(sys.argv[1:])
     # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
@@ -148,6 +151,13 @@ def main() -> None:
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code)
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    """Handle a signal as Ctrl-C is handled, so that open folders are closed and their locks removed."""
+    from rolegraph.cli.terminal import Interrupted  # rich takes a while to import
+
+    raise Interrupted(number)
 
 
 def _open_streams() -> None:

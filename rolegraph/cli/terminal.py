@@ -138,7 +138,10 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
     runner = asyncio.Runner()
     received: list[int] = []
     try:
-        return runner.run(_interruptible(work, received))
+        result = runner.run(_interruptible(work, received))
+        if received:  # the work ended meanwhile, but the points of a sweep that follow must not begin
+            raise Interrupted(received[0])
+        return result
     except (KeyboardInterrupt, asyncio.CancelledError):
         if received:
             raise Interrupted(received[0]) from None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from rolegraph.cli.main import VERBS
+from rolegraph.cli.terminal import Interrupted, run_until_done
 from tests.cli.conftest import Command
 
 FAULTY = """
@@ -150,3 +153,20 @@ def test_help_lists_each_command_once_under_its_purpose(rolegraph: Command) -> N
     assert listed.keys() >= {"Author:", "Run:", "Train:", "Look:", "Share:"}
     named = [line.split()[0] for title, lines in listed.items() if title != "Options:" for line in lines]
     assert all(named.count(verb) == 1 for verb in VERBS)
+
+
+def test_a_signal_before_the_first_call_ends_the_command_as_one_after_it(
+    forked: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    done = forked("run", "solver_judge", "--import", "own.py", "--allow", "python", "--out", "out")
+    assert (done.returncode, done.stderr.strip()) == (143, "interrupted")
+
+
+def test_a_signal_at_the_end_of_the_work_is_not_lost() -> None:
+    async def ending() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as ended:
+        run_until_done(ending())
+    assert ended.value.exit_code == 130

@@ -123,8 +123,8 @@ from rolegraph.engine.records import SweepKind as SweepKind
 from rolegraph.engine.records import Task as Task
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
-from rolegraph.engine.records.confined import write_new as write_new
-from rolegraph.engine.records.confined import write_output as write_output
+from rolegraph.engine.records.ownership import check_replaceable as check_replaceable
+from rolegraph.engine.records.ownership import write_output as write_output
 from rolegraph.engine.run.preview import RolePrompts as RolePrompts
 from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts

@@ -23,17 +23,17 @@ from rolegraph.api.starting import (
     SCHEMA,
     STARTER,
     Files,
-    check_new_folder,
     guide_files,
+    new_files,
     recorded_tests,
     rendered,
     schema_file,
     workflow_name,
-    write_new_files,
 )
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.records.ownership import NEW
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import ItemCall, Row, open_dataset
@@ -92,7 +92,7 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
     """
     folder, data = Path(folder), Path(data)
     name = workflow_name(folder)
-    check_new_folder(folder, "choose another name")
+    NEW.check(folder)
     read = _read(data)
     rows = read[:MOST_ROWS]
     columns = read_columns(rows, label, data.name)
@@ -104,13 +104,15 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
     if columns.label.kind in ("class", "boolean"):
         splits["train"] = _balanced(splits["train"], columns.fields[columns.label.column])
     about = _about(name, columns, splits)
-    written = write_new_files(folder, _first_files(name, columns, splits, about))
-    made = load(folder / f"{name}.yaml")
-    later = await _later_files(made, columns, splits["train"], about)
-    files = sorted([*written, *write_new_files(folder, later)])
+    with new_files(folder) as new:
+        new.write(_first_files(name, columns, splits, about))
+        made = load(folder / f"{name}.yaml")
+        new.write(await _later_files(made, columns, splits["train"], about))
     cut = [f"only the first {MOST_ROWS:,} rows are used"] if len(read) > MOST_ROWS else []
     return StartedData(
-        files, [*_decisions(columns), *cut, *notes, *_sizes(splits, different)], len(splits["test"])
+        sorted(new.written),
+        [*_decisions(columns), *cut, *notes, *_sizes(splits, different)],
+        len(splits["test"]),
     )
 
 

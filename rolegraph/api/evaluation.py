@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +19,9 @@ from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.jsonl import parse_json, read_record
+from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.training.analysis.compare import by_task
@@ -165,6 +168,7 @@ class EvaluationJob:
         if "validation" not in flow.plan.data:
             raise UsageError(f"{flow.name} has no validation data to compare on")
         folder = Path(out) if out else jobs.new_folder(f"{flow.name}-eval")
+        EVALUATED.check(folder)
         rows = flow.tasks("validation", tasks)
         info = jobs.describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
         infos = (info, info.model_copy(update={"checkpoint": str(checkpoint)}))
@@ -187,7 +191,7 @@ class EvaluationJob:
             UsageError: No such weights or model, or no key for it.
             WorldError: The service does not answer, or the disk is full.
         """
-        with sole_writer(self.folder, (self.folder / name for name in (EVALUATION, *SIDES))):
+        with sole_writer(self.folder, EVALUATED, (self.folder / name for name in (EVALUATION, *SIDES))):
             (observe or jobs.ignore_event)(Note("starting the model …"))
             async with self.flow.open() as base:
                 trained = await base.trained(self.checkpoint)
@@ -208,6 +212,17 @@ class EvaluationJob:
         evaluation = Evaluation(figures, tasks, episodes, answers)
         write_whole(self.folder / EVALUATION, evaluation.to_json())
         return evaluation
+
+
+EVALUATED = FolderKind(
+    "an evaluation",
+    {
+        EVALUATION: lambda document: TypeAdapter(Evaluation).validate_python(document),
+        **{f"{side}/{INFO}": RunInfo.model_validate for side in SIDES},
+    },
+    re.compile("|".join(SIDES)),
+)
+"""Folder of an evaluation."""
 
 
 async def evaluate_async(

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from rolegraph.api.jobs import blocking, part_beside
+from rolegraph.api.jobs import blocking
 from rolegraph.api.trusting import is_sealed, is_this_machine
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.records.ownership import NEW
+from rolegraph.engine.records.staging import staged
 from rolegraph.engine.shipped import MODELS, model_folder
 from rolegraph.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest, missing_model
 
@@ -55,7 +57,7 @@ async def export_async(
         The new folder.
 
     Raises:
-        UsageError: No such weights, `out` exists, or `out` is missing for a `tinker://` path.
+        UsageError: No such weights, `out` has files, or `out` is missing for a `tinker://` path.
         WorldError: The service or the model hub does not answer, or the disk is full.
     """
     run = saved = None
@@ -68,13 +70,12 @@ async def export_async(
         place = place or run.path / (f"{kind}-{policy}" if policy else kind)
     if place is None:
         raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
-    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
-        raise UsageError(f"{place} already exists; move it away, or choose another folder with --out")
+    NEW.check(place)
     base = None if model is None else model_folder(str(model))
     if base is not None and not base.is_dir():
         raise UsageError(missing_model(base))
-    with part_beside(place) as part:
-        adapter = part / "adapter"
+    with staged(place) as whole:
+        adapter = whole.with_name(".adapter") if merged else whole
         adapter.mkdir()
         held = run and saved and checkpoint_folder(saved.sampler, run.weights)
         if run is not None and saved is not None and held and held.is_dir():
@@ -86,11 +87,9 @@ async def export_async(
             path = str(checkpoint) if saved is None else saved.state
             url = base_url or (_address(run) if run else None)
             base = await _downloaded(path, adapter, base, url, whole=merged)
-        whole = adapter
         if merged:
             from rolegraph.local.service.exporting import export_merged
 
-            whole = part / "merged"
             await asyncio.to_thread(export_merged, adapter, whole)
         for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
             for file in filter(Path.is_file, base.glob(pattern)):
@@ -100,9 +99,6 @@ async def export_async(
             (whole / "README.md").write_text(card, encoding="utf-8")
         for file in whole.iterdir():
             file.chmod(0o644)  # safetensors writes files that only the owner can read
-        if place.exists():
-            place.rmdir()
-        whole.rename(place)
     return place
 
 

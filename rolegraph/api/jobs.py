@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -44,7 +43,9 @@ from rolegraph.engine.records import (
     confined,
 )
 from rolegraph.engine.records.data import UsedRows
+from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo
+from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
@@ -133,9 +134,12 @@ def drop_damaged(folder: str | Path) -> list[Path]:
     path = Path(folder)
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}")
-    inner = [*path.glob("*/run.json"), *path.glob("*/*/run.json")]
-    runs = [RunFolder(path), *(RunFolder(file.parent) for file in sorted(inner))]
-    with sole_writer(path, (name for run in runs for name in run.written())):
+    files = [file for depth in ("", "*/", "*/*/") for file in sorted(path.glob(f"{depth}{INFO}"))]
+    if not files:
+        return []
+    runs = [RunFolder(file.parent) for file in files]
+    marks = {str(file.relative_to(path)): RunInfo.model_validate for file in files}
+    with sole_writer(path, FolderKind("a run", marks), (name for run in runs for name in run.written())):
         return [copy for run in runs for copy in run.drop_damaged()]
 
 
@@ -321,20 +325,6 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
 
 def ignore_event(_event: object) -> None:
     """Ignore an event: the observer that is used where none is given."""
-
-
-@contextmanager
-def part_beside(path: Path) -> Generator[Path]:
-    """Yield a temporary folder beside `path`, for the caller to fill and rename to `path`; else it is
-    deleted.
-
-    Errors of the operating system are raised as WorldError.
-    """
-    with os_errors_as(WorldError, f"cannot write {path}"):
-        confined.check([path])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
-            yield Path(part)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from rolegraph.engine.compile.leaving import without_quoting
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
-from rolegraph.engine.records.confined import write_output
+from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split
@@ -66,7 +66,7 @@ class Preview:
 
         path = Path(file)
         page = preview_page(self.name, self.description, self.tasks, (self.answers, self.no_tokens))
-        write_output(path, page.encode("utf-8", "replace"))
+        write_output(path, page.encode("utf-8", "replace"), "html")
         return path
 
 
@@ -212,7 +212,7 @@ class Graph:
         if not form:
             raise UsageError(f"{path} has no ending for its form; give {path.name}.svg, or --format")
         data = self.as_bytes(form)
-        write_output(path, data)
+        write_output(path, data, form)
         return path
 
     def as_bytes(self, form: str) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rolegraph.api.jobs import describe
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records.confined import write_output
+from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.pages.drawing.png import png_of
@@ -56,7 +56,7 @@ def compare(
         max(shown, FLIPS_OF_PAGE) if html else shown,
     )
     if html:
-        write_output(Path(html), comparison_page(comparison, best=best).encode("utf-8", "replace"))
+        write_output(Path(html), comparison_page(comparison, best=best).encode("utf-8", "replace"), "html")
     return comparison
 
 
@@ -97,5 +97,5 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
     written = [write_report(folder) for folder in folders]
     if file is not None:
         drawn = draw_curves(folders, figures)
-        write_output(file, png_of(drawn) if file.suffix == ".png" else drawn.encode())
+        write_output(file, png_of(drawn) if file.suffix == ".png" else drawn.encode(), file.suffix[1:])
     return written

@@ -16,6 +16,7 @@ from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, RunInfo, Source, Task
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes, read_episodes
+from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.vocabulary import Split
@@ -67,6 +68,8 @@ class RunJob:
     finished: Sequence[tuple[str, int]]
     """Episodes that the folder holds already: their task's id and their rollout, from 0."""
     resumed: bool
+    retry_failed: bool = False
+    """Whether episodes with a failure are dropped, and made again."""
 
     @property
     def data(self) -> UsedRows:
@@ -135,7 +138,7 @@ class RunJob:
             rollouts: Episodes of each task; more than before adds episodes.
             seed: Seed of all draws; only the run's own is accepted.
             tasks: Tasks in place of those of the split; required where the run was started with such.
-            retry_failed: Drop the episodes with a failure now, and make them again.
+            retry_failed: Drop the episodes with a failure when the job runs, and make them again.
 
         Returns:
             The job.
@@ -165,7 +168,8 @@ class RunJob:
         job = cls(flow, folder, info, rows, (), resumed=True)
         folder.check_same(info, flow.plan.resolved, [job.data])
         with jobs.damage_explained(folder):
-            return replace(job, finished=finished_in(folder, retry_failed=retry_failed))
+            finished = finished_in(folder, retry_failed=retry_failed)
+            return replace(job, finished=finished, retry_failed=retry_failed)
 
     @property
     def episodes(self) -> int:
@@ -235,15 +239,17 @@ class RunJob:
             WorldError: The folder cannot be written.
         """
         folder, info = self.folder, self.info
-        with sole_writer(folder.path, folder.written()):
+        with sole_writer(folder.path, RUN, folder.written()):
             if not self.resumed:
                 folder.check_new("run")
                 folder.begin(info, self.flow.plan.resolved, [self.data])
-            elif finished_in(folder) != self.finished:
+            elif finished_in(folder, retry_failed=self.retry_failed) != self.finished:
                 raise jobs.changed(folder)
             else:
+                if self.retry_failed:
+                    drop_episodes(folder.episodes, _has_failed)
                 now = info.model_dump(include={"split", "limit", "rollouts"})
-                folder.resume(jobs.command_line(), now, [self.data])
+                folder.resume(jobs.command_line(), self.flow.plan.resolved, now, [self.data])
             log = jobs.logged(folder.log, observe or jobs.ignore_event)
             with folder.ending(), log as notify, EpisodeWriter(folder.episodes) as writer:
                 yield notify, writer
@@ -339,16 +345,12 @@ def _info_and_tasks(
 
 
 def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
-    """Return the task id and rollout of each episode in a run's folder.
-
-    With `retry_failed`, episodes with a failure are removed from the folder first.
-    """
-
+    """Return the task id and rollout of each episode in a run's folder; with `retry_failed`, of those without
+    a failure."""
     if not folder.episodes.exists():
         return []
     if retry_failed:
-        with sole_writer(folder.path, folder.written()):
-            drop_episodes(folder.episodes, _has_failed)
+        return [(it.task_id, it.rollout) for it in read_episodes(folder.episodes) if not _has_failed(it)]
     return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
 from rolegraph.engine.records import Episode, Source, confined
 from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.records.ownership import NEW, stamped
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, templates_in
 from rolegraph.engine.spec import TESTS_SUFFIX
@@ -64,7 +67,7 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     """
     folder = Path(folder)
     name = workflow_name(folder)
-    check_new_folder(folder, "choose another name")
+    NEW.check(folder)
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
     if spec not in shipped:
         hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
@@ -72,10 +75,12 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     shipped_flow = load(spec)
     about = _about(shipped_flow.plan, name)
     text = (SPECS / f"{spec}.yaml").read_text("utf-8")
-    written = write_new_files(folder, _first_files(shipped_flow.plan, text, about))
-    imports = [folder / "rewards.py"] if about["reward"] else []
-    made = load(folder / f"{name}.yaml", imports=imports)
-    return sorted([*written, *write_new_files(folder, await _later_files(made, imports, about))])
+    with new_files(folder) as new:
+        new.write(_first_files(shipped_flow.plan, text, about))
+        imports = [folder / "rewards.py"] if about["reward"] else []
+        made = load(folder / f"{name}.yaml", imports=imports)
+        new.write(await _later_files(made, imports, about))
+    return sorted(new.written)
 
 
 new = blocking(new_async)
@@ -162,9 +167,10 @@ def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Fil
     tasks = {episode.task_id: {"reward": {role: bounds}} for episode, bounds in expected} if role else {}
     expect: dict[str, Any] = {"failures": 0, **({"tasks": tasks} if tasks else {})}
     tests = dump_yaml({"tasks": 2, "split": about["split"], "prompts": "any", "expect": expect})
+    lines = b"".join(json_line(episode.to_dict()) for episode in episodes)
     return {
         f"{name}{TESTS_SUFFIX}": rendered(STARTER, "test.yaml.j2", {**about, "tests": tests}),
-        f"{name}.answers.jsonl": b"".join(json_line(episode.to_dict()) for episode in episodes),
+        f"{name}.answers.jsonl": stamped(lines, "jsonl"),
     }
 
 
@@ -186,22 +192,47 @@ def _changed(text: str, about: Mapping[str, Any]) -> str:
     return text
 
 
-def check_new_folder(folder: Path, hint: str) -> None:
-    """Raise UsageError where a folder is no folder or has files."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} already exists and is not empty; {hint}")
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """Files that a command writes into a folder that is missing or empty."""
 
+    folder: Path
+    written: list[Path] = field(default_factory=list[Path])
 
-def write_new_files(folder: Path, files: Files) -> list[Path]:
-    """Write files into a folder, where none of them may exist; return their paths, sorted."""
-    paths = [folder / name for name in files]
-    confined.make_folder(folder)
-    with confined.held(folder):
-        for path, content in zip(paths, files.values(), strict=True):
+    def write(self, files: Files) -> None:
+        """Write files that do not exist yet; raises WorldError."""
+        for name, content in files.items():
+            path = self.folder / name
             confined.make_folder(path.parent)
             with os_errors_as(WorldError, f"cannot write {path}"):
                 confined.write_new(path, content)
-    return sorted(paths)
+            self.written.append(path)
+
+    def remove(self) -> None:
+        """Delete the files again, and the folders that they leave empty."""
+        folders = {above for path in self.written for above in path.parents if self.folder in above.parents}
+        for path in (*self.written, *sorted(folders, reverse=True), self.folder):
+            with suppress(OSError):
+                confined.remove(path) if path in self.written else path.rmdir()
+
+
+@contextmanager
+def new_files(folder: Path) -> Generator[NewFiles]:
+    """Create a folder for a block that writes files into it; after an error, nothing of them is left.
+
+    Raises:
+        UsageError: The folder has files.
+        WorldError: The folder cannot be written.
+    """
+    NEW.check(folder)
+    confined.make_folder(folder)
+    new = NewFiles(folder)
+    with confined.held(folder):
+        try:
+            yield new
+        except BaseException:
+            new.remove()
+            raise
 
 
 def prompt_files(plan: Plan) -> Files:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,14 @@ from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
-from rolegraph.engine.records.sweep import NAME, newest_sweep, read_sweep, rewrite_sweep, write_sweep
+from rolegraph.engine.records.sweep import (
+    NAME,
+    SWEEP,
+    check_no_sweep,
+    newest_sweep,
+    read_sweep,
+    write_sweep,
+)
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
@@ -129,6 +136,7 @@ class SweepJob:
     folder: Path
     info: SweepInfo
     points: Sequence[SweepPoint]
+    resumed: bool
 
     @classmethod
     def create(
@@ -140,7 +148,7 @@ class SweepJob:
         checkpoint: str | Path | None = None,
         **settings: Unpack[SweepSettings],
     ) -> SweepJob:
-        """Prepare a new sweep: check every point, and write `sweep.json`.
+        """Prepare a new sweep, and check every point; nothing is written yet.
 
         Args:
             source: The spec; an override may have several values, as in `roles.solver.count=1,2,4`.
@@ -154,17 +162,17 @@ class SweepJob:
 
         Raises:
             SpecError: The spec of some point has faults.
-            UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
-            WorldError: The folder cannot be written.
+            UsageError: No override has several values, `out` holds a sweep or files of another origin, or no
+                checkpoint is named.
         """
 
         if kind == "eval" and checkpoint is None:
             raise UsageError("a sweep of evaluations needs a checkpoint")
         weights = None if checkpoint is None else str(checkpoint)
         info = SweepInfo(kind=kind, checkpoint=weights, **settings, **sealed_fields(source))
-        job = cls._of(Path(out) if out else None, info)
-        write_sweep(job.folder, info)
-        return job
+        if out:
+            check_no_sweep(Path(out))
+        return cls._of(Path(out) if out else None, info, resumed=False)
 
     @classmethod
     def resume(
@@ -176,7 +184,7 @@ class SweepJob:
         checkpoint: str | Path | None = None,
         **settings: Unpack[SweepSettings],
     ) -> SweepJob:
-        """Prepare to continue a sweep; points that are finished are not run again.
+        """Prepare to continue a sweep; points that are finished are not run again. Nothing is written yet.
 
         What is not given is as the sweep was started.
 
@@ -212,15 +220,16 @@ class SweepJob:
                 raise UsageError(f"{folder} was started with the {name} {before}, which cannot change")
         source = resumed_source(folder, info, replace(given, overrides=overrides or given.overrides))
         job = cls._of(
-            folder, SweepInfo.model_validate({**info.model_dump(), **settings, **sealed_fields(source)})
+            folder,
+            SweepInfo.model_validate({**info.model_dump(), **settings, **sealed_fields(source)}),
+            resumed=True,
         )
         for point in job.points:
             point.check()
-        rewrite_sweep(folder, job.info)
         return job
 
     @classmethod
-    def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
+    def _of(cls, folder: Path | None, info: SweepInfo, *, resumed: bool) -> SweepJob:
         """Return the job of a sweep with all its points loaded; raise SpecError for the first that has
         faults."""
 
@@ -239,7 +248,7 @@ class SweepJob:
             varied = varied_overrides(info.overrides, point)
             seed = info.seed if seed is None else seed
             points.append(SweepPoint(varied, loaded(overrides), folder / point_name(varied), info, seed))
-        return cls(folder, info, points)
+        return cls(folder, info, points, resumed)
 
     async def run(self, observe: Observer | None = None) -> SweepResult:
         """Do what is left of each point, one after the other.
@@ -261,11 +270,20 @@ class SweepJob:
                     await point.job().run(observe)
             return self.write_results()
 
-    def open_folder(self) -> AbstractContextManager[None]:
-        """Lock the sweep's folder for a `with` block; raises UsageError where another process has locked
-        it."""
+    @contextmanager
+    def open_folder(self) -> Generator[None]:
+        """Lock the sweep's folder for a `with` block, and write `sweep.json`.
+
+        Raises:
+            UsageError: Another process has locked the folder, or a new sweep's folder is not empty.
+            WorldError: The folder cannot be written.
+        """
         files = (self.folder / NAME, SweepResult(self.folder, ()).picture)
-        return sole_writer(self.folder, (*files, *(point.folder for point in self.points)))
+        with sole_writer(self.folder, SWEEP, (*files, *(point.folder for point in self.points))):
+            if not self.resumed:
+                check_no_sweep(self.folder)
+            write_sweep(self.folder, self.info)
+            yield
 
     def write_results(self) -> SweepResult:
         """Draw the sweep's picture from the points that there are, and return their figures.

@@ -16,6 +16,7 @@ from rolegraph.engine.records import Episode, Observer, RunFolder, read_episodes
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import is_file
 from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.records.ownership import check_replaceable, write_output
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
 from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.shipped import SPECS
@@ -85,7 +86,7 @@ async def test_async(
     episodes = await _again(flow, recorded, read.tests.seed)
     tested = TestReport(flow.name, verdicts(read.tests, flow.plan, recorded, episodes))
     if junit:
-        write_whole(Path(junit), tested.junit())
+        write_output(Path(junit), tested.junit(), "xml")
     return tested
 
 
@@ -93,7 +94,11 @@ test = blocking(test_async)
 
 
 async def record_async(
-    flow: Workflow, tests: str | Path | None = None, *, observe: Observer | None = None
+    flow: Workflow,
+    tests: str | Path | None = None,
+    *,
+    observe: Observer | None = None,
+    force: bool = False,
 ) -> list[Path]:
     """Record the answers that `test` replays, with the workflow's own model.
 
@@ -101,13 +106,15 @@ async def record_async(
         flow: The workflow.
         tests: File of the tests, as for `test`; a missing file is written, and expects what was recorded.
         observe: Function that is called with each event, such as the end of an episode.
+        force: True to replace a file of answers that was not recorded, or that was changed since.
 
     Returns:
         The files that were written.
 
     Raises:
         SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
-        UsageError: The tests' `answers` is no .jsonl file, no such model, or no key for it.
+        UsageError: The tests' `answers` is no .jsonl file or was not recorded, no such model, or no key for
+            it.
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
 
@@ -119,6 +126,8 @@ async def record_async(
         raise UsageError(f"{named} is a run's folder, which {hint}")
     if read.answers.suffix != ".jsonl":
         raise UsageError(f"{named} is no .jsonl file, so nothing is written there")
+    if not force:
+        check_replaceable(read.answers)
     settings = read.tests
     rows = flow.tasks(settings.split, settings.tasks)
     async with flow.open() as opened:
@@ -126,7 +135,8 @@ async def record_async(
         episodes = [episode async for episode in made]
     place = {row["id"]: index for index, row in enumerate(rows)}
     episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
-    write_whole(read.answers, b"".join(json_line(episode.to_dict()) for episode in episodes))
+    lines = b"".join(json_line(episode.to_dict()) for episode in episodes)
+    write_output(read.answers, lines, "jsonl")
     if path.exists():
         return [read.answers]
     write_whole(path, _starter(flow, read, episodes).encode())

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
 from rolegraph.engine.connections import bypass_proxies, route
-from rolegraph.engine.errors import WorldError, first_line
+from rolegraph.engine.errors import WorldError, first_line, os_errors_as
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import Episode
 from rolegraph.engine.vocabulary import require_library
@@ -77,7 +78,7 @@ class Tracker(ABC):
         """Start a run in the experiment tracker.
 
         Args:
-            folder: Folder of the training, below which local files are written.
+            folder: New folder for local files.
             run: Name of the run.
             config: Settings to show beside the metrics.
         """
@@ -100,7 +101,8 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
 
     Args:
         name: The tracker.
-        folder: The run's folder, below which local files are written.
+        folder: The run's folder. Local files go into a new folder of a random name in it, because the
+            libraries follow the links that they find.
         run: Name of the run.
         config: Settings to show beside the metrics.
 
@@ -112,16 +114,29 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
     require_library(kind.library, name, "its metrics")
     url = os.environ.get(kind.url_variable, "")
     bypass_proxies(url)  # the library makes its own clients
-    try:
-        opened = kind(folder, f"{run} {folder.name}", config)
-    except Exception as error:  # a tracker's library may raise anything
-        raise WorldError(f"{name} cannot start a run{route(url)}: {first_line(error)}") from error
-    opened.name, failed = name, True
-    try:
-        yield opened
-        failed = False
-    finally:
+    with _new_folder(folder / f"{name}-{secrets.token_hex(8)}") as files:
         try:
-            opened.close(failed=failed)
-        except Exception as error:  # the training is over, and its folder is whole
-            _logger.warning("%s cannot end its run: %s", name, first_line(error))
+            opened = kind(files, f"{run} {folder.name}", config)
+        except Exception as error:  # a tracker's library may raise anything
+            raise WorldError(f"{name} cannot start a run{route(url)}: {first_line(error)}") from error
+        opened.name, failed = name, True
+        try:
+            yield opened
+            failed = False
+        finally:
+            try:
+                opened.close(failed=failed)
+            except Exception as error:  # the training is over, and its folder is whole
+                _logger.warning("%s cannot end its run: %s", name, first_line(error))
+
+
+@contextmanager
+def _new_folder(path: Path) -> Generator[Path]:
+    """Create a folder that does not exist, and remove it after the block where it is empty."""
+    with os_errors_as(WorldError, f"cannot write {path}"):
+        path.mkdir()
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # the tracker has written files
+            path.rmdir()

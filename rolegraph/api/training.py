@@ -23,6 +23,7 @@ from rolegraph.engine.models.rates import policy_rates, rate_findings
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo
 from rolegraph.engine.records.writer_lock import sole_writer
@@ -323,10 +324,10 @@ async def _run(
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
-        stack.enter_context(sole_writer(folder.path, folder.written()))
+        stack.enter_context(sole_writer(folder.path, RUN, folder.written()))
         if not job.resumed:
             folder.check_new("train")
-        elif folder.rewind() != start:
+        elif folder.last_checkpoint() != start:
             raise jobs.changed(folder)
         # With the seal, another person's folder with these settings would count as this user's.
         config = info.model_dump(mode="json", exclude={"templates", "seal"}, exclude_defaults=True)
@@ -360,9 +361,10 @@ async def _run(
         frozen = {ref: await models.model(ref) for ref in untrained}
         teachers = await _open_teachers(plan, models, trained)
         if job.resumed:
-            folder.resume(jobs.command_line(), data=job.data)
+            folder.rewind()
+            folder.resume(jobs.command_line(), plan.resolved, data=job.data)
             for it in job.others:
-                it.folder.resume(jobs.command_line(), data=it.data)
+                it.folder.resume(jobs.command_line(), it.flow.plan.resolved, data=it.data)
         else:
             # A service that is asked for no model by name serves one of its own choice.
             names = dict.fromkeys(

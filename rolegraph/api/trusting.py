@@ -31,9 +31,10 @@ from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import RunFolder, RunInfo, Source, SweepInfo
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import read_bytes
+from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.info import SourceRecord, source_fields
 from rolegraph.engine.records.sweep import NAME as SWEEP_FILE
-from rolegraph.engine.records.sweep import read_sweep, rewrite_sweep
+from rolegraph.engine.records.sweep import SWEEP, read_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 
 PROJECT_FILE, TRUSTED = "rolegraph.toml", "trusted.json"
@@ -166,9 +167,9 @@ def trust(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if (settings := recorded_settings(folder)) is not None:
-        with sole_writer(folder, (folder / SWEEP_FILE, RunFolder(folder).info_file)):
+        with sole_writer(folder, SWEEP if isinstance(settings, SweepInfo) else RUN):
             if isinstance(settings, SweepInfo):
-                rewrite_sweep(folder, settings.model_copy(update={"seal": _seal(settings)}))
+                write_sweep(folder, settings.model_copy(update={"seal": _seal(settings)}))
             else:
                 RunFolder(folder).replace_seal(_seal(settings))
         return folder

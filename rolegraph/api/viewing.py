@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rolegraph.api.jobs import RUNS, part_beside
+from rolegraph.api.jobs import RUNS
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.records.run_folders import runs_in
+from rolegraph.engine.records.staging import staged
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find
@@ -134,7 +135,7 @@ def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **w
     Args:
         run: Folder of a run or a training; a folder of runs stands for all of them. Of a training, only
             training episodes are written unless `split` says otherwise.
-        file: Path of the new file.
+        file: Path of the file.
         hidden: Whether to write chats that may quote a hidden field.
         where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`. `role`,
             `low` and `high` hold for the chat itself, the others for its episode.
@@ -143,16 +144,14 @@ def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **w
         The number of rows.
 
     Raises:
-        UsageError: No such run, an unknown filter, the file exists, or no chat fits.
+        UsageError: No such run, an unknown filter, or no chat fits.
         DataError: A run's files are damaged.
         WorldError: The file cannot be written.
     """
     file, wanted = Path(file), parse_filters(where)
-    if file.exists():
-        raise UsageError(f"{file} already exists; move it away, or choose another file")
     rows = 0
-    with part_beside(file) as part:
-        with JsonlWriter(part / file.name, "rows") as writer:
+    with staged(file) as made:
+        with JsonlWriter(made, "rows") as writer:
             for opened in view(run).runs:
                 split = wanted.split or ("train" if opened.info.kind == "train" else "")
                 matches = find(opened, replace(wanted, split=split), most=sys.maxsize, hidden=hidden)
@@ -165,5 +164,4 @@ def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **w
             quoting = sorted({name for opened in view(run).runs for name in opened.rule.quoting})
             hint = f"; the chats of {', '.join(quoting)} need --hidden" if quoting and not hidden else ""
             raise UsageError(f"{run} has no chat that fits{hint}; nothing was written")
-        (part / file.name).rename(file)
     return rows

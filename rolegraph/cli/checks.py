@@ -159,7 +159,10 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
 @options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
 @options.flag("--record", "Record the answers with the model first, and the tests if FILE is missing.")
 @options.path("--junit", "junit", "FILE", "Also write the results as JUnit's XML.")
-def test_command(source: api.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+@options.force
+def test_command(
+    source: api.Source, tests: Path | None, record: bool, junit: Path | None, force: bool
+) -> int:
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.
 
     The tests are in NAME.test.yaml beside the spec: figures, failures, tokens, what single tasks must come
@@ -169,22 +172,24 @@ def test_command(source: api.Source, tests: Path | None, record: bool, junit: Pa
     if not record and (source.model or source.base_url):
         raise click.UsageError("--model and --base-url go with --record: tests ask no model")
     if source.spec is not None:
-        return _test(source, tests, record, junit)
+        return _test(source, tests, record, junit, force)
     if tests or record or junit:
         raise click.UsageError("--tests, --record and --junit go with one spec; name it")
     codes: list[int] = []
     for spec in api.tested_specs():
         click.echo(f"{spec}:")
-        codes.append(_test(options.in_project(replace(source, spec=str(spec))), None, False, None))
+        codes.append(_test(options.in_project(replace(source, spec=str(spec))), None, False, None, False))
     return max(codes)
 
 
-def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | None, force: bool) -> int:
     """Test one spec, print a line for each expectation, and return 1 where one does not hold, else 0."""
+    if junit is not None and not force:
+        api.check_replaceable(junit)
     flow = api.open_source(source)
     if record:
         with progress_line(OutputOptions(), "starting the model …") as observe:
-            written = run_until_done(api.record_async(flow, tests, observe=observe))
+            written = run_until_done(api.record_async(flow, tests, observe=observe, force=force))
         for path in written:
             click.echo(f"wrote {path}")
     report = api.test(flow, tests, junit=junit)

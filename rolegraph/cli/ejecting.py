@@ -28,6 +28,7 @@ def _folders(command: click.decorators.FC) -> click.decorators.FC:
 @options.backend("rLLM's backend, or a class of your own. Default: tinker.")
 @options.seed("Seed of the order of the data.")
 @options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
+@options.replaces("out")
 @_folders
 def eject_command(
     source: api.Source, backend: str | None, seed: int, out: Path | None, **folders: Path | None
@@ -52,13 +53,6 @@ def eject_command(
     if out is None:
         click.echo(script, nl=False)
         return 0
-    try:
-        api.write_new(out, script.encode())
-    except api.WorldError:
-        raise
-    except FileExistsError:
-        raise api.UsageError(f"{out} already exists; choose another file with --out") from None
-    except OSError as error:
-        raise api.UsageError(f"cannot write {out}: {error.strerror}") from error
+    api.write_output(out, script.encode(), "py")
     click.echo(f"wrote {out}; run it with: python {out}")
     return 0

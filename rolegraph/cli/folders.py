@@ -13,7 +13,7 @@ from rolegraph.cli.output import OutputOptions, command
 
 
 @click.command("new")
-@click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="NAME", type=options.NamedPath())
 @options.text("--from", "SPEC", "Shipped spec to copy. Default: solver_judge.", "spec")
 @options.path("--data", "data", "FILE", "Table of your own tasks: .csv, .tsv, .jsonl or .parquet.")
 @options.text("--label", "COLUMN", "With --data: the column with the right answer.", "label")

@@ -117,6 +117,7 @@ def limits_command() -> None:
 @click.command("schema")
 @options.imports_option
 @options.path("--out", "out", "FILE", "File of the schema. Default: standard output.")
+@options.replaces("out")
 def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     """Write the JSON Schema of a spec, so that an editor completes and checks it while you type.
 
@@ -130,7 +131,7 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
         click.echo(text)
         return 0
     try:
-        api.write_output(out, f"{text}\n".encode())
+        api.write_output(out, f"{text}\n".encode(), "json")
     except api.WorldError as error:
         raise api.UsageError(str(error)) from error
     click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
@@ -138,7 +139,7 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
 
 
 @click.command("skill")
-@click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+@click.argument("folder", required=False, metavar="[DIR]", type=options.NamedPath())
 def skill_command(folder: Path | None) -> int:
     """Print the language in two pages, with commands and examples, as a skill for agents that write specs.
 

@@ -26,6 +26,7 @@ FORMS = ("mmd", "md", "dot", "svg", "png", "graphml", "gml", "json")
 @options.repeated("--role", "only", "NAME", "Only this role.")
 @options.flag("--tokens", "Show the chat template's special tokens, and the number of tokens.")
 @options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
+@options.replaces("html")
 def preview_command(source: api.Source, only: tuple[str, ...], html: Path | None, **settings: Any) -> int:
     """Show the prompts of each role of SPEC, in every round and branch that differs, without a model.
 
@@ -119,6 +120,7 @@ def _text(value: object, style: str = "") -> Text:
     f"File of the picture, in the form of its ending: .{', .'.join(FORMS)}. Default: Mermaid, to standard "
     "output.",
 )
+@options.replaces("out")
 @click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
 def graph_command(source: api.Source, out: Path | None, form: str | None) -> int:
     """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,

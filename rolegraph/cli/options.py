@@ -155,10 +155,42 @@ def cluster(flag: str) -> Decorator[F]:
     return text(flag, "CLUSTER", f"Ray cluster that makes the episodes: {places}.")
 
 
+class NamedPath(click.Path):
+    """Path of a file or a folder, passed as a `pathlib.Path`; an empty one is an error.
+
+    `Path("")` is the working folder: `--out "$UNSET"` would write there.
+    """
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; raises BadParameter for an empty one."""
+        if not str(value):
+            self.fail("it is empty; give a path, or leave it out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def path(flag: str, name: str, metavar: str, meaning: str) -> Decorator[F]:
     """Return an option for a path, passed as the parameter `name`; `FILE…` refuses a folder."""
-    kind = click.Path(path_type=Path, dir_okay=not metavar.startswith("FILE"))
+    kind = NamedPath(dir_okay=not metavar.startswith("FILE"))
     return click.option(flag, name, type=kind, metavar=metavar, help=meaning)
+
+
+def replaces(*names: str) -> Decorator[Callable[..., Any]]:
+    """Add `--force` to a command, and refuse files of options that Rolegraph did not write without it.
+
+    Args:
+        names: Names of the options' parameters.
+    """
+    return _bundle(partial(_with_replaced, names), force)
+
+
+def _with_replaced(names: Sequence[str], command: Callable[..., Any], *, force: bool, **words: Any) -> Any:
+    if not force:
+        for file in filter(None, map(words.get, names)):
+            api.check_replaceable(file)
+    return command(**words)
 
 
 def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None) -> Decorator[F]:
@@ -182,6 +214,7 @@ allow_option = repeated(
     "NAME_OR_URL",
     "A permission: python[=docker:IMAGE], agent:COMMAND, verifiers:ID, URL (and all below).",
 )
+force = flag("--force", "Replace a file that Rolegraph did not write, or that was changed since.")
 fresh_option = flag("--fresh", "Load a local model anew, and for this command alone.")
 split = choice("--split", ("validation", "train"), "Which tasks. Default: validation, if the spec has it.")
 multirun = click.option(

@@ -25,6 +25,7 @@ SHOWN_OF_DIFF = 2000
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN…]", type=FOLDER)
 @options.path("--picture", "picture", "FILE", "Also draw the learning curves of all runs: .svg or .png.")
+@options.replaces("picture")
 @options.repeated("--figure", "figures", "NAME", "A figure of the picture. Default: the spec's metrics.")
 def report_command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[str, ...]) -> None:
     """Write report.html into each RUN, the folder of a training, and print its path.
@@ -50,6 +51,7 @@ def report_command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
 @options.path("--static", "file", "FILE.html", "Write one file in place of serving pages.")
+@options.replaces("file")
 @options.count("--limit", 200, "With --static: episodes of each run at most.")
 @click.option(
     "--hidden/--no-hidden",
@@ -104,6 +106,7 @@ def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
     "--base-url", "URL", "The service that holds the weights. Default: the service that trained RUN."
 )
 @options.path("--sft", "sft", "FILE.jsonl", "Write chats for supervised fine-tuning in place of weights.")
+@options.replaces("sft")
 @options.flag("--hidden", "With --sft: also chats that may quote fields that no prompt may show.")
 @options.otlp("Send episodes as spans to an OpenTelemetry collector in place of weights.")
 @options.filters(
@@ -151,6 +154,7 @@ def export_command(
 @click.command("compare")
 @click.argument("sides", nargs=-1, required=True, metavar="A B…", shell_complete=options.complete_runs)
 @options.path("--html", "html", "FILE", "Also write a page that opens offline, with more tasks.")
+@options.replaces("html")
 @options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
 @options.flag("--best", "Compare trainings by their best checkpoints.")
 @options.imports_option

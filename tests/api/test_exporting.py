@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 import rolegraph as rg  # noqa: E402
 from rolegraph import api  # noqa: E402
 from rolegraph.engine.records import RunFolder  # noqa: E402
+from rolegraph.engine.records.ownership import STAGING  # noqa: E402
 from rolegraph.local.launcher import BASE_MODEL, LocalService, check_model_folder  # noqa: E402
 from rolegraph.local.weights import complete_config  # noqa: E402
 from tests.cli.conftest import ENVIRONMENT  # noqa: E402
@@ -42,7 +43,7 @@ def run(whole: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("run") / "run"
     shutil.copytree(whole, folder)
     # The service may delete these during the copy.
-    passing = shutil.ignore_patterns(".new-*", ".part-*", "snapshot-*")
+    passing = shutil.ignore_patterns(f"{STAGING}*", "snapshot-*")
     shutil.copytree(state_dir, folder / "weights", ignore=passing)
     return folder
 

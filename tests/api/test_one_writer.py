@@ -18,7 +18,9 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
-from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
+from rolegraph.engine.records.folder import RUN
+from rolegraph.engine.records.ownership import LOCK_FILE
+from rolegraph.engine.records.writer_lock import sole_writer
 from tests.cli.conftest import ENVIRONMENT
 from tests.examples import repetitions
 from tests.models.edges import Endpoint, chat_answer, serving
@@ -48,9 +50,10 @@ for pair in json.loads(sys.argv[1]):
 HOLDER = """
 import sys
 from pathlib import Path
+from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.writer_lock import sole_writer
 
-with sole_writer(Path(sys.argv[1])):
+with sole_writer(Path(sys.argv[1]), RUN):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -143,17 +146,21 @@ def test_the_lock_ends_with_its_process_and_names_it(tmp_path: Path) -> None:
         text=True,
     )
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    with pytest.raises(rg.UsageError, match=f"process {holder.pid} on "), sole_writer(tmp_path / "run"):
+    with pytest.raises(rg.UsageError, match=f"process {holder.pid} on "), sole_writer(tmp_path / "run", RUN):
         pass
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
-    with sole_writer(tmp_path / "run"):
-        (tmp_path / "run" / "kept").touch()
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["kept"]
+    with sole_writer(tmp_path / "run", RUN):
+        (tmp_path / "run" / "weights").mkdir()
+    # No mark was written, so that the lock stays, and the next command takes the folder.
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [LOCK_FILE, "weights"]
+    with sole_writer(tmp_path / "run", RUN):
+        (tmp_path / "run" / "run.json").write_text('{"name": "x", "roles": {}}')
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "weights"]
 
 
 def test_a_folder_in_which_nothing_was_written_is_removed(tmp_path: Path) -> None:
-    with sole_writer(tmp_path / "run"):
+    with sole_writer(tmp_path / "run", RUN):
         pass
     assert not (tmp_path / "run").exists()
 
@@ -168,6 +175,6 @@ def test_a_stranger_s_link_or_pipe_is_no_lock(kind: str, tmp_path: Path) -> None
         (folder / LOCK_FILE).symlink_to(target)
     else:
         os.mkfifo(folder / LOCK_FILE)
-    with pytest.raises(rg.WorldError), sole_writer(folder):
+    with pytest.raises(rg.WorldError), sole_writer(folder, RUN):
         pass
     assert target.read_text() == "kept"

@@ -158,7 +158,7 @@ def test_a_training_writes_through_nothing(
     refused(name, "train", "--resume", "--out", "t")
 
 
-@pytest.mark.parametrize("name", ["episodes", "weights", "adapters", "tensorboard", "wandb"])
+@pytest.mark.parametrize("name", ["episodes", "weights", "adapters"])
 def test_a_folder_on_the_way_is_no_link(
     name: str, refused: Callable[..., None], outside: Path, tmp_path: Path
 ) -> None:

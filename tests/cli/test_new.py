@@ -128,7 +128,7 @@ def test_what_is_not_changed_stays_as_it_was_written(rolegraph: Command, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("full",), "full already exists and is not empty; choose another name"),
+        (("full",), "full is not empty: file.txt is in the way; choose a new or an empty folder"),
         (
             ("full/file.txt",),
             "'file.txt' is not a workflow name; use letters, digits and _, as in 'file_txt'",

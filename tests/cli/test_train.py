@@ -135,4 +135,4 @@ def test_metrics_go_to_tensorboard_through_its_own_library(service: LocalService
     pytest.importorskip("tensorboardX")
     out = tmp_path / "run"
     train(out, "solver_judge", *STEP, service=service, track=["tensorboard"])
-    assert [*(out / "tensorboard").glob("events.out.tfevents.*")]
+    assert [*out.glob("tensorboard-*/events.out.tfevents.*")]

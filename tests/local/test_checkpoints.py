@@ -15,6 +15,7 @@ tinker = pytest.importorskip("tinker")
 from safetensors import safe_open  # noqa: E402
 from tinker import types  # noqa: E402
 
+from rolegraph.engine.records.ownership import STAGING  # noqa: E402
 from rolegraph.engine.records.staging import staging_folder  # noqa: E402
 from rolegraph.local.launcher import LocalService  # noqa: E402
 from rolegraph.local.service.adapters import write_adapter  # noqa: E402
@@ -132,14 +133,14 @@ def test_what_a_killed_service_was_writing_is_swept_and_a_checkpoint_it_was_repl
     """Check a process killed between the two renames of a checkpoint, and one killed while writing a file."""
     CheckpointStore(tmp_path, "tiny", model_dir).save(PATH, LoraShape(8), WEIGHTS)
     (target,) = tmp_path.glob("*/sampler_weights/last")
-    part, torn = tmp_path / ".part-a", tmp_path / ".part-b"
+    part, torn = (tmp_path / f"{STAGING}{name}" for name in "ab")
     for folder in (part, torn):
         (folder / "checkpoint").mkdir(parents=True)
     (torn / "checkpoint" / "adapter_model.safetensors").write_bytes(b"half")
     shutil.copytree(target, part / "checkpoint", dirs_exist_ok=True)
     target.rename(part / "replaced")
     again = CheckpointStore(tmp_path, "tiny", model_dir)
-    assert not [*tmp_path.glob(".part-*")]
+    assert not [*tmp_path.glob(f"{STAGING}*")]
     assert again.load(PATH, optimizer=False).weights.keys() == WEIGHTS.keys()
 
 

@@ -88,7 +88,7 @@ def test_credentials_in_a_url_are_not_kept(tmp_path: Path) -> None:
     typed = {"command": f"rolegraph train --base-url {url}", "base_url": url, "overrides": [f"model={url}"]}
     folder = RunFolder(tmp_path)
     folder.begin(info(**typed), f"model: {{base_url: '{url}'}}")
-    folder.resume(f"rolegraph train --resume --base-url {url}")
+    folder.resume(f"rolegraph train --resume --base-url {url}", "")
     assert "secret" not in folder.info_file.read_text() + folder.spec_file.read_text()
     assert folder.info().base_url == "http://host:80/path@1"
 
@@ -104,7 +104,7 @@ def test_a_file_that_version_1_wrote_is_read(tmp_path: Path) -> None:
     )
     assert noted.roles["critic"].estimator is None
     assert noted.started is None
-    RunFolder(tmp_path).resume("rolegraph train --resume")
+    RunFolder(tmp_path).resume("rolegraph train --resume", "")
     assert len(RunFolder(tmp_path).info().resumed) == 1
 
 
@@ -201,7 +201,7 @@ def test_a_resumed_training_keeps_its_beginning_and_notes_each_resume(tmp_path: 
     with pytest.raises(KeyboardInterrupt), folder.ending():
         raise KeyboardInterrupt
     first = folder.info()
-    folder.resume("rolegraph train --resume")
+    folder.resume("rolegraph train --resume", "")
     again = folder.info()
     assert (again.started, again.command) == (first.started, "rolegraph train x")
     assert (again.finished, again.figures) == (None, {})
@@ -318,7 +318,7 @@ def test_the_newest_is_the_training_that_was_begun_last(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         begun(tmp_path / name, name="other" if name == "two" else "x")
     begun(tmp_path / "run", "run")
-    RunFolder(tmp_path / "one").resume("rolegraph train --resume")  # which begins nothing
+    RunFolder(tmp_path / "one").resume("rolegraph train --resume", "")  # which begins nothing
     assert newest(tmp_path).path == tmp_path / "three"
     assert newest(tmp_path, "other").path == tmp_path / "two"
     with pytest.raises(UsageError, match="there is no training run of none in"):

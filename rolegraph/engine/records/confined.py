@@ -23,9 +23,7 @@ from rolegraph.engine.errors import WorldError, os_errors_as
 _SAFE = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 _FOLDER = os.O_RDONLY | _SAFE | getattr(os, "O_DIRECTORY", 0)
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd
-_TERMINAL = tuple(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
-"""Folders whose files are written as they are, such as /dev/stdout, which is a link to a pipe."""
-_PART = re.compile(r"\.[0-9a-f]{16}(\.index)?\.part")
+PART = re.compile(r"\.[0-9a-f]{16}(\.index)?\.part")
 """Names of files that are not whole yet."""
 _held: dict[Path, int | None] = {}
 """Descriptors of the folders that this process writes in, by absolute path; None on Windows."""
@@ -92,9 +90,15 @@ def open_to_write(path: Path) -> BufferedWriter:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that does not exist yet; raises OSError."""
-    with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
-        out.write(data)
+    """Write a file that does not exist yet, whole or not at all; raises OSError."""
+    file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with os.fdopen(file, "wb") as out:
+            out.write(data)
+    except BaseException:
+        with suppress(OSError):
+            remove(path)
+        raise
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -108,14 +112,6 @@ def write_whole(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 remove(part)
             raise
-
-
-def write_output(path: Path, data: bytes) -> None:
-    """Write a file that the user named; one such as /dev/stdout in place. Raises WorldError."""
-    if path.absolute().parent not in _TERMINAL:
-        return write_whole(path, data)
-    with os_errors_as(WorldError, f"cannot write {path}"):
-        path.write_bytes(data)
 
 
 def part_of(path: Path) -> Path:
@@ -141,7 +137,7 @@ def remove_parts(folder: Path) -> None:
     """Delete the files that a killed process left in a folder before they were whole; raises OSError."""
     with suppress(FileNotFoundError):
         for file in folder.iterdir():
-            if _PART.fullmatch(file.name):
+            if PART.fullmatch(file.name):
                 remove(file)
 
 

@@ -92,18 +92,19 @@ class DataRecord(BaseModel):
         return self
 
 
-def write_data(file: Path, used: Sequence[UsedRows]) -> None:
+def write_data(file: Path, used: Sequence[UsedRows], *, anew: bool = False) -> None:
     """Write the digests of rows, and keep those of other splits, or of more rows of the same.
 
     Args:
         file: The folder's `data.jsonl`.
         used: The rows, which `check_data` has compared with the file.
+        anew: True to keep nothing of an earlier file.
 
     Raises:
         DataError: A data file or the present `data.jsonl` cannot be read.
         WorldError: The file cannot be written.
     """
-    records = _read(file)
+    records = {} if anew else _read(file)
     for rows in used:
         before = records.get(rows.split)
         if before is None or before.count < len(rows.tasks):

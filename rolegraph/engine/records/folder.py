@@ -57,6 +57,7 @@ from rolegraph.engine.records.jsonl import (
     refuse,
     write_record,
 )
+from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.secrets import without_secrets
 
@@ -64,11 +65,15 @@ T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a run's folder where a training's is needed."""
 _STEP_FILE = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
-_OF_TRACKERS = ("tensorboard", "wandb")
-"""Folders that trackers write."""
 _VALIDATION = "validation/"
 INFO = "run.json"
 """Name of the file with the settings of a run."""
+RUN = FolderKind(
+    "a run",
+    {INFO: RunInfo.model_validate},
+    re.compile(r"episodes|weights|adapters|validations|\w+-[0-9a-f]{16}"),
+)
+"""Folder of a run or a training; the last names are those of trackers."""
 _LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
 _CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
 _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
@@ -142,12 +147,13 @@ class RunFolder:
         """Yield the paths that a run or a training writes, for `sole_writer` to check."""
         yield from (value for value in vars(self).values() if isinstance(value, Path) and value != self.path)
         yield index_path(self.episodes)
-        yield from (self.path / name for name in _OF_TRACKERS)
         for folder in (self.steps, self.validated, self.weights, self.adapters):
             yield from confined.below(folder)
 
     def check_new(self, kind: Kind) -> None:
-        """Raise UsageError where the folder holds a training, or a run with an episode."""
+        """Raise UsageError where the folder holds a training, a run with an episode, or files of another
+        origin."""
+        RUN.check(self.path)
         present = self.info().kind if self.info_file.exists() else None
         if present == "train" or (self.episodes.exists() and self.episodes.stat().st_size):
             go_on = "go on with --resume, or " if present == kind else ""
@@ -158,19 +164,24 @@ class RunFolder:
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
-        write_whole(self.spec_file, without_secrets(spec).encode())
-        confined.remove(self.data_file)  # of a run that was killed before its first episode
-        write_data(self.data_file, data)
         started = {"version": version("rolegraph"), "started": _now()}
-        write_record(self.info_file, info.model_copy(update=started))
+        write_record(self.info_file, info.model_copy(update=started))  # first, because it marks the folder
+        self._write_spec(spec)
+        write_data(self.data_file, data, anew=True)
 
     def resume(
-        self, command: str, now: Mapping[str, object] | None = None, data: Sequence[UsedRows] = ()
+        self,
+        command: str,
+        spec: str,
+        now: Mapping[str, object] | None = None,
+        data: Sequence[UsedRows] = (),
     ) -> None:
         """Add a resumption to `run.json` and clear its end and figures; append rows used now to `data.jsonl`.
 
-        `now` holds fields of RunInfo that have changed.
+        `now` holds fields of RunInfo that have changed. `spec` is written where a killed command did not.
         """
+        if not self.spec_file.exists():
+            self._write_spec(spec)
         write_data(self.data_file, data)
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
@@ -435,6 +446,9 @@ class RunFolder:
             return ()
 
     # behind it
+
+    def _write_spec(self, spec: str) -> None:
+        write_whole(self.spec_file, without_secrets(spec).encode())
 
     def _end(self, seconds: float) -> None:
         info = self.info()

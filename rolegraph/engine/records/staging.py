@@ -11,26 +11,49 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from rolegraph.engine.errors import WorldError, os_errors_as
+from rolegraph.engine.records import confined
+from rolegraph.engine.records.ownership import STAGING
 from rolegraph.engine.records.writer_lock import lock
 
-_STAGING = ".part-"
+
+@contextmanager
+def staged(target: Path) -> Generator[Path]:
+    """Yield a path for the block to make a file or a folder at, which then appears at `target`.
+
+    Args:
+        target: A file to write or replace, or a folder that is missing or empty.
+
+    Raises:
+        WorldError: A file cannot be written; nothing has appeared then.
+    """
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - `.` needs a name, and a link at the end stays one
+    with os_errors_as(WorldError, f"cannot write {target}"):
+        confined.check([target])
+        # A folder that is there may be a mount, or the shell's working folder: it stays, and is filled.
+        parent = target if target.is_dir() else target.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        sweep(parent)
+        with staging_folder(parent) as staging:
+            made = staging / target.name
+            yield made
+            for child in [*made.iterdir()] if parent == target else ():
+                child.rename(target / child.name)
+            if parent != target:
+                made.rename(target)
 
 
 @contextmanager
 def staging_folder(parent: Path) -> Generator[Path]:
     """Yield a new locked folder below `parent` to write into; it is deleted after the block. Raises
     OSError."""
-    new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
-    with _locked(new):
-        # Only now under the name that `sweep` looks for, which deletes what is not locked.
-        staging = new.rename(new.with_name(new.name.replace(".new-", _STAGING)))
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    with ExitStack() as stack:
+        staging = _new_locked(parent, stack)
+        stack.callback(shutil.rmtree, staging, ignore_errors=True)
+        yield staging
 
 
 def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None:
@@ -39,10 +62,20 @@ def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None
     A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
     """
     if sys.platform != "win32":
-        for staging in parent.glob(f"{_STAGING}*"):
+        for staging in parent.glob(f"{STAGING}*"):
             with suppress(OSError), _locked(staging):  # raises if its writer is alive
                 rescue(staging)
                 shutil.rmtree(staging, ignore_errors=True)
+
+
+def _new_locked(parent: Path, stack: ExitStack) -> Path:
+    """Create a folder and lock it until `stack` ends; another process may sweep it before it is locked."""
+    while True:
+        staging = Path(tempfile.mkdtemp(dir=parent, prefix=STAGING))
+        with suppress(FileNotFoundError, BlockingIOError):
+            stack.enter_context(_locked(staging))
+            if staging.exists():
+                return staging
 
 
 @contextmanager

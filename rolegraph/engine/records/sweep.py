@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records.confined import make_folder
 from rolegraph.engine.records.info import SourceRecord, Typed
 from rolegraph.engine.records.jsonl import read_record, write_record
+from rolegraph.engine.records.ownership import FolderKind
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
@@ -30,18 +30,21 @@ class SweepInfo(SourceRecord):
     """Trained weights that evaluations compare with their base."""
 
 
-def write_sweep(folder: Path, info: SweepInfo) -> None:
-    """Write a new `sweep.json`; raises UsageError where there is one, WorldError where the write fails."""
+SWEEP = FolderKind("a sweep", {NAME: SweepInfo.model_validate})
+"""Folder of a sweep."""
+
+
+def check_no_sweep(folder: Path) -> None:
+    """Raise UsageError where a folder holds a sweep, or files of another origin."""
+    SWEEP.check(folder)
     if (folder / NAME).exists():
         raise UsageError(
             f"{folder} already holds a sweep; go on with --resume, or choose another folder with --out"
         )
-    make_folder(folder)
-    rewrite_sweep(folder, info)
 
 
-def rewrite_sweep(folder: Path, info: SweepInfo) -> None:
-    """Replace `sweep.json`; raises WorldError where the write fails."""
+def write_sweep(folder: Path, info: SweepInfo) -> None:
+    """Write or replace `sweep.json`; raises WorldError where the write fails."""
     write_record(folder / NAME, info)
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.files import is_file
+from rolegraph.engine.records.ownership import LOCK_FILE, FolderKind
 
-LOCK_FILE = ".writer"
 _HOLDER_BYTES = 200
 _HOLDER = re.compile(r"process (\d{1,9}) on (.+)")
 
 
 @contextmanager
-def sole_writer(folder: Path, writes: Iterable[Path] = ()) -> Generator[None]:
+def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> Generator[None]:
     """Create a folder and hold it for writing; the lock ends with the block, or with the process.
 
     Within the block, nothing below the folder is opened through a link. Windows, and a file system without
@@ -28,12 +28,16 @@ def sole_writer(folder: Path, writes: Iterable[Path] = ()) -> Generator[None]:
 
     Args:
         folder: The folder; a folder that is still empty after the block is removed.
+        kind: Kind of the folder. The block writes a mark of the kind before any other file; the lock's file
+            stays where the block leaves files and no mark.
         writes: Paths that the block writes, which may be no links.
 
     Raises:
-        UsageError: Another process writes in the folder; the message has its pid and host.
+        UsageError: Another process writes in the folder, and the message has its pid and host; or the folder
+            has files of another origin.
         WorldError: The folder is not writable, or one of the paths is a link, a pipe or a device.
     """
+    kind.check(folder)
     file = _open_locked(folder)
     try:
         os.ftruncate(file, 0)
@@ -44,7 +48,9 @@ def sole_writer(folder: Path, writes: Iterable[Path] = ()) -> Generator[None]:
             yield
     finally:
         with suppress(OSError):
-            confined.remove(folder / LOCK_FILE)
+            os.ftruncate(file, 0)
+            if not kind.in_the_way(folder):
+                confined.remove(folder / LOCK_FILE)
             folder.rmdir()  # raises OSError for a folder that is not empty
         os.close(file)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from rolegraph.engine.records import Note, Observer, Task, confined
 from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.jsonl import read_record, write_record
-from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
+from rolegraph.engine.records.ownership import FolderKind
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import Split
@@ -32,6 +34,8 @@ SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
 """Files in the folder of an optimization; the result is written last."""
 OPTIMIZED = "optimized.yaml"
 """Spec with the best templates; it extends the old one, which lies beside it with its prompts and rows."""
+OPTIMIZATION = FolderKind("an optimization", {SETTINGS: itemgetter("spec", "reflector", "templates")})
+"""Folder of an optimization."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,8 @@ class OptimizationJob:
     def check_folder(self) -> None:
         """Raise UsageError where the folder holds files, but no optimization of these settings and rows."""
         folder = self.plan.folder
+        OPTIMIZATION.check(folder)
         if not (folder / SETTINGS).exists():
-            if folder.is_file() or (folder.exists() and {it.name for it in folder.iterdir()} - {LOCK_FILE}):
-                raise UsageError(f"{folder} already exists and is not empty; choose another with --out")
             return
         parse = TypeAdapter(dict[str, Any]).validate_python
         before = read_record(folder / SETTINGS, parse, "a valid optimization")
@@ -162,12 +165,12 @@ class OptimizationJob:
         """
         plan, folder = self.plan, self.plan.folder
         result = OptimizationResult(folder)
-        with sole_writer(folder, confined.below(folder)):
+        with sole_writer(folder, OPTIMIZATION, confined.below(folder)):
             self.check_folder()
             if (folder / RESULT).exists() and result.record.budget == plan.budget:
                 return result
-            write_data(folder / DATA_FILE, self.data)
             write_whole(folder / SETTINGS, json.dumps(self.settings, indent=1).encode())
+            write_data(folder / DATA_FILE, self.data)
             # The old spec with its prompts and rows, so that both it and the new one can be moved.
             for name, content in spec_files(plan.workflow, plan.source).items():
                 make_folder((folder / name).parent)

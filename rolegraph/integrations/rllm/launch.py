@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -19,11 +20,13 @@ from rolegraph.api.jobs import training_rows
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import PlanCheck, check_source
 from rolegraph.engine.connections import bypass_proxies
-from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
-from rolegraph.engine.records.data import UsedRows, check_data, write_data
+from rolegraph.engine.records.data import DATA_FILE, DataRecord, UsedRows, check_data, write_data
+from rolegraph.engine.records.ownership import FolderKind
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.prepared import other_models
 from rolegraph.engine.shipped import BASE_NAME, templates_in
 from rolegraph.engine.spec import Diagnostic
@@ -44,6 +47,10 @@ from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_
 from rolegraph.integrations.rllm.names import kind_of
 
 DEFAULT_BACKEND = "tinker"
+RLLM = FolderKind(
+    "a training of rLLM", {DATA_FILE: DataRecord.model_validate}, re.compile("weights|adapters")
+)
+"""Folder of a training by rLLM's trainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,10 @@ def prepare(
         trackers=trackers,
     )
     job = RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
+    if folder is not None:
+        RLLM.check(folder)
+        if RunFolder(folder).info_file.exists():
+            raise UsageError(f"{folder} holds a run of this project's own loop; choose another with --out")
     if resume and folder is not None:
         check_data(RunFolder(folder).data_file, job.data)
     return job
@@ -216,15 +227,12 @@ def launch(job: RllmJob) -> None:
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     run, key = job.run, TINKER.key_variable
     state = None
-    if run.folder is not None:
-        folder = RunFolder(Path(run.folder))
-        state = folder.weights
-        with os_errors_as(WorldError, f"cannot write {folder.path}"):
-            folder.path.mkdir(parents=True, exist_ok=True)
-            if not run.resume:
-                folder.data_file.unlink(missing_ok=True)
-        write_data(folder.data_file, job.data)
     with ExitStack() as stack:
+        if run.folder is not None:
+            folder = RunFolder(Path(run.folder))
+            state = folder.weights
+            stack.enter_context(sole_writer(folder.path, RLLM, folder.written()))
+            write_data(folder.data_file, job.data, anew=not run.resume)
         services = stack.enter_context(Services(state_dir=state))
         for ref in other_models(run.plan):
             services.locate(ref)

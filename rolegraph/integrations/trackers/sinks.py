@@ -22,7 +22,7 @@ class TensorBoardTracker(Tracker):
     has_tables = False
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
-        self._writer: Any = import_module("tensorboardX").SummaryWriter(str(folder / "tensorboard"))
+        self._writer: Any = import_module("tensorboardX").SummaryWriter(str(folder))
 
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
         for key, value in metrics.items():

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rolegraph.api.starting import SPEC, Files, check_new_folder, rendered, spec_files, write_new_files
+from rolegraph.api.starting import SPEC, Files, new_files, rendered, spec_files
 from rolegraph.api.workflow import load, open_source
 from rolegraph.engine.compile import Plan, check_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Source
+from rolegraph.engine.records.ownership import NEW
 from rolegraph.engine.run.prepared import is_policy, policy_roles
 
 _TEMPLATES = Path(__file__).parent
@@ -40,7 +41,7 @@ def eject_verifiers(source: Source, folder: str | Path) -> list[Path]:
         WorldError: A file cannot be written.
     """
     folder = Path(folder)
-    check_new_folder(folder, "choose another folder")
+    NEW.check(folder)
     plan = check_source(source, runs=True).valid()
     check_trainable(plan)
     about: dict[str, Any] = {
@@ -51,12 +52,13 @@ def eject_verifiers(source: Source, folder: str | Path) -> list[Path]:
         "roles": [role for role in policy_roles(plan) if role.name],
         "splits": [*plan.data],
     }
-    written = write_new_files(folder, _package(plan, spec_files(plan, source), about))
-    (spec,) = (path for path in written if path.name == SPEC)
-    # A spec that needs a file which was left behind must fail now, not on the other machine. Its imports are
-    # those of the source: one process takes each name of the vocabulary from one file.
-    open_source(replace(source, spec=str(spec), overrides=(), model=None, base_url=None))
-    return written
+    with new_files(folder) as new:
+        new.write(_package(plan, spec_files(plan, source), about))
+        (spec,) = (path for path in new.written if path.name == SPEC)
+        # A spec that needs a file which was left behind must fail now, not on the other machine. Its imports
+        # are those of the source: one process takes each name of the vocabulary from one file.
+        open_source(replace(source, spec=str(spec), overrides=(), model=None, base_url=None))
+    return sorted(new.written)
 
 
 def load_ejected(module: str, imports: Iterable[str] = (), allow: Iterable[str] = ()) -> Plan:

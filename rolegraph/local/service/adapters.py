@@ -4,14 +4,17 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import errno
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -57,8 +60,18 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
         "rank_pattern": capped,
         "alpha_pattern": {layer: LORA_ALPHA * layer_rank / rank for layer, layer_rank in capped.items()},
     }
-    save_file(dict(weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    with safetensors_errors():
+        save_file(dict(weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def safetensors_errors() -> Generator[None]:
+    """Raise the error of a block that writes safetensors, such as a full disk's, as OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error)) from error
 
 
 def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel:

@@ -14,7 +14,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.confined import below, check
 from rolegraph.engine.shipped import model_folder
 from rolegraph.local.launcher import model_name
-from rolegraph.local.service.adapters import load_model, write_adapter
+from rolegraph.local.service.adapters import load_model, safetensors_errors, write_adapter
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.weights import base_name, base_of_adapter
@@ -61,7 +61,8 @@ def export_merged(adapter: Path, out: Path) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     model = load_model(adapter)
-    model.save_pretrained(out)
+    with safetensors_errors():
+        model.save_pretrained(out)
     base = base_of_adapter(adapter) or adapter
     config: dict[str, Any] = json.loads((base / "config.json").read_text("utf-8"))
     if not model.config.tie_word_embeddings:

@@ -18,8 +18,8 @@ from typing import Any
 from markupsafe import Markup
 
 from rolegraph.engine.records import Episode
-from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.folder import INFO
+from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, compare, comparison_page
 from rolegraph.pages.report.compare.sides import read_side
@@ -342,5 +342,5 @@ def write_static(
     chosen = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable]
     links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
     page = Pages(runs, links, hidden=hidden).static(chosen, where)
-    write_whole(file, page.encode("utf-8", "replace"))
+    write_output(file, page.encode("utf-8", "replace"), "html")
     return len(links.anchors)

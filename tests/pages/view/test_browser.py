@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
+from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.writer_lock import sole_writer
 from tests import replays
 from tests.cli.conftest import ENVIRONMENT
@@ -219,7 +220,7 @@ def going(tmp_path: Path) -> Path:
 
 def test_the_list_of_runs_follows_a_run_and_keeps_what_its_reader_did(browser: Browser, going: Path) -> None:
     """Scroll, order, search, picks and the focus stay while the number of finished episodes grows."""
-    with viewing(going.parent) as url, sole_writer(going):
+    with viewing(going.parent) as url, sole_writer(going, RUN):
         browser.open(url, 1280, dark=False)
         browser.of("document.getElementById('sort-run').click()")
         browser.until("location.search.includes('sort=run')")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.pages.view.pages import Pages
 from rolegraph.pages.view.runs import open_run
@@ -185,7 +186,7 @@ def test_a_run_that_goes_on_shows_how_far_it_is_and_one_that_was_killed_does_not
 ) -> None:
     folder = replays.run(tmp_path / "going", replays.solved(0, 1, 2, 3), tasks=4, rollouts=2)
     cut(folder, 3)
-    with sole_writer(folder):
+    with sole_writer(folder, RUN):
         text = get(f"/{KEY}/", folder, *folders).text
         row = named(text)["going"]
         assert (row["outcomes"], row["curve"], row["status"]) == ("3 right 0 wrong", "–", "running, 3 of 8")
@@ -202,7 +203,7 @@ def test_a_training_that_goes_on_shows_its_step_and_one_that_ended_early_where(
     tmp_path: Path, folders: list[Path]
 ) -> None:
     folder = write_training(tmp_path / "training", steps=2, planned=4)
-    with sole_writer(folder):
+    with sole_writer(folder, RUN):
         assert named(get(f"/{KEY}/", folder, *folders).text)["training"]["status"] == "running, step 2 of 4"
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "finished": "2026-11-27T11:00:00Z"}))

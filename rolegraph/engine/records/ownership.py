@@ -1,0 +1,149 @@
+"""The rule for what a command may write: into a folder that is missing, empty or marked as Rolegraph's own,
+and over a file that Rolegraph wrote and that is unchanged since.
+
+Every command that writes asks here before its first byte. This file knows no kind of folder: a command names
+the files that mark its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
+from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.records.confined import PART, write_whole
+from rolegraph.engine.records.files import is_file, read_bytes
+from rolegraph.engine.records.jsonl import parse_json
+
+LOCK_FILE = ".writer"
+"""Lock of a folder's writer; left in a folder whose command ended before it wrote the folder's mark."""
+STAGING = ".rolegraph-part-"
+"""Beginning of the names of staging folders."""
+_UNFINISHED = re.compile(rf"{re.escape(LOCK_FILE)}|{re.escape(STAGING)}.*|{PART.pattern}")
+"""Names that a killed command leaves."""
+_TERMINAL = tuple(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
+"""Folders whose files are written as they are, such as /dev/stdout, which is a link to a pipe."""
+_STAMP = "written by rolegraph, sha256 of the above: "
+_COMMENTS = {
+    **dict.fromkeys(("py", "yaml", "gml"), ("# ", "")),
+    "dot": ("// ", ""),
+    "mmd": ("%% ", ""),
+    **dict.fromkeys(("json", "jsonl"), (', "$comment": "', '"}')),
+}
+"""Beginning and end of a comment by the form of a file; those of XML, HTML and Markdown are the default."""
+_STAMPED = re.compile(
+    rb"(?:<!-- |# |// |%% |, \"\$comment\": \")" + _STAMP.encode() + rb"([0-9a-f]{64})(?: -->|\"})?\n\Z"
+)
+_TAIL_BYTES = 200
+"""Bytes at the end of a file that hold its stamp."""
+_NOTHING = re.compile(r"(?!)")
+_SHOWN = 3
+"""Names in the way that a message lists."""
+
+
+class FolderKind(NamedTuple):
+    """A kind of folder that a command writes, and the files by which a later command knows it."""
+
+    noun: str
+    """Name of the kind in messages, such as `a sweep`."""
+    marks: Mapping[str, Callable[[Any], object]] = {}
+    """For each file that marks the folder, by its path there, a parser that raises ValueError, KeyError or
+    TypeError for a document of another origin. Without a mark, the folder must be missing or empty."""
+    begun: re.Pattern[str] = _NOTHING
+    """Names of subfolders that a command makes before it writes a mark."""
+
+    def check(self, folder: Path) -> None:
+        """Raise UsageError for a folder with files that no command of this kind wrote; changes nothing."""
+        with os_errors_as(WorldError, f"cannot read {folder}"):
+            if not folder.is_dir():
+                if os.path.lexists(folder):
+                    raise UsageError(f"{folder} is not a folder; choose another path")
+                return
+            if names := self.in_the_way(folder, begun=(folder / LOCK_FILE).exists()):
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                held = f" and does not hold {self.noun}" if self.marks else ""
+                raise UsageError(
+                    f"{folder} is not empty{held}: {', '.join(names[:_SHOWN])}{more} "
+                    f"{'is' if len(names) == 1 else 'are'} in the way; choose a new or an empty folder"
+                )
+
+    def in_the_way(self, folder: Path, *, begun: bool = False) -> list[str]:
+        """Return the names in an existing folder that no command of this kind wrote, sorted; none in a marked
+        folder. With `begun`, subfolders of a command that wrote no mark are its own. Raises OSError."""
+        marks = {folder / name: parse for name, parse in self.marks.items() if (folder / name).exists()}
+        if marks and all(_parses(file, parse) for file, parse in marks.items()):
+            return []
+        folders = self.begun if begun else _NOTHING
+        names = (path.name for path in folder.iterdir())
+        return sorted(name for name in names if not (_UNFINISHED.fullmatch(name) or folders.fullmatch(name)))
+
+
+NEW = FolderKind("a new folder")
+"""Folder that a command makes as a whole."""
+
+
+def stamped(data: bytes, form: str) -> bytes:
+    """Return a document with a comment at its end that says that Rolegraph wrote it, with a digest.
+
+    Args:
+        data: The document; one in JSON is an object, or lines of objects.
+        form: Ending of a file of this form, such as `html`; a PNG file keeps the comment behind its image.
+    """
+    if form.startswith("json"):
+        data = data.rstrip().removesuffix(b"}").rstrip()
+    elif not data.endswith(b"\n"):
+        data += b"\n"
+    before, after = _COMMENTS.get(form, ("<!-- ", " -->"))
+    return data + f"{before}{_STAMP}{sha256(data).hexdigest()}{after}\n".encode()
+
+
+def is_own(file: Path) -> bool:
+    """Return True for a file that `stamped` made and that is unchanged since; raises OSError."""
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+        stamp = _STAMPED.search(opened.read())
+    if stamp is None:
+        return False
+    data = file.read_bytes()
+    return sha256(data[: len(data) - len(stamp[0])]).hexdigest().encode() == stamp[1]
+
+
+def write_output(file: Path, data: bytes, form: str) -> None:
+    """Write a file that the user named, `stamped`; one such as /dev/stdout as it is, in place.
+
+    The caller has asked `check_replaceable`. Raises WorldError.
+    """
+    if file.absolute().parent not in _TERMINAL:
+        return write_whole(file, stamped(data, form))
+    with os_errors_as(WorldError, f"cannot write {file}"):
+        file.write_bytes(data)
+
+
+def check_replaceable(file: Path) -> None:
+    """Raise UsageError for a file that a command must not replace: files that Rolegraph did not write, or
+    that were changed since. A device or a pipe, such as /dev/stdout, is no such file."""
+    with os_errors_as(WorldError, f"cannot read {file}"):
+        if is_file(file) and file.stat().st_size and not is_own(file):
+            raise UsageError(
+                f"{file} exists, and Rolegraph did not write it, or it was changed since; choose another "
+                "file, or replace it with --force"
+            )
+
+
+def _parses(file: Path, parse: Callable[[Any], object]) -> bool:
+    """Return whether a file's JSON document, or that of its first line, passes `parse`."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        content = read_bytes(file, WHOLE_FILE)
+        try:
+            document = parse_json(content)
+        except ValueError:  # JSON lines
+            document = parse_json(content.partition(b"\n")[0])
+        parse(document)
+        return True
+    return False

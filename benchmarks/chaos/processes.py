@@ -14,7 +14,7 @@ from tests.forks import ROOT, ForkedCommand
 
 forks.MODULE = "benchmarks.chaos.told"
 BUGS = (b"Traceback", b"internal error")
-PARTS = (".*.part", ".rolegraph-part-*", ".new-*", ".writer")
+PARTS = (".*.part", ".part-*", ".rolegraph-part-*", ".writer")
 GONE_SECONDS = 20.0
 """Time that processes have to end after the command that started them."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rolegraph.api.jobs import RUNS
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
+from rolegraph.engine.records.ownership import check_replaceable
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.records.staging import staged
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
@@ -124,7 +125,9 @@ def parse_filters(where: Mapping[str, str]) -> EpisodeFilter:
     return EpisodeFilter.of(where)
 
 
-def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **where: str) -> int:
+def export_chats(
+    run: str | Path, file: str | Path, *, hidden: bool = False, force: bool = False, **where: str
+) -> int:
     """Write the chats of a run's episodes as rows for supervised fine-tuning, one JSON object a line.
 
     A row has the chat's `messages` in OpenAI's form, and `task`, `rollout`, `role`, `index` and `reward`.
@@ -137,6 +140,7 @@ def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **w
             training episodes are written unless `split` says otherwise.
         file: Path of the file.
         hidden: Whether to write chats that may quote a hidden field.
+        force: True to replace a file that is there.
         where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`. `role`,
             `low` and `high` hold for the chat itself, the others for its episode.
 
@@ -144,11 +148,13 @@ def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **w
         The number of rows.
 
     Raises:
-        UsageError: No such run, an unknown filter, or no chat fits.
+        UsageError: No such run, an unknown filter, the file exists, or no chat fits.
         DataError: A run's files are damaged.
         WorldError: The file cannot be written.
     """
     file, wanted = Path(file), parse_filters(where)
+    if not force:
+        check_replaceable(file)
     rows = 0
     with staged(file) as made:
         with JsonlWriter(made, "rows") as writer:

@@ -106,7 +106,7 @@ def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
     "--base-url", "URL", "The service that holds the weights. Default: the service that trained RUN."
 )
 @options.path("--sft", "sft", "FILE.jsonl", "Write chats for supervised fine-tuning in place of weights.")
-@options.replaces("sft")
+@options.force
 @options.flag("--hidden", "With --sft: also chats that may quote fields that no prompt may show.")
 @options.otlp("Send episodes as spans to an OpenTelemetry collector in place of weights.")
 @options.filters(
@@ -121,6 +121,7 @@ def export_command(
     run: str,
     sft: Path | None,
     hidden: bool,
+    force: bool,
     otlp: options.OtlpOptions,
     where: Mapping[str, str],
     **weights: Any,
@@ -143,7 +144,7 @@ def export_command(
     elif any(weights.values()) or None not in (sft, otlp.url):
         raise api.UsageError("--sft and --otlp write episodes; each stands without options for weights")
     elif sft is not None:
-        click.echo(f"{sft}: {api.export_chats(run, sft, hidden=hidden, **where)} chats")
+        click.echo(f"{sft}: {api.export_chats(run, sft, hidden=hidden, force=force, **where)} chats")
     elif otlp.url is not None:
         with progress_line(OutputOptions(), f"sending {run} …"):
             send = plugin("exporters", "otlp")

@@ -186,7 +186,7 @@ def test_a_model_that_was_moved_is_named(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(rg.UsageError, match="already exists"):
+    with pytest.raises(rg.UsageError, match="is not empty"):
         rg.export(run)
     with pytest.raises(rg.UsageError, match="no policy 'coder'; it trained main"):
         rg.export(run, policy="coder")

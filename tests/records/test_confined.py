@@ -9,6 +9,7 @@ import pytest
 
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import confined
+from rolegraph.engine.records.ownership import write_output
 
 
 def test_a_file_appears_whole_and_leaves_no_part(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_below_a_held_folder_no_way_leads_out(path: str, tmp_path: Path) -> None
     for link in (folder / "link", folder / "in" / "link"):
         link.symlink_to(outside)
     with confined.held(folder):
-        for write in (confined.write_whole, confined.write_new, confined.write_output):
+        for write in (confined.write_whole, confined.write_new):
             with pytest.raises(WorldError):
                 write(folder / path, b"theirs")
         with pytest.raises(WorldError):
@@ -84,5 +85,5 @@ def test_parts_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) 
 
 
 def test_a_device_that_the_user_names_is_written_in_place(capfd: pytest.CaptureFixture[str]) -> None:
-    confined.write_output(Path("/dev/stdout"), b"page")
+    write_output(Path("/dev/stdout"), b"page", "html")
     assert capfd.readouterr().out == "page"

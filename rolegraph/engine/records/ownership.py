@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.confined import PART, write_whole
-from rolegraph.engine.records.files import is_file, read_bytes
+from rolegraph.engine.records.files import is_file, is_folder, read_bytes
 from rolegraph.engine.records.jsonl import parse_json
 
 LOCK_FILE = ".writer"
@@ -61,7 +61,7 @@ class FolderKind(NamedTuple):
     def check(self, folder: Path) -> None:
         """Raise UsageError for a folder with files that no command of this kind wrote; changes nothing."""
         with os_errors_as(WorldError, f"cannot read {folder}"):
-            if not folder.is_dir():
+            if not is_folder(folder):
                 if os.path.lexists(folder):
                     raise UsageError(f"{folder} is not a folder; choose another path")
                 return

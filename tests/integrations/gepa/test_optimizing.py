@@ -273,7 +273,7 @@ def test_a_reflecting_model_that_fails_ends_the_command_and_the_same_one_goes_on
             ("--score", "acc"),
             "'acc' is no figure of sums; expected one of correct, mean reward, reward/solver",
         ),
-        (("--out", "."), ". already exists and is not empty"),
+        (("--out", "."), ". is not empty and does not hold an optimization"),
     ],
 )
 def test_an_optimization_that_cannot_be_made_is_refused_before_anything_is_asked(

@@ -111,13 +111,15 @@ def test_a_script_names_no_path_of_the_machine_that_it_was_written_on(rolegraph:
     assert str(Path(__file__).parents[3]) not in ejected(rolegraph, "solver_judge_distill")
 
 
-def test_a_script_that_is_there_is_not_overwritten(rolegraph: Command, tmp_path: Path) -> None:
+def test_a_script_that_was_changed_is_not_overwritten(rolegraph: Command, tmp_path: Path) -> None:
     first = rolegraph("eject", "solver_judge", "--out", "train.py")
     assert "python train.py" in first.stdout
-    written = (tmp_path / "train.py").read_text()
+    assert rolegraph("eject", "solver_judge", "--out", "train.py").returncode == 0
+    written = f"# mine\n{(tmp_path / 'train.py').read_text()}"
+    (tmp_path / "train.py").write_text(written)
     second = rolegraph("eject", "solver_judge_distill", "--out", "train.py")
     assert second.returncode == 2
-    assert "train.py already exists" in second.stderr
+    assert "train.py exists, and Rolegraph did not write it" in second.stderr
     assert (tmp_path / "train.py").read_text() == written
 
 

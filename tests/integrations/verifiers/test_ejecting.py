@@ -108,7 +108,7 @@ def test_a_folder_with_files_is_left_alone(rolegraph: Command, tmp_path: Path) -
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     done = rolegraph("eject", "solver_judge", "--verifiers", "out")
-    assert done.returncode == 2 and "out already exists and is not empty" in done.stderr
+    assert done.returncode == 2 and "out is not empty: mine is in the way" in done.stderr
     assert files(tmp_path / "out") == {"mine"}
 
 

@@ -105,7 +105,7 @@ def test_nothing_is_written_where_no_chat_fits_or_the_file_exists(run: Path, tmp
         rg.export_chats(run, file, low="2")
     assert not file.exists()
     file.write_text("mine")
-    with pytest.raises(rg.UsageError, match="already exists"):
+    with pytest.raises(rg.UsageError, match="exists, and Rolegraph did not write it"):
         rg.export_chats(run, file)
     with pytest.raises(rg.UsageError, match="cannot be filtered by 'rol'"):
         rg.export_chats(run, tmp_path / "other.jsonl", rol="solver")

@@ -272,7 +272,7 @@ def model(rng: random.Random) -> str:
     for name in rng.sample(_CHATTING if chat else _LOADING, rng.choice([1, 1, 2])):
         honest_text = honest.model_file(name)
         if name.endswith(".jinja"):
-            text = template(rng) if rng.random() < 0.6 else scribbled(rng, honest_text)
+            text = scribbled(rng, honest_text)  # whoever names a model lets its template take what it takes
         else:
             atoms = _SMALL if name == "config.json" else ATOMS
             text = now_and_then(rng, 0.1, as_json(mutated(rng, json.loads(honest_text), atoms)))

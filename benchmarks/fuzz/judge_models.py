@@ -24,7 +24,6 @@ import rolegraph as rg
 from rolegraph.engine.errors import ModelError, RolegraphError
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
-from rolegraph.engine.vocabulary.isolation import shared_isolation
 from rolegraph.local.launcher import BASE_MODEL, check_model_folder
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
@@ -33,9 +32,6 @@ from rolegraph.local.weights import checkpoint_folder, copy_weights, digest
 
 FOLDER, COPIED = Path("theirs"), Path("copied")
 CHAT = [{"role": "user", "content": "what is 3 + 4?"}]
-LIFE = 100
-"""Inputs after which the workers, which keep every tokenizer, begin anew."""
-_judged = 0
 
 
 def _write(files: dict[str, str], weights: int | None) -> None:
@@ -78,11 +74,6 @@ def _chat() -> None:
 
 def model(text: str) -> str:
     """Open a folder as a client does, which renders chats, or load it as the service does."""
-    global _judged
-    _judged += 1
-    if _judged % LIFE == 0:
-        shared_isolation().close()
-        shared_isolation.cache_clear()
     about = json.loads(text)
     _write(about["files"], about["weights"])
     return _came_of(_chat if about["chat"] else lambda: LocalModel(FOLDER, 1))

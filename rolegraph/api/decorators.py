@@ -54,7 +54,8 @@ def reward(
     Args:
         name: Name of the reward in specs; by default the function's name.
         labels: Task fields that give the answer away; no prompt may show them.
-        timeout: Seconds after which the function's process is stopped.
+        timeout: Seconds of processor time after which the function's process is stopped; by the clock ten
+            times as many.
         memory: Bytes that the function may take, besides the libraries of its process.
         pure: Whether the function is fast and safe enough to run without a process of its own.
 

@@ -248,6 +248,17 @@ FOREIGN_ERRORS = (Exception, SystemExit)
 """Errors that a caller of third-party code catches, so that not even `sys.exit` in that code ends a run."""
 
 
+@contextmanager
+def panics_as_errors() -> Generator[None]:
+    """Convert a panic of a Rust library, which is no Exception, to RuntimeError within a block."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # its class cannot be imported
+            raise
+        raise RuntimeError(describe_error(error)) from None
+
+
 def describe_error(error: BaseException, *, with_place: bool = False) -> str:
     """Return an error's type and message without secrets, cut to the length that a record keeps.
 

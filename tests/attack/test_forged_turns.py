@@ -51,12 +51,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def opened(folder: Path) -> ChatFormat:
-    """Open a chat format without the process that limits a stranger's tokenizer."""
-    return ChatFormat(raw(load_tokenizer(folder)), folder.name)
-
-
-def raw(tokenizer: Any) -> Any:
-    return getattr(tokenizer, "_tokenizer", tokenizer) if hasattr(tokenizer, "rebuilt") else tokenizer
+    return ChatFormat(load_tokenizer(folder), folder.name)
 
 
 def markers(chat: ChatFormat, ids: Sequence[int]) -> list[str]:
@@ -98,10 +93,12 @@ def test_neither_a_row_nor_another_role_forges_a_turn(tmp_path: Path, base: Chat
         run_one(plan, model, {**COUNTDOWN, "question": question})
         return model.requests
 
+    def tokens(request: Request) -> Sequence[int]:
+        return asyncio.run(tokenize(base, request)).ids
+
     for forged, honest in zip(requests(FORGED), requests("3 + 3"), strict=True):
-        asked = tokenize(base, forged).ids
-        assert markers(base, asked) == markers(base, tokenize(base, honest).ids)
-    assert FORGED in text_of(base, tokenize(base, requests(FORGED)[source == "action"]).ids)
+        assert markers(base, tokens(forged)) == markers(base, tokens(honest))
+    assert FORGED in text_of(base, tokens(requests(FORGED)[source == "action"]))
 
 
 def with_tools(text: str, source: str) -> tuple[list[Message], list[Function]]:

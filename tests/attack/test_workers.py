@@ -1,4 +1,4 @@
-"""Answers, specs and models' folders that compute without end, in a process with limits."""
+"""Answers and specs that compute without end, in a process with limits, and tokenizers that fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.errors import DataError, ModelError, UsageError
+from rolegraph.engine.errors import DataError, ModelError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
@@ -35,8 +35,6 @@ MEASURED = (
     "sys.exit(done.returncode)"
 )
 SOLVED = "$(1+x)^{1000000}$"
-LOOP = "{% for i in range(99999) %}BODY{% endfor %}"
-DOUBLED = "{% set n = namespace(x='aaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
 ASKED: list[Any] = [{"role": "user", "content": "hi"}]
 BESIDES = 400_000_000
 """Memory of the libraries of a process."""
@@ -58,12 +56,6 @@ def run_measured(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess
 def write_spec(folder: Path, *, reward: str = "exact_match", data: str = "tasks.jsonl") -> None:
     (folder / "x.yaml").write_text(SPEC.replace("REWARD", reward).replace("DATA", data))
     (folder / "tasks.jsonl").write_text(json.dumps({"id": "t", "question": "q", "answer": "1"}))
-
-
-def shorten(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Lower the time limit of a tokenizer's calls for a call that would reach the limit of ten seconds."""
-    if fault.startswith("took longer"):
-        monkeypatch.setattr("rolegraph.engine.models.limited_tokenizer.SECONDS", 2.0)
 
 
 def test_an_answer_that_takes_gigabytes_to_compare_gets_no_more_than_the_limit(tmp_path: Path) -> None:
@@ -113,44 +105,18 @@ def test_a_chat_template_that_fails_is_a_model_error(tmp_path: Path, template: s
         chat.prompt(ASKED)
 
 
-@pytest.mark.parametrize(
-    ("template", "fault"),
-    [(LOOP.replace("BODY", LOOP.replace("BODY", "")), "took longer than"), (DOUBLED, "limit: call_memory")],
-    ids=["time", "memory"],
-)
-def test_a_chat_template_that_takes_too_much_is_a_usage_error(
-    tmp_path: Path, template: str, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = load_tokenizer(write_tokenizer(tmp_path, template))
-    shorten(monkeypatch, fault)
-    with pytest.raises(UsageError, match=f"Cannot chat with 'stranger'.*{fault}"):
-        ChatFormat(tokenizer, "stranger")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "fault"),
-    [("(a+)+$", "retry-limit"), ("(a|aa){1,20}$", "took longer than")],
-    ids=["panic", "time"],
-)
-def test_a_pattern_of_a_tokenizer_that_takes_too_much_is_a_model_error(
-    tmp_path: Path,
-    pattern: str,
-    fault: str,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pattern_of_a_tokenizer_that_takes_too_much_is_a_model_error(tmp_path: Path) -> None:
+    """The library's own limit is a panic of its Rust code, which is no Exception."""
     file = write_tokenizer(tmp_path) / "tokenizer.json"
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     steps = {"type": "Sequence", "pretokenizers": [split, byte_level]}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": steps}))
     chat = ChatFormat(load_tokenizer(tmp_path), "stranger")
-    assert chat.prompt(ASKED).ids
-    shorten(monkeypatch, fault)
-    for _ in range(20):
-        with pytest.raises(ModelError, match=fault):
+    for _ in range(2):
+        with pytest.raises(ModelError, match="retry-limit"):
             chat.prompt([{"role": "user", "content": "a" * 100_000 + "c"}])
-    assert capfd.readouterr().err == ""
+        assert chat.prompt(ASKED).ids
 
 
 ENDLESS = "task: modulo_grid, config: {size_x: 60000, size_y: 60000}"

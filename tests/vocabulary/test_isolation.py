@@ -124,7 +124,7 @@ def test_a_call_is_stopped_when_its_time_is_up(function: Callable[..., Any], sha
         await isolation.run(isolated.double, 1, limit=10)
         arguments = (3600.0,) if function is isolated.sleep else ()
         with pytest.raises(CallTimeout):
-            await isolation.run(function, *arguments, limit=0.3)
+            await isolation.run(function, *arguments, limit=0.1)
         return await isolation.run(isolated.double, 2, limit=10)
 
     assert within(stopped, shared) == 4
@@ -182,10 +182,26 @@ def test_workers_that_are_killed_while_idle_are_replaced() -> None:
     assert within(replaced) == 4
 
 
+def test_a_busy_machine_fails_no_call(tmp_path: Path, shared: Isolation) -> None:
+    """A worker that is stopped for longer than its call's limit has used no processor time meanwhile."""
+    started = tmp_path / "pid"
+
+    async def stopped(isolation: Isolation) -> str:
+        call = asyncio.create_task(isolation.run(isolated.sleep, 0.2, str(started), limit=1.0))
+        await until(lambda: started.exists() and bool(started.read_text()))
+        pid = int(started.read_text())
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.wait({call}, timeout=1.5)
+        os.kill(pid, signal.SIGCONT)
+        return await call
+
+    assert within(stopped, shared) == "slept"
+
+
 def test_processes_that_a_call_has_started_end_with_it(tmp_path: Path, shared: Isolation) -> None:
     started = tmp_path / "pid"
     with pytest.raises(CallTimeout):
-        within(lambda isolation: isolation.run(isolated.sleep_in_child, str(started), limit=1.0), shared)
+        within(lambda isolation: isolation.run(isolated.sleep_in_child, str(started), limit=0.2), shared)
     pid = int(started.read_text())
     asyncio.run(until(lambda: not alive(pid)))
 

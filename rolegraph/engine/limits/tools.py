@@ -29,11 +29,11 @@ PROGRAM_REPLY = Limit("program_reply", 16_000_000, "bytes")
 PROGRAM_ERROR = Limit("program_error", 500, "characters")
 """Kept part of a program's error message."""
 CALL_MEMORY = Limit("call_memory", 1_000_000_000, "bytes")
-"""Memory of a reward, data set or chat template in a process of its own, besides that of its libraries."""
+"""Memory of a reward or data set in a process of its own, besides that of its libraries."""
 GAME_SECONDS = Limit("game_seconds", 20, "seconds")
-"""Time of a TextArena game for one move."""
+"""Processor time of a TextArena game for one move; by the clock ten times as much."""
 GAME_STOP_SECONDS = Limit("game_stop_seconds", 20, "seconds")
-"""Time of a game that exceeded `game_seconds` before its process is killed with all its games."""
+"""Further processor time of such a game before its process is killed with all its games."""
 ENV_BYTES = Limit("env_bytes", 4_000_000, "bytes")
 """Message of an OpenEnv server, such as an observation with a picture."""
 AGENT_REQUEST = Limit("agent_request", 16_000_000, "bytes")

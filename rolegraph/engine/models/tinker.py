@@ -90,7 +90,7 @@ class TinkerModel:
 
     async def complete(self, request: Request) -> Completion:
         """Sample an answer to one request at the Tinker service, and return it; raises ModelError."""
-        prompt = tokenize(self.chat, request)
+        prompt = await tokenize(self.chat, request)
         params = self._params(request, prompt)
         sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
         sequence = (await self._answer(sampled)).sequences[0]

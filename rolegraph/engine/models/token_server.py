@@ -121,7 +121,7 @@ class TokenServer(ABC):
                 f"{self.url} gives log-probabilities before temperature, and the role samples at temperature "
                 f"{temperature:g}: {self.PROCESSED}, or sample at 1"
             )
-        prompt = tokenize(self.chat, request)
+        prompt = await tokenize(self.chat, request)
         adapter = self.adapter  # another may be loaded during the call: then part of the answer is newer
         answer = await self._sample(prompt.ids, self._params(request, prompt))
         self._check(prompt.ids, answer)

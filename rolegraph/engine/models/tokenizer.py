@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.connections import naming_variables
-from rolegraph.engine.errors import UsageError, WorldError, first_line
-from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
+from rolegraph.engine.errors import UsageError, WorldError, first_line, panics_as_errors
 from rolegraph.engine.prompts import ChatFormat, Tokenizer
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import MODELS
@@ -83,7 +82,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             f"Cannot chat with {str(source)!r}: its tokenizer has no chat template. Expected a "
             "`chat_template.jinja` beside tokenizer.json, or `chat_template` in tokenizer_config.json."
         )
-    return limit_tokenizer(tokenizer, source)
+    return tokenizer
 
 
 def tokenizer_class(source: str | Path) -> Any:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
 
-from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.errors import FOREIGN_ERRORS, ModelError, UsageError, describe_error, panics_as_errors
+from rolegraph.engine.limits.answers import EPISODE_SIZE
 from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm
 from rolegraph.engine.prompts.markers import (
@@ -270,20 +272,19 @@ class ChatFormat:
         turns, tools = json.loads(chat)
         try:
             return Outline.of(self._text(turns, tools, add_generation_prompt=add_generation_prompt))
-        except (TemplateError, TypeError):
+        except TemplateError:
             return None
 
     def _encode(self, named: str) -> tuple[int, ...]:
         """Return the token ids of a text: names of markers become their tokens, spelt markers plain text."""
-        ids = self._tokenizer.encode(self._markers.plain(named), add_special_tokens=False)
+        ids = encode(self._tokenizer, self._markers.plain(named))
         if self._markers.among(ids) == self._markers.named_ids(named):
-            return tuple(ids)
+            return ids
         if self._renamed is None:
             self._warn_of_escapes("has no tokenizer.json")
-            escaped = self._markers.plain(self._markers.escaped(named))
-            return tuple(self._tokenizer.encode(escaped, add_special_tokens=False))
+            return encode(self._tokenizer, self._markers.plain(self._markers.escaped(named)))
         tokenizer, own_ids = self._renamed
-        return tuple(own_ids.get(id, id) for id in tokenizer.encode(named, add_special_tokens=False))
+        return tuple(own_ids.get(id, id) for id in encode(tokenizer, named))
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
@@ -330,7 +331,7 @@ class ChatFormat:
                 if _PROBE not in asked:
                     break  # a template without tools
                 answered = render(turns, add_generation_prompt=False)
-            except (TemplateError, TypeError):  # no tools, or calls that look otherwise
+            except TemplateError:  # no tools, or calls that look otherwise
                 continue
             # A prompt may open a thought that the answer of an earlier turn does not have.
             shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
@@ -356,9 +357,18 @@ class ChatFormat:
             for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
                 call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
         options: dict[str, Any] = {"tools": tools} if tools else {}
-        return self._tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
-        )
+        try:
+            with panics_as_errors():
+                text = self._tokenizer.apply_chat_template(
+                    conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
+                )
+        except TemplateError:
+            raise
+        except FOREIGN_ERRORS as error:  # a template may raise any, such as TypeError
+            raise TemplateError(describe_error(error)) from error
+        if len(text) > EPISODE_SIZE.most:
+            raise TemplateError(EPISODE_SIZE.exceeded("the chat has"))
+        return text
 
     def _around_answer(self) -> tuple[str, str]:
         """Return the pair of texts that the template adds to an answer: between prompt and answer, and after
@@ -386,9 +396,10 @@ class ChatFormat:
         return self._markers.plain(named).rstrip().endswith(OPEN)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        with _errors_of_tokenizer():
+            return self._tokenizer.decode(
+                list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
 
 
 def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
@@ -415,12 +426,28 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
+def encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> tuple[int, ...]:
+    """Return the token ids of a text; raises ModelError where the tokenizer fails."""
+    with _errors_of_tokenizer():
+        return tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+
+@contextmanager
+def _errors_of_tokenizer() -> Generator[None]:
+    """Convert any error of a tokenizer within a block to ModelError."""
+    try:
+        with panics_as_errors():
+            yield
+    except FOREIGN_ERRORS as error:
+        raise ModelError(f"The model's tokenizer fails: {describe_error(error)}") from error
+
+
 def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     """Return the ids of the tokens that end an assistant's turn: the template's own first, then end-of-text.
 
     Some models have an end-of-text token that their template does not write.
     """
-    after = tokenizer.encode(ending, add_special_tokens=False)[:1]
+    after = encode(tokenizer, ending)[:1]
     ends = [token for token in after if token in tokenizer.added_tokens_decoder]
     further = (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL))
     return tuple(dict.fromkeys([*ends, *(end for end in further if end is not None)]))

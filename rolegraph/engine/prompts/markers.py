@@ -234,18 +234,9 @@ def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int,
     changed: Any = kind.from_str(json.dumps(state))
     added: list[dict[str, Any]] = state["added_tokens"]
     ids: dict[int, int] = {changed.token_to_id(token["content"]): token["id"] for token in added}
-    return _with_backend(tokenizer, changed), {new: id for new, id in ids.items() if new != id}
-
-
-def _with_backend(tokenizer: Any, backend: Any) -> Any:
-    """Return a copy of a tokenizer with another backend (`tokenizers.Tokenizer`), still wrapped in its
-    limits."""
-    with_limits = getattr(tokenizer, "rebuilt", None)
-    if with_limits is not None:
-        return with_limits(partial(_with_backend, backend=backend))
-    changed = copy(tokenizer)
-    changed._tokenizer = backend
-    return changed
+    other = copy(tokenizer)
+    other._tokenizer = changed
+    return other, {new: id for new, id in ids.items() if new != id}
 
 
 def _is_written(text: str, template: str) -> bool:

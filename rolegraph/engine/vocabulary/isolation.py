@@ -2,7 +2,8 @@
 
 A thread cannot be stopped; a process can. Workers start at the first call, see no secrets of the environment
 and never search the current folder or the script's for modules. An exception, an odd result or the death of a
-worker fails its own call only. `serve` is the worker's side.
+worker fails its own call only. The time of a call is processor time, because on a busy machine an honest call
+may take any time by the clock. `serve` is the worker's side.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, partial, reduce
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -34,8 +36,14 @@ from rolegraph.engine.vocabulary.children import child_environment
 T = TypeVar("T")
 
 WORKERS = max(2, (os.cpu_count() or 2) // 2)
-START_SECONDS = 60.0
-"""Seconds that a worker may take to start and to load the function, before the call's own limit begins."""
+START_SECONDS = 300.0
+"""Seconds by the clock that a worker may take to start and to load the function, before the call's own limit
+begins."""
+PATIENCE = 10.0
+"""Multiple of its limit that a call may take by the clock, where it sleeps, waits for a child process, or
+gets a tenth of a processor."""
+_LOOK_SECONDS = 0.05
+"""Shortest interval in seconds between two readings of a worker's processor time."""
 
 _dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
@@ -86,7 +94,8 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
         Args:
             function: What to call. It and the arguments are pickled; those of the main module by value.
             *arguments: The function's positional arguments.
-            limit: Seconds that the call may take once a worker has loaded the function.
+            limit: Seconds of processor time that the call may take once a worker has loaded the function;
+                by the clock, `PATIENCE` times as many.
             memory: Bytes that the call may take besides the worker's libraries; enforced on Linux alone.
 
         Raises:
@@ -208,16 +217,17 @@ class _Worker:
 
         # `poll` has a limit, but a worker that is stopped (SIGSTOP) empties no pipe: a long message to it, or
         # a half-sent answer, would block for ever.
-        watch = threading.Timer(START_SECONDS + call.limit + 1, expire)
+        watch = threading.Timer(START_SECONDS + PATIENCE * call.limit + 1, expire)
         watch.daemon = True
         watch.start()
         try:
             self._connection.send((call.memory, call.pickled))
-            for seconds in (START_SECONDS, call.limit):
-                if not self._connection.poll(seconds):
-                    raise CallTimeout(f"took longer than {call.limit:g} s")
-                if answer := self._connection.recv_bytes():
-                    break  # also where it could not be loaded
+            if not self._connection.poll(START_SECONDS):
+                raise CallTimeout(f"took longer than {call.limit:g} s")
+            answer = self._connection.recv()
+            if isinstance(answer, float):  # the function is loaded
+                self._await(call, answer)
+                answer = self._connection.recv()
         except (EOFError, OSError):
             code = self._process.wait()
             if expired.is_set():
@@ -229,6 +239,21 @@ class _Worker:
             raise CallLimit(f"took more than {call.memory:,} bytes of memory ({CALL_MEMORY.label})")
         return answer
 
+    def _await(self, call: Call, began: float) -> None:
+        """Wait until a call has an answer, and raise CallTimeout where it exceeds its time.
+
+        Args:
+            call: The call.
+            began: Processor time of the worker at the begin of the call, in seconds.
+        """
+        end, pause = time.monotonic() + PATIENCE * call.limit, call.limit
+        while not self._connection.poll(pause):
+            left = call.limit - (_processor_seconds(self._process.pid) - began)
+            until_end = end - time.monotonic()
+            if min(left, until_end) <= 0:
+                raise CallTimeout(f"took longer than {call.limit:g} s")
+            pause = min(max(left, _LOOK_SECONDS), until_end)
+
     def kill(self) -> None:
         """Kill the worker's process group, and wait for the process to end."""
         with suppress(ProcessLookupError):
@@ -239,7 +264,7 @@ class _Worker:
 
 @cache
 def shared_isolation() -> Isolation:
-    """Return this process's pool for data sets and chat templates, which import no code of the user's."""
+    """Return this process's pool for data sets, which import no code of the user's."""
     return Isolation()
 
 
@@ -267,7 +292,7 @@ def serve() -> None:
                 function, arguments = pickle.loads(pickled)
                 if len(sys.modules) > modules:  # not at each call, or what a call leaves behind would add up
                     libraries, modules = _memory_taken(), len(sys.modules)
-                connection.send_bytes(b"")  # the call's own time begins
+                connection.send(sum(os.times()[:4]))  # the call's own time begins
                 _limit_memory(libraries + memory)
                 answer = pickle.dumps((function(*arguments), None))
             except MemoryError:
@@ -276,7 +301,17 @@ def serve() -> None:
                 answer = pickle.dumps((None, _portable(error)))
             finally:
                 _limit_memory()
-            connection.send_bytes(answer)
+            connection.send(answer)
+
+
+def _processor_seconds(process: int) -> float:
+    """Return the processor time of a process, on Linux with that of its children that have ended."""
+    if sys.platform == "linux":
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    words = ["ps", "-o", "time=", "-p", str(process)]
+    written = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return reduce(lambda total, part: 60 * total + float(part), written.split(":"), 0.0)
 
 
 def _memory_taken() -> int:

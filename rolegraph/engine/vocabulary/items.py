@@ -213,8 +213,8 @@ class Reward(Item):
     """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
     `is_correct` only where no other term has one."""
     timeout: float | None = None
-    """Time limit in seconds, in a process that is stopped at it. None, for a pure and fast function, runs in
-    place."""
+    """Time limit in seconds of processor time, in a process that is stopped at it. None, for a pure and fast
+    function, runs in place."""
     memory: int = CALL_MEMORY.most
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
     as_term: Reward | None = None

@@ -169,7 +169,8 @@ class Tool(Item):
     least: int = 1
     """Fewest actions with which `choose` has a choice; `validate` warns of fewer."""
     timeout: float | None = None
-    """Time limit of `choose` in seconds, in a process that is stopped at it. None runs it in place."""
+    """Time limit of `choose` in seconds of processor time, in a process that is stopped at it; None runs it
+    in place."""
     files: Mapping[Path, Collection[str]] = field(default_factory=dict[Path, Collection[str]])
     """Files of rows that the results quote, each with the fields that they quote; a hidden field of the tasks
     in one of them is a fault of the spec."""

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from rolegraph.engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
 from rolegraph.engine.vocabulary import EnvironmentFailure, Transition, UsageError, did_you_mean
 from rolegraph.engine.vocabulary.imports import Loaded
-from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
+from rolegraph.engine.vocabulary.isolation import PATIENCE, CallLimit, Isolation
 from rolegraph.roles.equality import as_text
 
 WORKERS = max(1, min(4, (os.cpu_count() or 2) // 2))
@@ -147,13 +147,20 @@ _games: dict[int, WorkerGame] = {}
 
 
 def perform(function: Callable[..., T], seconds: float, *arguments: Any) -> T:
-    """Call a function in a worker within `seconds` (by SIGALRM), so that one game cannot block the others.
+    """Call a function in a worker with a time limit, so that one game cannot block the others.
+
+    Args:
+        function: The function.
+        seconds: Limit of processor time; by the clock, `PATIENCE` times as many.
+        *arguments: The function's arguments.
 
     Raises:
         GameFailure: The game fails, or takes longer.
     """
+    signal.signal(signal.SIGPROF, _too_long)
     signal.signal(signal.SIGALRM, _too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
     try:
         return function(*arguments)
     except (GameFailure, UnknownOption, UsageError):
@@ -163,6 +170,7 @@ def perform(function: Callable[..., T], seconds: float, *arguments: Any) -> T:
     except (Exception, SystemExit) as error:  # a game may raise anything
         raise GameFailure(_reason(error)) from None
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -18,8 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.models.limited_tokenizer import panics_as_errors
+from rolegraph.engine.errors import UsageError, first_line, panics_as_errors
 from rolegraph.local.fetching.gguf_header import read_header
 from rolegraph.local.service.parent import exit_with_parent
 

@@ -29,8 +29,7 @@ from transformers import AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
+from rolegraph.engine.errors import UsageError, first_line, panics_as_errors
 from rolegraph.local.service.adapters import LORA_ALPHA, load_model
 from rolegraph.local.service.prefixes import MAX_ROW, RowLayout, layout, rows_of
 
@@ -193,10 +192,9 @@ class LocalModel:
         base: Any = load_model(folder, self.dtype)
         try:
             with panics_as_errors():
-                tokenizer: Any = AutoTokenizer.from_pretrained(
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(
                     str(folder), local_files_only=True, trust_remote_code=False
                 )
-            self.tokenizer = limit_tokenizer(tokenizer, folder)
         except Exception as error:  # transformers and tokenizers raise many types for files that are broken
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)

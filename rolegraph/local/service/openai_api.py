@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.prompts.chat import encode
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.endpoints import openai_error, read_body, request_error
@@ -73,8 +74,6 @@ class OpenAIService:
             prompt = self._chat.prompt(messages, body.functions)
         except ModelError as error:
             raise RequestError(str(error)) from error
-        except TypeError as error:  # the template expects messages of another form
-            raise RequestError(f"the chat template rejects these messages: {error}") from error
         limit, ends = body.max_completion_tokens or body.max_tokens, model.end_ids | set(self._chat.end_ids)
         samples = body.requests(prompt.ids, model.context, limit, ends, count=body.n or 1)
         answers = [
@@ -195,7 +194,7 @@ def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int])
     if isinstance(ids, str):
         body.check_length(len(ids), model.context)
         try:
-            ids = [*model.tokenizer.encode(ids, add_special_tokens=True)]
+            ids = [*encode(model.tokenizer, ids, add_special_tokens=True)]
         except ModelError as error:
             raise RequestError(str(error)) from error
     if not ids or max(ids) >= model.vocabulary:

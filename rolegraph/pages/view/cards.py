@@ -30,6 +30,8 @@ class CallCard(NamedTuple):
     tokens: Sequence[SampledToken]
     left_out: int
     """Number of tokens beyond those that are shown."""
+    has_texts: bool
+    """False where the tokens are shown as ids, beside the recorded answer."""
 
 
 class TurnCard(NamedTuple):
@@ -237,9 +239,9 @@ def _groups(
 
 def _call(run: ViewedRun, node: NodeId, asked: CallRecord, scale: float) -> CallCard:
     ids = asked.step.response_ids
-    texts = run.pieces(node.role, node.index, ids) if ids else ()
-    coloured = list(tokens(asked.step, texts, scale))
-    return CallCard(asked, coloured, len(texts) - len(coloured))
+    texts = run.pieces(node.role, node.index, ids)
+    coloured = list(tokens(asked.step, texts or [f"{token} " for token in ids], scale))
+    return CallCard(asked, coloured, len(ids) - len(coloured), has_texts=bool(texts))
 
 
 def _picked(

@@ -1,4 +1,8 @@
-"""Texts of token ids, by tokenizers that are on this machine already; nothing is downloaded."""
+"""Texts of token ids, by tokenizers that the user of this machine has fetched; nothing is downloaded.
+
+The spec of a run's folder is untrusted: a tokenizer of a path that it names may take any time and memory, and
+is not loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.policies import endpoints_of, trained_policies
-from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder, names_model
 from rolegraph.engine.spec import ModelRef, Spec
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PiecesOf = Callable[[str, int, Sequence[int]], Sequence[str]]
-"""Function from role, instance and token ids to the text of each token; the ids where there is no
+"""Function from role, instance and token ids to the text of each token; none where there is no
 tokenizer."""
 _LOOK_BACK = 6
 """Number of earlier tokens that may be part of one character."""
@@ -25,7 +29,7 @@ _LOOK_BACK = 6
 def pieces_of(spec: Spec | None) -> PiecesOf:
     """Return a function from (role, instance, token ids) to the text of each token, for the roles of a spec.
 
-    Without a tokenizer on this machine it gives the ids as texts.
+    It gives no texts where the model's tokenizer is not shipped, and was not fetched by its name.
     """
     sources = {} if spec is None else _sources(spec)
 
@@ -33,7 +37,10 @@ def pieces_of(spec: Spec | None) -> PiecesOf:
         theirs = sources.get(role, ())
         source = theirs[index - 1] if index <= len(theirs) else None
         tokenizer = None if source is None else _load(source)
-        return [f"{token} " for token in ids] if tokenizer is None else _texts(tokenizer, ids)
+        try:
+            return () if tokenizer is None else _texts(tokenizer, ids)
+        except OverflowError:  # a record may have a number that is no token's id
+            return ()
 
     return pieces
 
@@ -50,8 +57,8 @@ def _sources(spec: Spec) -> dict[str, Sequence[Path | None]]:
 
 def _source(model: ModelRef) -> Path | None:
     if model.provider == "local":
-        file = model_folder(model.name) / "tokenizer.json"
-        return file if file.is_file() else None
+        name = model.name or BASE_NAME
+        return model_folder(name) / "tokenizer.json" if names_model(name) else None
     if model.provider != "tinker" or not model.name:
         return None
     if (shipped := MODELS.get(model.name)) is not None:

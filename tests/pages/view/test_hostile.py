@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rolegraph.engine.records import Episode, Failure, FailureName, RunFolder, Step, Trajectory
+from rolegraph.engine.records import Episode, Failure, FailureName, RunFolder, Step, Trajectory, read_episodes
 from rolegraph.engine.records.episodes import write_episodes
+from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.pages.report.html import CHARTS
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.pages import HERE, write_static
@@ -129,6 +132,28 @@ def test_an_attack_is_shown_as_it_was_written(tmp_path: Path, attack: str) -> No
     shown = harmless(text).text
     seen = attack.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
     assert shown.replace("\x00", "\ufffd").count(seen) > 5
+
+
+@pytest.mark.parametrize("name", ["model", "./model", "run/../model", "FOLDER/model"])
+def test_a_tokenizer_that_only_the_run_s_spec_names_is_not_loaded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, model = write_run(tmp_path / "run", tasks=1), tmp_path / "model"
+    model.mkdir()
+    state = json.loads((MODELS[BASE_NAME] / "tokenizer.json").read_text())
+    state["decoder"] = {"type": "Replace", "pattern": {"Regex": "."}, "content": "forged"}
+    (model / "tokenizer.json").write_text(json.dumps(state))
+    run = RunFolder(folder)
+    spec = yaml.safe_load(run.spec())
+    spec["model"] = {"provider": "local", "name": name.replace("FOLDER", str(tmp_path))}
+    run.spec_file.write_text(yaml.safe_dump(spec))
+    write_static([open_run(folder)], tmp_path / "one.html", hidden=True, where=EpisodeFilter())
+    step = next(read_episodes(run.episodes))["solver"][0].steps[0]
+    for text in (get(f"/{KEY}/0/episodes/0", folder).text, (tmp_path / "one.html").read_text("utf-8")):
+        assert "forged" not in text
+        assert html.escape(step.model_response) in text
+        assert "".join(f"{id} " for id in step.response_ids) in re.sub("<[^>]*>", "", text)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

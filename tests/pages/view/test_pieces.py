@@ -16,19 +16,24 @@ from tests.models.edges import write_tokenizer
 SPEC = """\
 rolegraph: 1
 name: shown
-model: {provider: local, name: bytes}
+model: {provider: local, name: NAME}
 roles:
   a: {prompt: {inline: hi}, trainable: false}
 """
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> tuple[PiecesOf, dict[str, int]]:
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PiecesOf, dict[str, int]]:
     """Return the texts of tokens that are a byte each, and the id of each byte's letter."""
-    folder = write_tokenizer(tmp_path / "bytes")
-    (folder / "config.json").write_text("{}")
-    plan = compile_file(write_spec(tmp_path, SPEC.replace("bytes", str(folder))))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    folder = write_tokenizer(tmp_path / "rolegraph" / "bytes")
+    plan = compile_file(write_spec(tmp_path, SPEC.replace("NAME", "bytes")))
     return pieces_of(plan.spec), dict(load_tokenizer(folder).get_vocab())
+
+
+@pytest.mark.parametrize("id", [-1, 10**26])
+def test_a_number_that_is_no_token_has_no_text(id: int, shown: tuple[PiecesOf, dict[str, int]]) -> None:
+    assert shown[0]("a", 1, [0, id]) == ()
 
 
 def test_a_character_of_several_tokens_stands_at_the_last_of_them(

@@ -123,6 +123,7 @@ from rolegraph.engine.records import SweepKind as SweepKind
 from rolegraph.engine.records import Task as Task
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
+from rolegraph.engine.records.episode import REMARKS as REMARKS
 from rolegraph.engine.records.ownership import check_replaceable as check_replaceable
 from rolegraph.engine.records.ownership import write_output as write_output
 from rolegraph.engine.run.preview import RolePrompts as RolePrompts

@@ -57,6 +57,8 @@ class SideAnswers:
     """Number of failures by `role/name`."""
     messages: Mapping[str, str] = field(default_factory=dict[str, str])
     """First message of each kind of failure."""
+    remarks: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of trajectories by `role/remark`, such as `solver/truncated`."""
 
     @property
     def is_silent(self) -> bool:
@@ -291,6 +293,7 @@ def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTa
         answered=sum(t.by_model for t in trajectories),
         failures=dict(Counter(name for name, _ in failed)),
         messages=dict(reversed(failed)),
+        remarks=dict(Counter(f"{t.name}/{remark}" for t in trajectories for remark in t.remarks)),
     )
     return side, {} if side.is_silent else by_task(flow.plan, episodes)
 

@@ -36,7 +36,14 @@ class _RoleSums:
     call_seconds: float = 0.0
     failures: Counter[str] = field(default_factory=Counter[str])
     unrated: int = 0
-    """Number of trajectories that are masked because their rating is missing."""
+    """Number of trajectories with this remark, of `REMARKS`, as of the next two."""
+    truncated: int = 0
+    unusable_numbers: int = 0
+
+    @property
+    def remarks(self) -> dict[str, int]:
+        """Number of trajectories by remark, for those that there are."""
+        return {name: count for name in api.REMARKS if (count := getattr(self, name))}
 
 
 class Display:
@@ -134,7 +141,8 @@ class Display:
     def _count_trajectory(self, trajectory: api.Trajectory, sums: _RoleSums) -> None:
         name = trajectory.name
         sums.trajectories += 1
-        sums.unrated += trajectory.is_unrated
+        for remark in trajectory.remarks:
+            setattr(sums, remark, getattr(sums, remark) + 1)
         self._answered += name in self._asking and trajectory.by_model
         if trajectory.reward is not None:
             self._means.add({f"reward/{name}": trajectory.reward})
@@ -167,8 +175,7 @@ class Display:
         out.print("   ".join(parts))
         for role in self._plan.roles:
             lines = [line for (name, _), line in self._first_failures.items() if name == role.name]
-            if self._roles[role.name].unrated:
-                lines.append(f"unrated: {role.why_unrated}")
+            lines += [f"{remark}: {role.explain(remark)}" for remark in self._roles[role.name].remarks]
             for line in lines:
                 out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
         if missing := self._asked() - self._answered:
@@ -311,7 +318,7 @@ class Display:
         headings = ("role", "runs", "reward", "right", *beside, "tokens in", "out", "s/call", "failures")
         table = make_table(*headings, texts=(len(headings) - 1,))
         for name, sums in self._roles.items():
-            failed = [*sums.failures.most_common(), *([("unrated", sums.unrated)] if sums.unrated else [])]
+            failed = [*sums.failures.most_common(), *sums.remarks.items()]
             reward, right = self._mean("reward", name), self._mean("right", name)
             counted = self._means.counts[f"reward/{name}"]
             n = f" (n {counted})" if counted != sums.trajectories else ""

@@ -171,6 +171,9 @@ def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
         for failure, count in side.failures.items():
             text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
             out.print(text, style="yellow", markup=False)
+        for remark, count in side.remarks.items():
+            text = plain(f"{name}: {remark} {count}: {api.REMARKS[remark.partition('/')[2]]}")
+            out.print(text, style="yellow", markup=False)
         if side.answered < side.asked:
             text = f"{side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
             kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")

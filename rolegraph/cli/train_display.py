@@ -94,7 +94,7 @@ class _TrainDisplay:
         self._latest: dict[str, float] = {}
         self._lines: list[Metrics] = []
         self._lost = ""
-        """Failed and unrated answers of the latest step."""
+        """Failures of the latest step, and remarks on its answers."""
         for line in training.folder.metrics():
             self._add(line)
         self._console, self._output = output.progress(), output
@@ -356,13 +356,14 @@ class _TrainEnd:
                 return [command("export", *words) for words in api.export_arguments(folder)]
 
     def _find_warnings(self) -> Iterator[str]:
-        """Yield a line for each role with failed answers, and for each with unrated ones."""
+        """Yield a line for each role with failed answers, and for each remark on a role's answers."""
         yield from self._folder.common_failures()
         if idle := sum(line.get("optim/data") == 0 for line in self._lines):
             yield f"{idle} of {self._done} steps taught nothing: every advantage in them is 0"
         for role in self._plan.roles:
-            if count := sum(line.get(f"unrated/{role.name}", 0) for line in self._lines):
-                yield f"{role.name}: {count:.0f} answers are unrated: {role.why_unrated}"
+            for remark in api.REMARKS:
+                if count := sum(line.get(f"{remark}/{role.name}", 0) for line in self._lines):
+                    yield f"{role.name}: {count:.0f} answers {remark}: {role.explain(remark)}"
 
     def _tables(self) -> Iterator[Table]:
         if self._figures:
@@ -405,11 +406,10 @@ def _n(count: float | None) -> str:
 
 
 def _lost(metrics: Metrics) -> Iterator[str]:
-    """Yield a text such as `solver timeout 3` for each count of failed or unrated answers in a step's
-    metrics."""
+    """Yield a text such as `solver timeout 3` for each count of failures or remarks in a step's metrics."""
     for name, count in metrics.items():
         kind, _, lost = name.partition("/")
         if kind == "failures":
             yield f"{lost.replace('/', ' ')} {count:.0f}"
-        elif kind == "unrated":
-            yield f"{lost} unrated {count:.0f}"
+        elif kind in api.REMARKS:
+            yield f"{lost} {kind} {count:.0f}"

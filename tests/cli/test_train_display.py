@@ -107,7 +107,7 @@ def test_its_end_names_the_commonest_failure_with_an_example(
     said = capsys.readouterr()
     line = "malformed_output: no <answer> was found, as in 'an answer 1'"
     assert f"warning: solver: 8 of 8 answers failed with {line}\n" in said.err
-    assert "judge: 8 answers are unrated" in said.err
+    assert "judge: 8 answers unrated" in said.err
     assert [text.partition(":")[0] for text in json.loads(said.out)["warnings"]] == [
         "solver",
         "judge",

@@ -209,7 +209,7 @@ def test_a_timeout_does_not_count_the_wait_for_a_slot() -> None:
         limited = LimitedModel(model, 1)
         first = asyncio.create_task(limited.complete(request()))
         await model.started.acquire()
-        second = asyncio.create_task(limited.complete(request(), timeout=0.001))
+        second = asyncio.create_task(limited.complete(request(), seconds=0.001))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await asyncio.shield(second)

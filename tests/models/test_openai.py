@@ -48,7 +48,7 @@ def ask(
         model = await open_served(ServedModel(ref, api_key=key))
         try:
             request = Request(messages, sampling or Sampling(), seed, CALL, tools)
-            return [await model.complete(request) for _ in range(times)]
+            return [(await model.complete(request)).checked() for _ in range(times)]
         finally:
             await model.aclose()
 
@@ -99,7 +99,8 @@ def test_ids_are_found_where_other_servers_put_them() -> None:
 def test_logprobs_that_do_not_match_the_ids_are_left_out() -> None:
     with serving(lambda _: chat_answer("two", choice={"token_ids": [7, 8], **logprobs(-0.5)})) as endpoint:
         (completion,) = ask(endpoint)
-    assert (completion.response_ids, completion.logprobs) == ([7, 8], [])
+    assert (completion.response_ids, completion.logprobs) == ([7, 8], ())
+    assert completion.unusable_numbers == ("1 log-probabilities for 2 token ids",)
 
 
 def test_the_request_says_how_to_sample() -> None:
@@ -248,7 +249,6 @@ def test_a_page_that_is_no_answer_says_that_the_url_may_be_wrong() -> None:
         JSONResponse({"choices": 5}),
         JSONResponse({"choices": [{"message": None}]}),
         JSONResponse({"choices": [{"message": {"content": {"a": 1}}}]}),
-        chat_answer("x", choice={"logprobs": {"content": [{"logprob": "low"}]}}),
         chat_answer("", message={"tool_calls": [{"type": "function", "function": {"name": 3}}]}),
         chat_answer("", message={"tool_calls": [7]}),
         JSONResponse(None),

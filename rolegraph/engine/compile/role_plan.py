@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.prompts import PromptError, Template
+from rolegraph.engine.records.episode import REMARKS
 from rolegraph.engine.spec import Credit, Lora, ModelRef, Path, Role, Sampling
 
 
@@ -345,9 +346,10 @@ class RolePlan(ResolvedRole):
         it."""
         return (view.outer - 1) * self.times + view.round
 
-    @property
-    def why_unrated(self) -> str:
-        """Why answers of the role may have no reward, for messages: raters did not run or cannot be read."""
+    def explain(self, remark: str) -> str:
+        """Return the words of a remark (`REMARKS`) on answers of the role, for messages."""
+        if remark != "unrated":
+            return REMARKS[remark]
         raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
         if not raters:
             return "its reward was none"

@@ -11,6 +11,7 @@ from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.trainable import figure_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records import Source
+from rolegraph.engine.records.episode import REMARKS
 from rolegraph.engine.records.files import is_file
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import Diagnostic, Finding, Path
@@ -18,7 +19,7 @@ from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec, find_spec
 
 PATH: Path = ("train", "validation", "workflow")
-_TAKEN = ("answers", "failures", "n", "reward", "unrated")
+_TAKEN = ("answers", "failures", "n", "reward", *REMARKS)
 """First parts of the names of a validation's own figures."""
 
 

@@ -6,18 +6,22 @@ All callers of a model share its `LimitedModel`. Knows no roles and no episodes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models.types import Completion, LogprobScorer, Model, Request
 from rolegraph.engine.records import CallDone, Observer
+from rolegraph.engine.records.schema import LOGPROBS
 from rolegraph.engine.vocabulary import Function, ToolError
 
+_logger = logging.getLogger(__name__)
 ATTEMPTS = 4
 """Largest number of attempts at a call whose failures are transient."""
 FIRST_WAIT = 0.5
@@ -34,8 +38,6 @@ T = TypeVar("T")
 class LimitedModel:
     """A model with at most `concurrency` calls at a time. Whoever opened the model closes it."""
 
-    __slots__ = ("_slots", "model")
-
     def __init__(self, model: Model, concurrency: int) -> None:
         self.model = model
         self._slots = _Slots(concurrency)
@@ -43,21 +45,23 @@ class LimitedModel:
     def with_model(self, model: Model) -> LimitedModel:
         """Return a LimitedModel for another model, such as newer weights, that shares this one's limit on
         calls."""
-        limited = LimitedModel(model, 1)
-        limited._slots = self._slots
+        limited = copy(self)
+        limited.model = model
         return limited
 
-    def complete(
+    async def complete(
         self,
         request: Request,
-        timeout: float | None = None,
+        seconds: float | None = None,
         observe: Observer | None = None,
-    ) -> Coroutine[None, None, tuple[Completion, float, float]]:
+    ) -> tuple[Completion, float, float]:
         """Answer a request; retry it while it fails in a way that may pass.
+
+        Numbers of the answer that no record holds are missing in it, with a warning of the first ones.
 
         Args:
             request: What to ask.
-            timeout: Seconds that each attempt may take; the wait for a free slot does not count.
+            seconds: Time that each attempt may take; the wait for a free slot does not count.
             observe: Receives a CallDone for each attempt.
 
         Returns:
@@ -65,22 +69,38 @@ class LimitedModel:
 
         Raises:
             ModelError: The model refused, or failed `ATTEMPTS` times.
-            TimeoutError: The attempt took longer than `timeout`.
+            TimeoutError: The attempt took longer than `seconds`.
         """
-        return self._call(self.model.complete, request, timeout, observe)
+        answer, start, taken = await self._call(self.model.complete, request, seconds, observe)
+        answer = answer.checked()
+        if answer.unusable_numbers and not self._slots.has_warned:
+            self._slots.has_warned = True
+            _logger.warning(
+                "the answer to %s has the %s, which no record can hold: such numbers are missing, and later "
+                "ones are only counted",
+                request.id,
+                answer.unusable_numbers[0],
+            )
+        return answer, start, taken
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
         """Return the natural log-probabilities of given response tokens, [T], at temperature 1.
 
         Raises:
-            ModelError: The model refused, or failed `ATTEMPTS` times.
+            ModelError: The model refused, failed `ATTEMPTS` times, or gave other numbers.
             UsageError: The model's provider scores no given tokens.
         """
         model = self.model
         if not isinstance(model, LogprobScorer):
             raise UsageError("this model gives no log-probabilities of given tokens, so it cannot teach")
         tokens = (prompt_ids, response_ids)
-        return (await self._call(lambda tokens: model.logprobs(*tokens), tokens))[0]
+        logprobs, *_ = await self._call(lambda tokens: model.logprobs(*tokens), tokens)
+        if len(logprobs) != len(response_ids) or not LOGPROBS.holds(logprobs):
+            raise ModelError(
+                f"the model gave no log-probability for each of {len(response_ids)} tokens: there are "
+                f"{len(logprobs)}, and some may be infinite or positive"
+            )
+        return logprobs
 
     async def _call(
         self,
@@ -151,9 +171,11 @@ class _Slots:
     come at once 3 % slower.
     """
 
-    __slots__ = ("free", "handed_over", "waiting")
+    __slots__ = ("free", "handed_over", "has_warned", "waiting")
 
     def __init__(self, free: int) -> None:
+        self.has_warned = False
+        """True where a warning of unusable numbers was logged, for all models behind the limit."""
         self.free, self.waiting = free, 0
         self.handed_over = asyncio.Semaphore(0)
         """Slots that were released while calls waited."""

@@ -36,7 +36,7 @@ from rolegraph.engine.models.openai_answers import (
     says_context_full,
 )
 from rolegraph.engine.models.repeats import REPEATS, RepeatedAnswers
-from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
+from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from rolegraph.engine.prompts.markers import escape_families
@@ -179,19 +179,16 @@ class OpenAIModel:
             body["tools"] = escape_families(tools) if self._escapes else tools
         return body
 
-    def _warn_of_lack(self, choice: Choice) -> None:
+    def _warn_of_lack(self) -> None:
         """Log a warning, once, that the answers have no log-probabilities, with the reason."""
         if self._has_warned:
             return
         self._has_warned = True
-        reason = f"{'ignores' if 'logprobs' in self._extras else 'refuses'} `logprobs`"
-        if choice.scores:
-            reason = f"gives {len(choice.scores)} for {len(choice.ids)} token ids"
         _logger.warning(
-            "%s %s, so the answers of %s have no log-probabilities: they can be scored, but not trained on "
-            "(for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
+            "%s %s `logprobs`, so the answers of %s have no log-probabilities: they can be scored, but not "
+            "trained on (for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
             self._url,
-            reason,
+            "ignores" if "logprobs" in self._extras else "refuses",
             self._name,
         )
 
@@ -225,18 +222,16 @@ class OpenAIModel:
             raise ModelError(f"The model refused to answer: {refusal}")
         stated = (message.reasoning or message.reasoning_content or part).strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
-        ids, logprobs = choice.sampled
-        prompt_ids = answer.prompt_token_ids or choice.prompt_token_ids or []
-        if not logprobs and (text or thought or stated):
-            self._warn_of_lack(choice)
+        if not choice.scores and (text or thought or stated):
+            self._warn_of_lack()
         return Completion(
             text=text,
             thought="\n".join(part for part in (stated, thought) if part),
-            prompt_ids=prompt_ids,
-            response_ids=ids,
-            logprobs=logprobs,
+            prompt_ids=answer.prompt_token_ids or choice.prompt_token_ids,
+            response_ids=choice.ids,
+            logprobs=[logprob for logprob, _ in choice.scores],
             finish_reason="length" if choice.is_cut else "stop",
-            usage=NO_USAGE if ids and prompt_ids else answer.usage,
+            usage=answer.usage,
             calls=tuple(
                 tool_call(call.function.name, call.function.arguments, str(call.id or "").strip())
                 for call in message.tool_calls or ()

@@ -5,24 +5,23 @@ missing. Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `promp
 `token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
 it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice; llama.cpp's server gives an
 id with each log-probability; LiteLLM's proxy moves fields of a choice that it does not know into
-`provider_specific_fields`. A value of any other form is an error that names the field.
+`provider_specific_fields`. A text of any other form is an error that names the field. Numbers are not checked
+here: `Completion.checked` does that for all models.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    Field,
     PlainValidator,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
 )
 from pydantic_core import from_json
 
@@ -109,11 +108,30 @@ def _arguments(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
-def _counts(value: object) -> dict[str, int]:
-    """Read the usage of a call; a count that is missing, or is no count, is left out."""
-    usage = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-    counts = ((key, usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
-    return {key: count for key, count in counts if type(count) is int and count >= 0}
+def _fields(value: object) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _counts(value: object) -> dict[str, Any]:
+    """Return the counts of a call's usage, unchecked; a missing one is left out."""
+    counts = ((key, _fields(value).get(key)) for key in ("prompt_tokens", "completion_tokens"))
+    return {key: count for key, count in counts if count is not None}
+
+
+def _numbers(value: object) -> list[Any]:
+    """Return a list of unchecked numbers; an empty one for a value that is no list."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _moved_ids(value: object) -> list[Any]:
+    """Return the token ids in the fields that LiteLLM's proxy does not know and moves."""
+    return _numbers(_fields(value).get("token_ids"))
+
+
+def _scores(value: object) -> list[tuple[Any, Any]]:
+    """Return the log-probability and the id of each token, unchecked; None for a missing one."""
+    entries = map(_fields, _numbers(_fields(value).get("content")))
+    return [(entry.get("logprob"), entry.get("id")) for entry in entries]
 
 
 class FunctionBody(BaseModel):
@@ -141,29 +159,7 @@ class AnswerMessage(BaseModel):
     tool_calls: list[AnswerCall] | None = None
 
 
-class ScoredToken(BaseModel):
-    """Entry of an answer's log-probabilities."""
-
-    logprob: float
-    id: Annotated[int | None, PlainValidator(lambda it: it if type(it) is int else None)] = None
-    """Token id, which llama.cpp's server gives."""
-
-
-class _Logprobs(BaseModel):
-    content: list[ScoredToken] | None = None
-
-
-class _ProviderFields(BaseModel):
-    """Fields that LiteLLM's proxy does not know and moves here."""
-
-    token_ids: list[int] | None = None
-
-
-def _provider_fields(value: object, read: ValidatorFunctionWrapHandler) -> _ProviderFields:
-    """Read the fields that a gateway moved; a value of another form has none."""
-    with suppress(ValidationError):
-        return read(value)
-    return _ProviderFields()
+_Numbers = Annotated[list[Any], PlainValidator(_numbers)]
 
 
 class Choice(BaseModel):
@@ -172,34 +168,19 @@ class Choice(BaseModel):
     message: AnswerMessage | None = None
     finish_reason: Annotated[str, PlainValidator(lambda it: it.lower() if isinstance(it, str) else "")] = ""
     error: Any = None
-    logprobs: _Logprobs | None = None
-    token_ids: list[int] | None = None
-    response_token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    provider_specific_fields: Annotated[_ProviderFields, WrapValidator(_provider_fields)] = _ProviderFields()
+    scores: Annotated[list[tuple[Any, Any]], PlainValidator(_scores), Field(alias="logprobs")] = []
+    """Log-probability of each token, and the id that llama.cpp's server gives beside it."""
+    token_ids: _Numbers = []
+    response_token_ids: _Numbers = []
+    prompt_token_ids: _Numbers = []
+    moved_ids: Annotated[list[Any], PlainValidator(_moved_ids), Field(alias="provider_specific_fields")] = []
 
     @property
-    def scores(self) -> Sequence[ScoredToken]:
-        """Entries of the log-probabilities; empty where the server gives none."""
-        return (self.logprobs and self.logprobs.content) or ()
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """Ids of the sampled tokens; empty where the server gives none."""
-        scored = [token.id for token in self.scores if token.id is not None]
-        return (
-            self.token_ids
-            or self.response_token_ids
-            or self.provider_specific_fields.token_ids
-            or (scored if len(scored) == len(self.scores) else ())
-        )
-
-    @property
-    def sampled(self) -> tuple[Sequence[int], Sequence[float]]:
-        """Ids and log-probabilities of the sampled tokens; without log-probabilities that do not match the
-        ids."""
-        ids, logprobs = self.ids, [token.logprob for token in self.scores]
-        return ids, [] if ids and len(logprobs) != len(ids) else logprobs
+    def ids(self) -> list[Any]:
+        """Ids of the sampled tokens, unchecked; empty where the server gives none."""
+        scored = [id for _, id in self.scores if id is not None]
+        scored = scored if len(scored) == len(self.scores) else []
+        return self.token_ids or self.response_token_ids or self.moved_ids or scored
 
     @property
     def is_cut(self) -> bool:
@@ -217,8 +198,8 @@ class ServerCompletion(BaseModel):
 
     choices: list[Choice] | None = None
     error: Any = None
-    usage: Annotated[dict[str, int], PlainValidator(_counts)] = {}
-    prompt_token_ids: list[int] | None = None
+    usage: Annotated[dict[str, Any], PlainValidator(_counts)] = {}
+    prompt_token_ids: _Numbers = []
 
 
 def read_answer(content: bytes) -> ServerCompletion:

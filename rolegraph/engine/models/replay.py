@@ -185,6 +185,7 @@ def _completion(step: Step) -> Completion:
         finish_reason=step.metadata.get("finish_reason") or "stop",
         usage=step.usage,
         special_tokens=step.metadata.get("special_tokens") or (),
+        unusable_numbers=step.metadata.get("unusable_numbers") or (),
         calls=calls_of(step.chat_completions[-1]) if step.chat_completions else (),
         **shared,
     )

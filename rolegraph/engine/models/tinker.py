@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import tinker
@@ -97,16 +97,10 @@ class TinkerModel:
         tokens = SampledTokens(sequence.tokens, sequence.logprobs or [], sequence.stop_reason)
         return completion(self.chat, request, prompt, tokens, self.url, self.weight_version)
 
-    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[Any]:
         """Return the log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
         tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
-        logprobs = await self._answer(self.client.compute_logprobs(tokens))
-        of_response = [value for value in logprobs[len(prompt_ids) :] if value is not None]
-        if len(of_response) != len(response_ids):
-            raise ModelError(
-                f"{self.url} gave {len(of_response)} log-probabilities for {len(response_ids)} tokens."
-            )
-        return of_response
+        return (await self._answer(self.client.compute_logprobs(tokens)))[len(prompt_ids) :]
 
     async def aclose(self) -> None:
         """Close the session, unless another caller opened it."""

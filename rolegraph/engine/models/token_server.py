@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -25,6 +25,7 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS
 
 _PROBE_TEMPERATURE = 10.0
 _PROBE_DIFFERENCE = 0.1
@@ -234,7 +235,8 @@ class TokenServer(ABC):
         return f"{ids[0]} {self._text(ids)!r}" if ids else "missing"
 
     def _text(self, ids: Sequence[int]) -> str:
-        return "".join(text for text, _ in self.chat.pieces(ids))
+        # A tokenizer raises for an id that is no index.
+        return "".join(text for text, _ in self.chat.pieces(ids)) if TOKEN_IDS.holds(ids) else "no token"
 
     def _finish(self, reason: str | None) -> str:
         if reason not in ("stop", "length"):
@@ -244,6 +246,11 @@ class TokenServer(ABC):
     def _misread(self, error: Exception) -> ModelError:
         kind = type(self).__name__.removesuffix("Server")
         return ModelError(f"{self.url} does not answer as {kind} does: {error}", transient=True)
+
+
+def best_of(logprobs: Iterable[Any]) -> float | None:
+    """Return the largest of log-probabilities that a server gives; None where none is in range."""
+    return max((it for it in logprobs if LOGPROBS.holds((it,))), default=None)
 
 
 def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:

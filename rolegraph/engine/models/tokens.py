@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import ContextFull, ModelError
 from rolegraph.engine.models.types import Completion, Request
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.records.schema import TOKEN_IDS
 
 
 class SampledTokens(NamedTuple):
     """Sampled response of T tokens, as a server gives it."""
 
     ids: Sequence[int]
-    logprobs: Sequence[float]
-    """Natural logs at the sampling temperature, length T; empty where the server gives none."""
+    """Token ids, unchecked."""
+    logprobs: Sequence[Any]
+    """Natural logs at the sampling temperature, length T, unchecked; empty where the server gives none."""
     finish_reason: str
     """`length` where the answer was cut off."""
 
@@ -70,7 +72,7 @@ def completion(
     url: str,
     weight_version: int | None = None,
 ) -> Completion:
-    """Return the answer that sampled tokens are; raises ModelError where log-probabilities are missing.
+    """Return the answer that sampled tokens are; raises ModelError where an id is none.
 
     Args:
         chat: Chat format of the model.
@@ -80,9 +82,9 @@ def completion(
         url: URL of the server, for messages.
         weight_version: Number of updates of the weights.
     """
-    ids, logprobs = sampled.ids, sampled.logprobs
-    if logprobs and len(logprobs) != len(ids):
-        raise ModelError(f"{url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
+    ids = sampled.ids
+    if not TOKEN_IDS.holds(ids):
+        raise ModelError(f"{url} answers with token ids out of range; expected 0 to {TOKEN_IDS.high}")
     thought, text = chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
     text, calls = chat.calls(text, request.tools)
     written = [[call.name, call.malformed or call.arguments] for call in calls]
@@ -94,7 +96,7 @@ def completion(
         thought=thought,
         prompt_ids=prompt.ids,
         response_ids=ids,
-        logprobs=logprobs,
+        logprobs=sampled.logprobs,
         finish_reason=sampled.finish_reason,
         weight_version=weight_version,
         calls=calls,

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
+from pydantic import ConfigDict, OnErrorOmit, TypeAdapter
+
+from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.prompts import ChatFormat, ChatPrefix
 from rolegraph.engine.records import CallId, Message
+from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS, Count, NumberList
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
+from rolegraph.engine.vocabulary.foreign import short_repr
 
 NO_USAGE: Mapping[str, int] = {}
 
@@ -49,7 +54,8 @@ class Request(NamedTuple):
 class Completion(NamedTuple):
     """One answer. T response tokens; ids and logprobs are empty where the model gives none.
 
-    `text` is the answer without the reasoning that the model marks; that is in `thought`.
+    `text` is the answer without the reasoning that the model marks; that is in `thought`. A model may return
+    any values as numbers: `LimitedModel`, which all calls pass, leaves out those that no record holds.
     """
 
     text: str
@@ -67,6 +73,45 @@ class Completion(NamedTuple):
     """Calls of tools, which are not in `text`."""
     special_tokens: Sequence[str] = ()
     """Special tokens that were sampled within the answer; `text` and `thought` leave them out."""
+    unusable_numbers: Sequence[str] = ()
+    """Descriptions of numbers that were out of range, or too many or too few, and are left out."""
+
+    def checked(self) -> Self:
+        """Return the answer without the numbers that no record holds; `unusable_numbers` describes them."""
+        unusable = [*self.unusable_numbers]
+        prompt_ids = _usable(TOKEN_IDS, self.prompt_ids, "token id", unusable)
+        response_ids = _usable(TOKEN_IDS, self.response_ids, "token id", unusable)
+        logprobs = _usable(LOGPROBS, self.logprobs, "log-probability", unusable)
+        if logprobs and response_ids and len(logprobs) != len(response_ids):
+            unusable.append(f"{len(logprobs)} log-probabilities for {len(response_ids)} token ids")
+            logprobs = ()
+        usage = _COUNTS.validate_python(self.usage) if self.usage else NO_USAGE
+        unusable += [_named(name, it) for name, it in self.usage.items() if name not in usage]
+        if prompt_ids and response_ids:
+            usage = NO_USAGE
+        return self._replace(
+            prompt_ids=prompt_ids,
+            response_ids=response_ids,
+            logprobs=logprobs,
+            usage=usage,
+            unusable_numbers=tuple(unusable),
+        )
+
+
+_COUNTS = TypeAdapter(dict[str, OnErrorOmit[Count]], config=ConfigDict(defer_build=True))
+
+
+def _usable(numbers: NumberList, values: Sequence[Any], name: str, unusable: list[str]) -> Sequence[Any]:
+    """Return `values`, or nothing where one of them is out of range, with a description of the first in
+    `unusable`."""
+    if numbers.holds(values):
+        return values
+    unusable.append(_named(name, next(it for it in values if not numbers.holds((it,)))))
+    return ()
+
+
+def _named(name: str, number: object) -> str:
+    return f"{name} {short_repr(number)[: VALUE_SHOWN.most]}"
 
 
 class Model(Protocol):

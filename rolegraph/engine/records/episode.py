@@ -19,10 +19,11 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from rolegraph.engine.records.identity import GroupKey, NodeId
 from rolegraph.engine.records.metadata import NO_METADATA, EpisodeMetadata, FailureMetadata, StepMetadata
 from rolegraph.engine.records.schema import (
+    LOGPROBS,
+    TOKEN_IDS,
     Figure,
     MessageShape,
     list_of,
-    list_of_numbers,
     record_schema,
     shaped,
 )
@@ -106,6 +107,14 @@ OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
 """Failures for which a machine or network is at fault, not the spec."""
 FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
 """Failures of an answer's form, which the weights cause; a service, a tool or a reward causes the others."""
+
+
+REMARKS = {
+    "unrated": "no reward",
+    "truncated": "cut off at the limit of tokens; raise sampling.max_tokens",
+    "unusable_numbers": "the model gave numbers out of range, which are left out",
+}
+"""Names of remarks on trajectories, which are counted beside failures, each with its words for a message."""
 
 
 def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str, float]:
@@ -202,11 +211,11 @@ class Step(NamedTuple):
     name.
     """
 
-    prompt_ids: Annotated[Sequence[int], list_of_numbers(int)] = ()
+    prompt_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
     """Token ids of the prompt; empty where the model gives none."""
-    response_ids: Annotated[Sequence[int], list_of_numbers(int)] = ()
+    response_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
     """Token ids of the response, [T]; empty where the model gives none."""
-    logprobs: Annotated[Sequence[float], list_of_numbers(int, float)] = ()
+    logprobs: Annotated[Sequence[float], LOGPROBS] = ()
     """Natural log-probabilities of the response tokens at the sampling temperature, [T] or empty."""
     chat_completions: Annotated[Sequence[Message], list_of(Annotated[Message, shaped(MessageShape)])] = ()
     """Messages of the prompt, then the response as the last message."""
@@ -256,6 +265,11 @@ class Step(NamedTuple):
     def masked(self) -> bool:
         """True where the step's turn is kept out of the gradient."""
         return self.metadata.get("masked", False)
+
+    @property
+    def is_unusable(self) -> bool:
+        """True for an answer whose log-probabilities were out of range, from which no role learns."""
+        return bool(self.response_ids) and not self.logprobs and "unusable_numbers" in self.metadata
 
     @property
     def advantages(self) -> Sequence[float]:
@@ -342,6 +356,15 @@ class Trajectory(NamedTuple):
         """True for an answer that did not fail but is masked without a reward, because its rating is
         missing."""
         return self.masked and self.reward is None and self.failure is None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Names of the remarks (`REMARKS`) that hold for the trajectory."""
+        calls = [step.metadata for step in self.steps]
+        truncated = any(call.get("finish_reason") == "length" for call in calls)
+        unusable = any("unusable_numbers" in call for call in calls)
+        holds = self.is_unrated, truncated, unusable
+        return [name for name, it in zip(REMARKS, holds, strict=True) if it]
 
     @property
     def is_unjudged(self) -> bool:

@@ -173,7 +173,9 @@ def drop_damaged_episodes(path: Path) -> Path | None:
 
 
 def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> dict[str, float]:
-    """Return `episodes`, the means of `correct` and each metric, and the counts `failures/{role}/{name}`.
+    """Return `episodes`, the means of `correct` and each metric, and counts by role.
+
+    The counts are `failures/{role}/{name}` and those of `REMARKS`, such as `truncated/{role}`.
 
     A mean over fewer than all episodes, such as that of a role which some skipped, has its number of episodes
     beside it: `n/{metric}`. `times` has the number of episodes that each entry stands for.
@@ -186,6 +188,8 @@ def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> 
         for role, outcome in entry.roles.items():
             for name, failures in outcome.failures.items():
                 counts[f"failures/{role}/{name}"] += n * failures
+            for name, remarks in outcome.remarks.items():
+                counts[f"{name}/{role}"] += n * remarks
     counts.update({f"n/{name}": n for name, n in means.partial(counts["episodes"]).items()})
     return {**counts, **means.means()}
 
@@ -293,6 +297,7 @@ def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
             len(trajectories),
             [one.reward for one in trajectories if one.reward is not None],
             dict(Counter(one.failure.name.value for one in trajectories if one.failure is not None)),
+            dict(Counter(name for one in trajectories for name in one.remarks)),
         )
         for name, trajectories in members.items()
     }

@@ -29,7 +29,7 @@ from rolegraph.engine.records.jsonl import json_line, parse_json
 
 @dataclass(frozen=True, slots=True)
 class RoleIndexEntry:
-    """Summary of a role in one episode: number of trajectories, their rewards, and failures by name."""
+    """Summary of a role in one episode: number of trajectories, their rewards, failures and remarks."""
 
     count: int = 0
     """Number of trajectories."""
@@ -37,6 +37,8 @@ class RoleIndexEntry:
     """Rewards of the trajectories that have one, in order."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of failures by name."""
+    remarks: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of trajectories by remark (`REMARKS`)."""
 
 
 @dataclass(frozen=True, slots=True)

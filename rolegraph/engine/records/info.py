@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, OnErrorOmit
 
 from rolegraph.engine.records.identity import MAIN
 from rolegraph.engine.records.schema import Figure
@@ -237,7 +237,7 @@ class Checkpoint(_Record):
     """Saved weights by the policy's name."""
     best: bool = False
     """Whether its validation was the best until then."""
-    validation: dict[str, Figure] = {}
+    validation: dict[str, OnErrorOmit[Figure]] = {}
     """Figures of the validation after this step, by name; empty where there was none."""
     batches: Annotated[int, Field(ge=0)] | None = None
     """Number of batches drawn before it; None in files of earlier versions, where each step drew one."""
@@ -250,7 +250,7 @@ class Checkpoint(_Record):
     starts: dict[str, str] = {}
     """Path of the weights that a policy started from, by policy; only of weights that are a teacher."""
 
-    metrics: dict[str, Figure] | None = None
+    metrics: dict[str, OnErrorOmit[Figure]] | None = None
     """Metrics of a step that was interrupted after its update, whose validation and line in `metrics.jsonl`
     are still to come; None for a whole step."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import ConfigDict, Field, OnErrorOmit, with_config
 from typing_extensions import TypedDict  # pydantic reads that of `typing` only from Python 3.12 on
 
-from rolegraph.engine.records.schema import Count, Figure, list_of, list_of_numbers
+from rolegraph.engine.records.schema import TOKEN_IDS, Count, Figure, list_of
 
 _OPEN = ConfigDict(strict=True, extra="allow")
 
@@ -77,7 +77,7 @@ class DemonstrationMetadata(TypedDict, total=False, extra_items=Any):
 
     text: Required[str]
     """Text of the turn."""
-    ids: Required[Annotated[Sequence[int], list_of_numbers(int)]]
+    ids: Required[Annotated[Sequence[int], TOKEN_IDS]]
     """Token ids of the turn."""
 
 
@@ -110,8 +110,10 @@ class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Reason why the answer ended, such as `stop` or `length`."""
     special_tokens: Annotated[Sequence[str], list_of(str)]
     """Special tokens that were sampled within the answer, whose text leaves them out."""
-    usage: Mapping[str, Count] | None
+    usage: Mapping[str, OnErrorOmit[Count]] | None
     """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
+    unusable_numbers: Annotated[Sequence[str], list_of(str)]
+    """Descriptions of numbers that the model gave and that are left out, such as `log-probability nan`."""
     calls: Annotated[Sequence[FunctionCallMetadata], list_of(FunctionCallMetadata)]
     """Functions that the answer called, in order."""
     by: Mapping[str, str | None] | None

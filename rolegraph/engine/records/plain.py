@@ -11,7 +11,10 @@ from pydantic_core import to_jsonable_python
 from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_DIGITS
 
 LARGEST = 1e100
-"""Largest absolute value of a reward or figure; sums and squares of larger ones may overflow."""
+"""Largest absolute value of a reward or figure in a file; sums and squares of larger ones may overflow."""
+LARGEST_GIVEN = 1e90
+"""Largest absolute value that a reward, a metric or an environment gives. Sums, differences and weighted
+values of such numbers are at most `LARGEST`, so that files with them can be read."""
 _BITS = int(JSON_DIGITS.most * math.log2(10))
 
 

@@ -205,7 +205,7 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     reward = 0.0 if score is None or score.reward is None else score.reward
     steps: list[Step] = []
     for call in turn.calls:
-        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls, special = (
+        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls, special, unusable = (
             call.completion
         )
         metadata: StepMetadata = {"started": call.started, "seconds": call.seconds}
@@ -224,6 +224,8 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
             metadata["special_tokens"] = special
         if usage:
             metadata["usage"] = usage
+        if unusable:
+            metadata["unusable_numbers"] = unusable
         done = call is turn.calls[-1]
         action, earned = (view.action, reward) if done else (None, 0.0)
         chat = (*call.messages, answer_message(text, thought, calls))

@@ -21,7 +21,6 @@ from rolegraph.engine.errors import (
 )
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import Failure, FailureName
-from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.likelihood import likelihoods_of
@@ -245,9 +244,6 @@ def _set_score(result: NodeResult, score: Score | None) -> None:
     reward, is_correct, terms = score
     if result.failure is not None:  # a failed turn is never correct
         is_correct = False
-    elif type(reward) is float and -LARGEST <= reward <= LARGEST and type(is_correct) is bool and not terms:
-        result.score, result.is_scored = score, True
-        return
     try:
         reward = None if reward is None else finite_number(reward, "the reward is")
         terms = {

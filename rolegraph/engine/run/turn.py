@@ -280,7 +280,7 @@ async def model_turn(
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
             completion, start, seconds = await model.complete(request, limit, session.observe)
-            text, thought, _, ids, _, _, _, usage, calls, _ = completion
+            text, thought, _, ids, _, _, _, usage, calls, *_ = completion
             tokens: int | None = len(ids) or (usage.get("completion_tokens") if usage else None)
             if earlier:
                 before = earlier[-1].tokens
@@ -321,7 +321,7 @@ def keep_answer(session: EpisodeSession, call: ModelCall) -> ParseFailure | None
     Raises:
         ModelError: With this answer the episode is too large.
     """
-    text, thought, prompt_ids, ids, _, _, _, _, calls, special_tokens = call.completion
+    text, thought, prompt_ids, ids, _, _, _, _, calls, special_tokens, _ = call.completion
     size, is_cut = len(ids) + len(text) + len(thought) + len(prompt_ids), False
     if calls or size > ANSWER_TEXT.most:
         size, is_cut = call.cut()

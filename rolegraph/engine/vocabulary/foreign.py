@@ -10,7 +10,7 @@ from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits.records import LINE_SHOWN
 from rolegraph.engine.records import check_recordable
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.records.plain import LARGEST
+from rolegraph.engine.records.plain import LARGEST_GIVEN
 
 
 def short_repr(value: object) -> str:
@@ -55,7 +55,7 @@ def finite_number(value: Any, subject: str) -> float:
     Raises:
         ValueError: The value is no number, or is not finite.
     """
-    if type(value) is float and -LARGEST <= value <= LARGEST:
+    if type(value) is float and -LARGEST_GIVEN <= value <= LARGEST_GIVEN:
         return value
     try:
         if isinstance(value, str | bytes):  # which float() would read
@@ -63,6 +63,6 @@ def finite_number(value: Any, subject: str) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{subject} {type(value).__name__}, which is no number") from None
-    if not abs(number) <= LARGEST:
+    if not abs(number) <= LARGEST_GIVEN:
         raise ValueError(f"{subject} {number}")
     return number

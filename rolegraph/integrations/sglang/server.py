@@ -14,11 +14,11 @@ from pydantic import BaseModel
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models.keys import SGLANG
-from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer
+from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer, best_of
 from rolegraph.engine.models.tokens import SampledTokens
 
-_Score = tuple[float, int, str | None]
-"""Log-probability, token id and text."""
+_Score = tuple[Any, int, str | None]
+"""Log-probability, unchecked, token id and text."""
 
 
 class _FinishReason(BaseModel):
@@ -89,7 +89,7 @@ class SGLangServer(TokenServer):
             scored,
             answer.text,
             meta.prompt_tokens if answer.prompt_token_ids is None else answer.prompt_token_ids,
-            max(logprob for logprob, _, _ in first) if first else None,
+            best_of(logprob for logprob, _, _ in first) if first else None,
         )
 
     def _limit(self, tokens: int) -> dict[str, Any]:

@@ -14,14 +14,14 @@ from pydantic import BaseModel
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models.keys import VLLM
-from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer
+from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer, best_of
 from rolegraph.engine.models.tokens import SampledTokens
 
 
 class _VLLMLogprobs(BaseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float] | None] = []
+    token_logprobs: list[Any]
+    top_logprobs: list[dict[str, Any] | None] = []
 
 
 class _VLLMChoice(BaseModel):
@@ -80,7 +80,7 @@ class VLLMServer(TokenServer):
             scored,
             choice.text,
             choice.prompt_token_ids,
-            max(first.values()) if first else None,
+            best_of(first.values()) if first else None,
         )
 
     def _limit(self, tokens: int) -> dict[str, Any]:

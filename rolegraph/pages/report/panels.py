@@ -119,6 +119,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
                 *_by_policy(run),
                 _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),
                 _by_role(run, "Mean tokens of a response", "tokens/per_response/{}", roles),
+                _by_role(run, "Truncated answers", "truncated/{}", roles),
                 _by_role(run, "Share of the commonest answer", f"{SAME}{{}}", roles, SHARES),
                 _single(run, "Response tokens of a batch", "tokens/response"),
                 _single(run, "Tokens per second", "tokens/per_second"),

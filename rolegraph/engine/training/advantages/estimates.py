@@ -25,6 +25,7 @@ from rolegraph.engine.records import (
     Task,
     TrajectoryGroup,
 )
+from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.training.advantages.group_metrics import (
     Metrics,
     advantage_metrics,
@@ -201,7 +202,7 @@ def _compare(
         if estimator.baseline is not None:
             baselines_P_G = called(estimator.baseline, "baselines")
     for group, advantages_G in zip(groups, advantages_P_G, strict=True):
-        for member in np.flatnonzero(~np.isfinite(advantages_G)):
+        for member in np.flatnonzero(~(np.abs(advantages_G) <= LARGEST)):
             raise AdvantageError(
                 f"the estimator {estimator.name} of {role} gave {advantages_G[member]} for "
                 f"{where(group, int(member))}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import Advantage, NodeId, Note, TrajectoryGroup
+from rolegraph.engine.records.plain import LARGEST
 
 AdvantagesByUid = Mapping[str, Sequence[Advantage]]
 """Advantages of each step, by the uid of the group member: a trajectory or a turn."""
@@ -65,7 +65,7 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
             f"{length} floats, one for each response token"
         )
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
             raise AdvantageError(f"{where} has the advantage {value!r}; expected finite numbers")
     return cast("Sequence[float]", values)
 

@@ -190,7 +190,7 @@ class _SignalRun:
             value = gate.value(variables)
             if not isinstance(value, bool | int | float):
                 raise PromptError("its value is neither a number nor true or false")
-            return finite_number(float(value), "it is")
+            return finite_number(value, "it is")
         except ValueError as error:
             self._uncomputed(learner.name, "gates_failed", f"the gate of {where} counts as 0", error)
             return 0.0
@@ -206,9 +206,13 @@ class _SignalRun:
         self, signal: SignalPlan, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> tuple[float, ...] | None:
         """Return a step's advantages [T] by its signal; asks the teacher for log-probabilities where it has
-        one. None where the spec masks the turn, or the teacher's prompt cannot be written or does not fit."""
+        one. None where the spec masks the turn, the answer has no usable log-probabilities, or the teacher's
+        prompt cannot be written or does not fit."""
         compute, plan, tally = signal.signal.advantages, self.plan, self.tallies[learner.name]
         assert compute is not None
+        if step.is_unusable:
+            tally.counts["unscored"] += 1
+            return None
         logprobs: Sequence[float] | None = None
         if signal.all_teachers:
             visible = {k: v for k, v in finished.episode.task.items() if k not in plan.hidden}

@@ -57,10 +57,10 @@ def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
 
 
 def failures(episodes: Sequence[Episode]) -> Metrics:
-    """Count failed trajectories, `failures/{role}/{failure}`, and unrated ones, `unrated/{role}`."""
+    """Count failed trajectories, `failures/{role}/{failure}`, and `REMARKS`, such as `truncated/{role}`."""
     trajectories = [t for episode in episodes for t in episode.trajectories]
     counts = Counter(f"failures/{t.name}/{t.failure.name.value}" for t in trajectories if t.failure)
-    counts.update(f"unrated/{t.name}" for t in trajectories if t.is_unrated)
+    counts.update(f"{name}/{t.name}" for t in trajectories for name in t.remarks)
     return {name: float(count) for name, count in counts.items()}
 
 
@@ -82,8 +82,8 @@ def failure_lines(
         if line := common_failure(trajectories):
             yield role.name, line
         if unrated:
-            text = f"{role.name}: {unrated} of {len(trajectories)} answers are unrated: {role.why_unrated}"
-            yield role.name, text
+            count = f"{unrated} of {len(trajectories)} answers are unrated"
+            yield role.name, f"{role.name}: {count}: {role.explain('unrated')}"
 
 
 def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:

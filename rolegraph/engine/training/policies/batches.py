@@ -178,7 +178,9 @@ def _comparisons(batch: StepBatch) -> dict[tuple[str, str], ComparedMember]:
 def step_advantages(
     episode: Episode, trajectory: Trajectory, role: RolePlan | None = None
 ) -> Iterator[StepAdvantages]:
-    """Yield a trajectory's Steps with their advantages [T], zeros for turns that are masked or in no group.
+    """Yield a trajectory's Steps with their advantages [T].
+
+    They are zeros for turns that are masked or in no group, and for answers without usable log-probabilities.
 
     Raises:
         AdvantageError: For another Step without an advantage.
@@ -188,7 +190,8 @@ def step_advantages(
     masked = {step.round for step in trajectory.steps if step.masked}
     for number, step in enumerate(trajectory.steps):
         where, length = f"{uid}, step {number}", len(step.response_ids)
-        unset = step.round in masked or (by_key and step.advantage is None)
+        is_unusable = step.is_unusable and "demonstration" not in step.metadata
+        unset = is_unusable or step.round in masked or (by_key and step.advantage is None)
         values = (0.0,) * length if unset else per_token(step.advantage, length, where)
         is_read = role is not None and role.loss.compute is not None and not unset
         turn = step.round if role is not None and is_read and role.compares_turns else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -225,6 +226,42 @@ def test_a_model_without_log_probabilities_cannot_teach() -> None:
     limited = LimitedModel(ScriptedModel(lambda _: ""), 1)
     with pytest.raises(UsageError, match="gives no log-probabilities"):
         asyncio.run(limited.logprobs([1], [2]))
+
+
+class Numbers(ScriptedModel):
+    """Model that gives these log-probabilities, for answers and for given tokens."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(lambda _: "")
+        self.given = [*given]
+
+    async def complete(self, request: Request) -> Completion:
+        return Completion("four", response_ids=[7] * len(self.given), logprobs=self.given)
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
+        return self.given
+
+
+def test_an_answer_keeps_its_text_where_a_number_is_unusable_and_the_first_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ask() -> list[Completion]:
+        first = LimitedModel(Numbers(-0.5, math.nan), 1)
+        return [(await it.complete(request()))[0] for it in (first, first.with_model(Numbers(1.5)))]
+
+    answers = asyncio.run(ask())
+    assert [(it.text, len(it.response_ids), it.logprobs) for it in answers] == [
+        ("four", 2, ()),
+        ("four", 1, ()),
+    ]
+    assert [it.unusable_numbers for it in answers] == [("log-probability nan",), ("log-probability 1.5",)]
+    assert len(caplog.messages) == 1 and "task 't', rollout 0, solver 1" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("given", [[-0.5], [-0.5, math.nan], [-math.inf, -0.5], [None, -0.5], [-0.5, 3.0]])
+def test_a_teachers_number_that_is_no_log_probability_is_refused(given: list[Any]) -> None:
+    with pytest.raises(ModelError, match="no log-probability for each of 2 tokens"):
+        asyncio.run(LimitedModel(Numbers(*given), 1).logprobs([1], [2, 3]))
 
 
 def test_the_wait_doubles_up_to_a_bound_and_is_random_from_the_first_attempt() -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.local.launcher import BASE_MODEL
 from tests.local.client import plain_logprobs
 from tests.models.edges import CALL
-from tests.models.token_edge import NAME, TokenEdge, token_server
+from tests.models.token_edge import NAME, Drawn, TokenEdge, token_server
 
 BOTH = pytest.mark.parametrize("provider", ["vllm", "sglang"])
 MESSAGES = [{"role": "user", "content": "Use the numbers [3, 5] to make 8."}]
@@ -138,6 +139,22 @@ def test_log_probabilities_before_temperature_are_told(edge: TokenEdge, provider
         ask(edge, provider, Sampling(temperature=0.7, max_tokens=4))
     assert not caught.value.transient
     assert len(ask(edge, provider, Sampling(max_tokens=4)).logprobs) == 4, "at 1 there is no difference"
+
+
+@BOTH
+def test_a_null_among_the_log_probabilities_keeps_the_answer(
+    edge: TokenEdge, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = edge._draw
+
+    def without_the_first(*arguments: Any) -> Drawn:
+        drawn = draw(*arguments)
+        return drawn._replace(logprobs=[None, *drawn.logprobs[1:]])
+
+    monkeypatch.setattr(edge, "_draw", without_the_first)
+    answer = ask(edge, provider, Sampling(max_tokens=4)).checked()
+    assert (len(answer.response_ids), answer.logprobs) == (4, ())
+    assert answer.unusable_numbers == ("log-probability None",)
 
 
 @BOTH

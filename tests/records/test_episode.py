@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pytest
 
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
+from rolegraph.engine.records.jsonl import json_line, parse_json
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
 
 EPISODE_KEYS = {
@@ -78,3 +81,23 @@ def test_rllm_reads_what_we_write_and_we_read_what_rllm_writes() -> None:
     assert theirs.trajectories[0].steps[0].action == RIGHT
     assert (theirs.task_id, theirs.rollout_idx) == ("t1", "0")
     assert Episode.from_dict(theirs.to_dict()).to_dict() == ours.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logprobs", [-0.5, math.nan]),
+        ("logprobs", [-math.inf, -0.5]),
+        ("logprobs", [99999, -0.5]),
+        ("prompt_ids", [1, -1]),
+        ("response_ids", [10**26, 2]),
+    ],
+)
+def test_numbers_out_of_range_that_an_earlier_version_wrote_are_missing(key: str, value: list[Any]) -> None:
+    data = full_episode().to_dict()
+    step = data["trajectories"][0]["steps"][0]
+    step |= {key: value, "info": {"usage": {"prompt_tokens": 10**30, "completion_tokens": 2}}}
+    read = Episode.from_dict(parse_json(json_line(data)))["solver"][0].steps[0]
+    assert not getattr(read, key)
+    assert read.usage == {"completion_tokens": 2}
+    assert read.model_response == "r"

@@ -148,6 +148,22 @@ def test_a_step_without_tokens_is_refused_by_its_place() -> None:
         learnt(STEP._replace(prompt_ids=()))
 
 
+def test_a_step_whose_log_probabilities_were_unusable_is_left_out_and_others_are_learnt() -> None:
+    unusable = STEP._replace(
+        advantage=1.0, logprobs=(), metadata={"unusable_numbers": ["log-probability nan"]}
+    )
+    assert learnt(unusable) == []
+    with pytest.raises(UsageError, match="has 0 log-probabilities for 2 tokens"):
+        learnt(unusable._replace(metadata={}))
+    after = NEXT._replace(metadata={})
+    assert arrays(unusable, after, share=1.0) == {
+        "tokens": [1, 2, 3, 4, 5, 6, 7, 8],
+        "target_tokens": [2, 3, 4, 5, 6, 7, 8, 9],
+        "logprobs": pytest.approx([0, 0, 0, 0, 0, -0.3, -0.4, -0.5]),
+        "advantages": [0, 0, 0, 0, 0, -1, -1, -1],
+    }
+
+
 NEXT = Step([1, 2, 3, 4, 5, 6], [7, 8, 9], [-0.3, -0.4, -0.5], advantage=-1.0, metadata={"round": 2})
 OTHER = Step([1, 2, 3, 4, 6], [5], [-0.6], advantage=1.0, metadata={"round": 3})
 

@@ -20,6 +20,7 @@ from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.vocabulary import Split
+from rolegraph.engine.vocabulary.items import checked_rows
 
 if TYPE_CHECKING:
     from rolegraph.engine.records import Episode
@@ -103,6 +104,7 @@ class RunJob:
             The job.
 
         Raises:
+            DataError: A given task has no `id`, or a value that no record can hold.
             SpecError: The spec asks for a permission that `allow` does not give.
             UsageError: The folder holds a run, or the spec has no data for the split.
         """
@@ -323,6 +325,7 @@ async def run_async(
         The run's folder, with its figures and episodes.
 
     Raises:
+        DataError: A given task has no `id`, or a value that no record can hold.
         SpecError: The spec asks for a permission that `allow` does not give.
         UsageError: The folder holds a run, no data for the split, no such model, or no key for it.
         WorldError: The model's endpoint does not answer, or the disk is full.
@@ -341,7 +344,9 @@ def _info_and_tasks(
     """Return the RunInfo that `run.json` will hold, and the tasks: the given ones, or else those of the
     split."""
     info = jobs.describe(flow, "run", split=split, limit=limit, own_tasks=tasks is not None, **settings)
-    return info, flow.tasks(split, limit) if tasks is None else list(tasks)
+    if tasks is None:
+        return info, flow.tasks(split, limit)
+    return info, [*checked_rows("tasks", lambda _: iter(tasks), None)]
 
 
 def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:

@@ -72,7 +72,7 @@ def completion(
     url: str,
     weight_version: int | None = None,
 ) -> Completion:
-    """Return the answer that sampled tokens are; raises ModelError where an id is none.
+    """Return the answer that sampled tokens are; raises ModelError for a token id out of range.
 
     Args:
         chat: Chat format of the model.

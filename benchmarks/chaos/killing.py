@@ -19,7 +19,7 @@ KILLS = 4
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 STARTED = 0.05
 """Seconds after which a fork has become the command."""
-NO_ROOM = ("No space left", "disk is full")
+NO_ROOM = ("No space left", "GB free")
 
 
 class Killed:

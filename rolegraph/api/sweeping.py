@@ -69,10 +69,10 @@ class SweepPoint:
                 return False
             Evaluation.read(self.folder)  # raises DataError
             return all(side.done == side.episodes for side in self._evaluation_job().sides)
-        if not self._started or (info := RunFolder(self.folder).info()).finished is None:
+        if not self._started or RunFolder(self.folder).info().finished is None:
             return False
         if self.info.kind == "train":
-            return info.figures.get("step", 0) >= info.steps
+            return RunFolder(self.folder).is_whole()
         job = self._run_job()
         return job.done == job.episodes
 

@@ -231,6 +231,9 @@ class TrainingJob:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
             await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
+        elif not self.folder.is_whole():  # killed after the last checkpoint
+            with sole_writer(self.folder.path, self.folder.written()), self.folder.ending():
+                _write_results(self.flow.plan, self.folder)
         return TrainingResult(self.folder.path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -229,3 +230,16 @@ def test_a_training_that_is_killed_twice_has_the_schedules_of_an_unbroken_one(
         assert ours == theirs
         assert ours[0]["roles.solver.weight"] == 2 - (step - 1) / 3
         assert ours[0]["roles.judge.weight"] == min(2, 1 + (step - 1) / 2)
+
+
+def test_a_training_that_is_killed_before_its_report_gets_its_report_on_resume(
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    out = shutil.copytree(whole, tmp_path / "run")
+    for file in (RunFolder(out).report, RunFolder(out).controls_file):
+        file.unlink()
+    info = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps({**info, "finished": None, "figures": {}}))
+    resume(rolegraph, out, service)
+    assert RunFolder(out).is_whole() and RunFolder(out).controls() == RunFolder(whole).controls()
+    assert_same(metrics(out), metrics(whole))

@@ -230,6 +230,17 @@ class RunFolder:
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
             raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
 
+    def is_whole(self) -> bool:
+        """Return True for a training that has its last step and the results that are written after it.
+
+        Raises:
+            UsageError: There is no `run.json`.
+            DataError: `run.json` is damaged.
+        """
+        info = self.info()
+        is_last = info.finished is not None and info.figures.get("step", 0) >= info.steps
+        return is_last and self.report.exists()
+
     def _model_instead(self) -> str:
         """Return a hint if this is a model's folder and not a run's; an empty string for any other folder."""
         if not any(self.path.glob("*config.json")):

@@ -232,7 +232,7 @@ class TrainingJob:
         if self.done < self.steps:
             await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
         elif not self.folder.is_whole():  # killed after the last checkpoint
-            with sole_writer(self.folder.path, self.folder.written()), self.folder.ending():
+            with sole_writer(self.folder.path, RUN, self.folder.written()), self.folder.ending():
                 _write_results(self.flow.plan, self.folder)
         return TrainingResult(self.folder.path)
 

@@ -155,7 +155,7 @@ class Training:
 
         asyncio.run(training())
 
-    def resumed(self, folder: Path, done: int, *overrides: str) -> Training:
+    def resumed(self, folder: Path, done: int, *overrides: str, steps: int = STEPS) -> Training:
         """Return the same training, broken off by the service in step `done` + 1 and resumed in a folder.
 
         Every step's episodes and figures are asserted to be those of this training.
@@ -165,10 +165,10 @@ class Training:
         gone = failed("the machine is gone", "server")
         self.service.refusals["optim_step"] = iter([None] * done + [gone])
         with pytest.raises(WorldError, match="the machine is gone"):
-            broken.run(*overrides)
-        broken.run(*overrides, start=broken.folder.rewind())
+            broken.run(*overrides, steps=steps)
+        broken.run(*overrides, start=broken.folder.rewind(), steps=steps)
         assert broken.figures() == self.figures()
-        for step in range(1, STEPS + 1):
+        for step in range(1, steps + 1):
             ours, theirs = (run.episodes("train", step) for run in (broken, self))
             assert comparable(ours) == comparable(theirs)
         return broken

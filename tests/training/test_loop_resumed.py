@@ -79,6 +79,26 @@ def test_a_resumed_run_calls_nothing_best_that_is_worse_than_the_untrained_model
     assert not any(checkpoint.best for checkpoint in training.folder.checkpoints())
 
 
+@pytest.mark.parametrize("lost", [(1, 2), (1, 2, 3, 4)])
+def test_a_training_that_diverged_is_resumed_with_the_figures_of_a_whole_one(
+    lost: tuple[int, ...], training: Training, tmp_path: Path
+) -> None:
+    """After the first update most answers lose their form, for two steps or up to the end."""
+
+    def solve(seed: int, updates: int) -> str:
+        if updates in lost:
+            return "?" if seed % 4 else RIGHT
+        return RIGHT if seed % 2 else WRONG
+
+    training.workflow.solve = solve
+    every = ("train.rollouts=4", "train.checkpoint_every=1", "train.validation.every=1", "train.stop.patience=5")
+    training.run(*every, steps=5)
+    assert any("solver diverges since step 2" in text for text in training.warnings())
+    assert ("greedy/correct" in training.figures()[-1]) == (len(lost) == 2), "the last weights are sound"
+    for done in (2, 3, 4):
+        training.resumed(tmp_path / f"broken-{done}", done, *every, steps=5)
+
+
 def test_weights_whose_figure_nobody_measured_are_never_the_best(training: Training) -> None:
     figure = "train.validation={every: 1, tasks: 2, rollouts: 1, best: judge_acc}"
     training.run(figure, "roles.judge.when=task.id == 'train0'", "episode.correct=solver")

@@ -131,6 +131,7 @@ class _Loop:
         # Step 0 counts: weights that never beat the untrained model are not the best.
         self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
         self.warned: set[str] = set()
+        """Subjects of the warnings that this command gave; it decides nothing, as no checkpoint holds it."""
         self.constants: dict[str, str] = {}
         """Best constant answer of each role in the latest batch."""
         self.states: States = start.estimators if start else {}
@@ -209,7 +210,7 @@ class _Loop:
             metrics = metrics | await self.validate(step.number, times)
         step.last |= stalled([*self.lines, {"step": float(step.number), **metrics}], self.train) is not None
         if step.last:
-            metrics = metrics | await self.validate_greedy(step.number, times)
+            metrics = metrics | await self.validate_greedy(step, times)
         metrics = metrics | times | {"time/step": monotonic() - began}
         self.log(step.number, metrics)
         step.metrics, step.logged = metrics, True
@@ -383,21 +384,21 @@ class _Loop:
             self._warn([Note(text, "warning", self._figure)])
         return metrics
 
-    async def validate_greedy(self, step: int, times: Metrics) -> Metrics:
+    async def validate_greedy(self, step: _Step, times: Metrics) -> Metrics:
         """Run one greedy episode of each validation task, write the episodes, and return the figures,
         `greedy/*`.
 
-        A training that diverged has none: at temperature 0 its answers repeat themselves up to `max_tokens`.
+        Weights that diverge have none: at temperature 0 their answers repeat themselves up to `max_tokens`.
 
         Args:
             step: The last step.
             times: Durations of the step's parts, to which that of this validation is added.
         """
         validating, began, metrics = self.setup.validating, monotonic(), Metrics()
-        if not validating or any(about.startswith("diverged/") for about in self.warned):
+        if not validating or self._diverged({"step": float(step.number), **step.metrics}):
             return {}
         for it in validating:
-            episodes = await self._validated(step, it, 1, "greedy")
+            episodes = await self._validated(step.number, it, 1, "greedy")
             metrics |= figures(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
         times["time/greedy"] = monotonic() - began
         return metrics

@@ -188,8 +188,9 @@ def become(request: Mapping[str, Any], stdout: int, stderr: int) -> NoReturn:
     for number, file in enumerate((stdin, stdout, stderr)):
         os.dup2(file, number)
         os.close(file)
-    sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding="utf-8")
-    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8")
+    # As Python itself opens them: closing the object leaves the number open.
+    sys.stdout = open(1, "w", 1 if os.isatty(1) else -1, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.argv[1:] = request["words"]
     command()
     raise AssertionError("the command exits")

@@ -13,11 +13,12 @@ import importlib
 import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from io import StringIO, TextIOWrapper
-from typing import NoReturn
+from io import BufferedWriter, FileIO, StringIO, TextIOWrapper
+from typing import Any, NoReturn
 
 import click
 
@@ -140,6 +141,8 @@ def main() -> None:
     gc.set_threshold(COLLECT_AFTER)
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, _interrupt)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as of nohup
+        signal.signal(signal.SIGHUP, _end)
     _open_streams()
     code = run(sys.argv[1:])
     # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
@@ -160,6 +163,30 @@ def _interrupt(number: int, _frame: object) -> NoReturn:
     raise Interrupted(number)
 
 
+class _Output(FileIO):
+    """Standard stream whose reader may be gone: text for a closed terminal, and progress for a closed pipe,
+    is dropped.
+
+    After its terminal has closed, a command saves its work, or goes on if it ignores SIGHUP.
+    """
+
+    def write(self, text: Any) -> int:
+        """Write to the stream; raises OSError, but not for a closed terminal, or a closed pipe of stderr."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            is_lost = error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self.fileno()).st_mode)
+            if not is_lost and (error.errno, self.fileno()) != (errno.EPIPE, 2):
+                raise
+            return len(text)
+
+
+def _end(_number: int, _frame: object) -> None:
+    """Handle the first SIGHUP as SIGTERM is handled now; the shell sends a second one."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGTERM)
+
+
 def _open_streams() -> None:
     """Open the null device as each standard stream that is closed; let the others take any character.
 
@@ -173,7 +200,14 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(file, "w" if number else "r"))
         elif number:
             is_ascii = codecs.lookup(stream.encoding).name == "ascii"
-            stream.reconfigure(encoding="utf-8" if is_ascii else None, errors="backslashreplace")
+            opened = TextIOWrapper(
+                BufferedWriter(_Output(number, "w", closefd=False)),
+                encoding="utf-8" if is_ascii else stream.encoding,
+                errors="backslashreplace",
+                line_buffering=stream.line_buffering,
+            )
+            setattr(sys, name, opened)
+            setattr(sys, f"__{name}__", opened)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -183,7 +217,7 @@ def run(arguments: Sequence[str]) -> int:
         arguments: The command line without the program's name.
 
     Returns:
-        0, 1, 2, 130 or 143; see the module's docstring.
+        0, 1, 2, or 128 plus the number of a signal; see the module's docstring.
     """
     sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
     with _printed_warnings():

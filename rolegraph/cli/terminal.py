@@ -21,6 +21,7 @@ from rolegraph.api.progress import NoteProgress
 from rolegraph.cli.output import OutputOptions, plain
 
 T = TypeVar("T")
+HANGUP: int = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has no SIGHUP
 _GAP = 2
 """Width between two columns, and of both edges of a table."""
 _NAME_WIDTH, _TEXT_WIDTH = 32, 20
@@ -128,9 +129,9 @@ class Interrupted(KeyboardInterrupt):
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine like `asyncio.run`, and return its result, but end at a signal.
 
-    The first Ctrl-C or SIGTERM cancels the coroutine, which may save its work; a second one leaves at once.
-    Neither waits for threads: a thread in an import or a network call cannot be stopped, and `asyncio.run`
-    would wait for it. The command ends the process next.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels the coroutine, which may save its work; a second Ctrl-C or
+    SIGTERM leaves at once. Neither waits for threads: a thread in an import or a network call cannot be
+    stopped, and `asyncio.run` would wait for it. The command ends the process next.
 
     Raises:
         Interrupted: A signal came.
@@ -154,27 +155,30 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
 async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T:
     """Await a coroutine and return its result; append the number of each signal that comes to `received`.
 
-    The first signal cancels the coroutine, a second one raises KeyboardInterrupt.
+    The first signal cancels the coroutine, a second one raises KeyboardInterrupt. A SIGHUP is no second one:
+    where a terminal closes, the kernel and the shell both send it.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
     def handle(number: int, _frame: object) -> None:
         received.append(number)
-        if len(received) > 1:
+        if sum(it != HANGUP for it in received) > 1:
             raise KeyboardInterrupt
         loop.call_soon_threadsafe(task.cancel)
 
     is_main = threading.current_thread() is threading.main_thread()  # no other can set a handler
-    numbers = [signal.SIGINT, signal.SIGTERM] if is_main else []
-    # A signal that is ignored, as Ctrl-C is in a script's background, stays so.
+    numbers: set[int] = {signal.SIGINT, signal.SIGTERM, HANGUP} if is_main else set()
+    # A signal that is ignored, as Ctrl-C is in a script's background and SIGHUP by nohup, stays so.
     handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in handled}
     try:
         return await work
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # The shell's SIGHUP may come late, and would cut the last lines of output.
+            is_over = number == HANGUP and number in received
+            signal.signal(number, signal.SIG_IGN if is_over else handler)
 
 
 class ByteProgress:

@@ -2,7 +2,7 @@
 
 The child ends with the process that started it: its standard input is a pipe that only the parent holds open,
 and the child exits when that pipe closes, however the parent ended. A child that stays does so only until it
-is ready. The child ignores Ctrl-C and SIGTERM; the parent handles them.
+is ready. The child ignores Ctrl-C, SIGTERM and SIGHUP; the parent handles them.
 """
 
 from __future__ import annotations

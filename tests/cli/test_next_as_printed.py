@@ -43,11 +43,16 @@ class HeldEndpoint:
         return chat_answer("```jinja\n{{ task.question }} <answer>\n```<answer>1</answer>")
 
 
+def rows(folder: Path) -> None:
+    """Write the rows of the spec's data."""
+    made = [{"id": f"q{number}", "question": f"{number}?", "answer": "1"} for number in range(ROWS)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in made))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_spec(tmp_path, "exact_match")
-    rows = [{"id": f"q{number}", "question": f"{number}?", "answer": "1"} for number in range(ROWS)]
-    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows(tmp_path)
     return tmp_path
 
 
@@ -64,6 +69,24 @@ def test_an_interrupted_run_goes_on_by_the_command_that_it_prints(folder: Path) 
         kept = len([*read_episodes(RunFolder(folder / "a run").episodes)])
         assert kept < ROWS
         (again,) = printed(output)
+        done(again, folder)
+    assert len([*read_episodes(RunFolder(folder / "a run").episodes)]) == ROWS
+
+
+def test_an_interrupted_run_with_code_and_a_permission_goes_on_by_the_command_that_it_prints(
+    folder: Path,
+) -> None:
+    held = HeldEndpoint(2)
+    (folder / "own code.py").write_text("")
+    with serving(held) as endpoint:
+        where = f"--base-url {endpoint.base_url} --out 'a run' --concurrency 1"
+        process = shell(f"rolegraph run own.yaml --import 'own code.py' --allow python {where}", folder)
+        held.wait_for(process)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+        held.released.set()
+        (again,) = printed(output)
+        assert again.endswith("--import 'own code.py' --allow python")
         done(again, folder)
     assert len([*read_episodes(RunFolder(folder / "a run").episodes)]) == ROWS
 

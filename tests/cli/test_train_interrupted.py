@@ -42,7 +42,12 @@ def lines(out: Path) -> int:
 
 @pytest.mark.parametrize(
     ("number", "to_group", "code"),
-    [(signal.SIGTERM, True, 143), (signal.SIGTERM, False, 143), (signal.SIGINT, True, 130)],
+    [
+        (signal.SIGTERM, True, 143),
+        (signal.SIGTERM, False, 143),
+        (signal.SIGINT, True, 130),
+        (signal.SIGHUP, True, 129),
+    ],
 )
 def test_a_signal_saves_the_last_step_with_the_optimizer_and_resume_goes_on_from_it(
     number: signal.Signals,

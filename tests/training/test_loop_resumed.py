@@ -91,7 +91,12 @@ def test_a_training_that_diverged_is_resumed_with_the_figures_of_a_whole_one(
         return RIGHT if seed % 2 else WRONG
 
     training.workflow.solve = solve
-    every = ("train.rollouts=4", "train.checkpoint_every=1", "train.validation.every=1", "train.stop.patience=5")
+    every = (
+        "train.rollouts=4",
+        "train.checkpoint_every=1",
+        "train.validation.every=1",
+        "train.stop.patience=5",
+    )
     training.run(*every, steps=5)
     assert any("solver diverges since step 2" in text for text in training.warnings())
     assert ("greedy/correct" in training.figures()[-1]) == (len(lost) == 2), "the last weights are sound"

@@ -2,8 +2,8 @@
 
 OPTIONS is JSON; the key is in the environment. The process ends when its parent does, however the parent
 ended, and deletes its temporary folder; a service that commands borrow stays once it is ready. It ignores
-Ctrl-C, which the terminal sends to it too, and SIGTERM, which a job scheduler sends to every process: the
-parent decides, and may save a checkpoint first.
+Ctrl-C and SIGHUP, which the terminal sends to it too, and SIGTERM, which a job scheduler sends to every
+process: the parent decides, and may save a checkpoint first.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _COLLECTION_THRESHOLD = 50_000
 def main() -> None:
     """Serve until the parent has ended; print the port when the service is ready."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Most objects of torch and transformers stay. Collecting among them took a tenth of the start.
     gc.set_threshold(_COLLECTION_THRESHOLD)
     options = ServiceOptions(**json.loads(sys.argv[1]))

@@ -147,17 +147,17 @@ FAULTS = (
         "key",
     ),
     Fault(
-        "a seal that is always good",
+        "an address that is not asked for",
         "rolegraph/api/trusting.py",
-        "return hmac.compare_digest(",
-        "return True or hmac.compare_digest(",
+        "        base_url=None if typed.base_url else _foreign_url(before),\n",
+        "        base_url=None,\n",
         "resumed",
     ),
     Fault(
         "an import that is not asked for",
         "rolegraph/api/trusting.py",
-        '**{**given_fields, "spec": ""}',
-        '**{**given_fields, "spec": "", "imports": ()}',
+        "    missing = Source(\n        base_url=",
+        "    if before.imports:\n        return whole\n    missing = Source(\n        base_url=",
         "resumed",
     ),
     Fault(

@@ -143,7 +143,6 @@ _OWN = {
     "spec": "own/x.yaml",
     "model_flag": "openai:tiny",
     "base_url": "$url/v1",
-    "seal": "$seal",
     "imports": [],
     "allowed": [],
     "overrides": [],
@@ -157,23 +156,21 @@ _BEFORE = {
 }
 RESUMED: dict[str, Any] = {"run.json": _OWN_RUN, "spec.yaml": OWN_SPEC, "episodes.jsonl": [_BEFORE]}
 """A run of that spec with one of its four episodes; names with $ stand for what the user's machine has."""
-_UNSEALED = {**_OWN_RUN, "hash": "$plain", "seal": "", "model_flag": None, "base_url": None}
-UNSEALED: dict[str, Any] = {**RESUMED, "run.json": _UNSEALED}
+_UNNAMED = {**_OWN_RUN, "hash": "$plain", "model_flag": None, "base_url": None}
+UNNAMED: dict[str, Any] = {**RESUMED, "run.json": _UNNAMED}
 """The same by a stranger, who leaves the address to the spec."""
 _OWN_TRAINING = {
     **_OWN,
     "kind": "train",
     "hash": "$trained",
     "model_flag": "tinker:tiny",
-    "seal": "$training",
 }
 RETRAINED: dict[str, Any] = {**TRAINING, "run.json": {**_OWN_TRAINING, "steps": 2}}
-IMPORTING: dict[str, Any] = {**RESUMED, "run.json": {**_UNSEALED, "imports": ["$code"]}}
+IMPORTING: dict[str, Any] = {**RESUMED, "run.json": {**_UNNAMED, "imports": ["$code"]}}
 """A run by a stranger, who asks for code to be imported."""
-_ASKS = {"base_url": "$stranger", "seal": ""}
-ASKING: dict[str, Any] = {**RETRAINED, "run.json": {**_OWN_TRAINING, **_ASKS, "steps": 2}}
+ASKING: dict[str, Any] = {**RETRAINED, "run.json": {**_OWN_TRAINING, "base_url": "$stranger", "steps": 2}}
 """A training by a stranger, who asks for the key."""
-_SWEEP = {**_OWN_RUN, "overrides": ["seed=1,2"], "seal": "$sweep", "rollouts": 1}
+_SWEEP = {**_OWN_RUN, "overrides": ["seed=1,2"], "rollouts": 1}
 _BASE_RUN = {**_OWN_RUN, "split": "validation", "rollouts": 1}
 _MEAN = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 2}
 EVALUATION = {

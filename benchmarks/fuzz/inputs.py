@@ -241,11 +241,10 @@ def resumed(rng: random.Random) -> str:
     todo, files = rng.choice(
         [
             *[("run", honest.RESUMED)] * 4,
-            *[("run", honest.UNSEALED), ("run", honest.IMPORTING)],
+            *[("run", honest.UNNAMED), ("run", honest.IMPORTING)],
             *[("train", honest.ASKING), ("export", honest.ASKING)],
             *[("train", honest.RETRAINED), ("export", honest.RETRAINED)],
             *[("sweep", honest.SWEPT), ("sweep", honest.EVALUATED), ("eval", honest.EVALUATED)],
-            ("trust", rng.choice([honest.RESUMED, honest.SWEPT])),
             ("newest", rng.choice([honest.RESUMED, honest.SWEPT, honest.RETRAINED])),
         ]
     )

@@ -1,4 +1,4 @@
-"""What comes of the folder of a run, training or sweep that is resumed, exported or trusted, by whomever.
+"""What comes of the folder of a run, training or sweep that is resumed or exported, by whomever.
 
 The user's machine has a spec, keys and an endpoint; a stranger's has a name of its own. Nothing is written
 outside of the folder, no code of the stranger is imported, no key goes to the stranger, and none stands in a
@@ -49,22 +49,13 @@ def _names() -> dict[str, str]:
         describe(rg.load("own/x.yaml", model=model, base_url=f"{url}/v1"), "run")
         for model in ("openai:tiny", "tinker:tiny")
     )
-    sealed = {"$hash": run.hash, "$seal": run.seal, "$trained": training.hash, "$training": training.seal}
-    sealed["$plain"] = rg.load("own/x.yaml").hash
-    return {**names, **sealed, "$sweep": _sealed(honest.SWEPT["sweep.json"], names)}
+    return {**names, "$hash": run.hash, "$trained": training.hash, "$plain": rg.load("own/x.yaml").hash}
 
 
 def _named(text: str, names: dict[str, str]) -> str:
     for name, value in sorted(names.items(), reverse=True):  # a name may begin with another
         text = text.replace(name, value)
     return text
-
-
-def _sealed(settings: dict[str, object], names: dict[str, str]) -> str:
-    """Return the seal of a sweep's settings."""
-    _write({"sweep.json": json.dumps(settings)}, names)
-    api.trust(FOLDER)
-    return json.loads((FOLDER / "sweep.json").read_text())["seal"]
 
 
 def _write(files: dict[str, str], names: dict[str, str]) -> None:
@@ -115,13 +106,6 @@ def _eval() -> None:
     _ = [side.done for side in job.sides]
 
 
-def _trust() -> None:
-    found = api.recorded_settings(FOLDER)
-    if found is not None:
-        found.source.arguments()
-        api.trust(FOLDER)
-
-
 def _newest() -> None:
     if (FOLDER / "sweep.json").exists():
         newest_sweep(Path(), "run")
@@ -135,7 +119,6 @@ DOINGS: dict[str, Callable[[], object]] = {
     "train": _train,
     "eval": _eval,
     "export": lambda: _on_loop(lambda: rg.export_async(FOLDER)),
-    "trust": _trust,
     "newest": _newest,
 }
 

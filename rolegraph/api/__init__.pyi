@@ -71,9 +71,9 @@ from rolegraph.api.training import train_async as train_async
 from rolegraph.api.trusting import PROJECT_FILE as PROJECT_FILE
 from rolegraph.api.trusting import Project as Project
 from rolegraph.api.trusting import is_trusted as is_trusted
+from rolegraph.api.trusting import options_to_repeat as options_to_repeat
 from rolegraph.api.trusting import project_of as project_of
 from rolegraph.api.trusting import read_project as read_project
-from rolegraph.api.trusting import recorded_settings as recorded_settings
 from rolegraph.api.trusting import trust as trust
 from rolegraph.api.trusting import with_project as with_project
 from rolegraph.api.trusting import without_project as without_project

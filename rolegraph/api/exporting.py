@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.api.jobs import blocking
-from rolegraph.api.trusting import is_sealed, is_this_machine
+from rolegraph.api.trusting import is_this_machine, typed_words
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
 from rolegraph.engine.records.ownership import NEW
@@ -108,13 +109,15 @@ export = blocking(export_async)
 def _address(run: RunFolder) -> str | None:
     """Return the URL of the service that trained a run, None for the default.
 
-    Raises UsageError for a URL that only an untrusted folder names, because the key would be sent there.
+    Raises UsageError for a URL of another machine that only the folder names: the key would be sent there.
     """
     info = run.training()
-    if not (is_this_machine(info.base_url) or is_sealed(info)):
+    if info.base_url is not None and not is_this_machine(info.base_url):
+        words = typed_words("export") or ["export", str(run.path)]
         raise UsageError(
-            f"{run.path} has no seal of yours, and names the service {info.base_url}, which would get your "
-            "key; give its URL with --base-url if you want that"
+            f"{run.path} names the service {info.base_url}, which would get your key, and anybody may have "
+            "written that into the folder; if you want it, give it again:\n  "
+            + shlex.join(["rolegraph", *words, "--base-url", info.base_url])
         )
     return info.base_url
 

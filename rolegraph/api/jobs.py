@@ -24,7 +24,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rolegraph.api.trusting import resumed_source, sealed_fields
+from rolegraph.api.trusting import check_addresses, resumed_source
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
@@ -44,7 +44,7 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import INFO
-from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo
+from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, source_fields
 from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.writer_lock import sole_writer
@@ -110,11 +110,14 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
 
     Raises:
         SpecError: The spec has faults.
-        UsageError: The seed differs from that of the start, or the folder is not trusted.
+        UsageError: The seed differs from that of the start, or imports, permissions or an address of another
+            machine are not given again.
     """
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
-    return open_source(resumed_source(folder.path, before, source))
+    flow = open_source(resumed_source(folder.path, before, source))
+    check_addresses(folder.path, before, source, flow)
+    return flow
 
 
 def drop_damaged(folder: str | Path) -> list[Path]:
@@ -216,7 +219,7 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
         templates=templates_of(plan),
-        **sealed_fields(flow.source),
+        **source_fields(flow.source),
         **fields,
     )
 

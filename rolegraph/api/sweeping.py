@@ -13,11 +13,12 @@ from rolegraph.api import jobs
 from rolegraph.api.evaluation import EVALUATION, Evaluation, EvaluationJob
 from rolegraph.api.running import RunJob
 from rolegraph.api.training import TrainingJob
-from rolegraph.api.trusting import resumed_source, sealed_fields
+from rolegraph.api.trusting import check_addresses, resumed_source
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.info import source_fields
 from rolegraph.engine.records.sweep import (
     NAME,
     SWEEP,
@@ -169,7 +170,7 @@ class SweepJob:
         if kind == "eval" and checkpoint is None:
             raise UsageError("a sweep of evaluations needs a checkpoint")
         weights = None if checkpoint is None else str(checkpoint)
-        info = SweepInfo(kind=kind, checkpoint=weights, **settings, **sealed_fields(source))
+        info = SweepInfo(kind=kind, checkpoint=weights, **settings, **source_fields(source))
         if out:
             check_no_sweep(Path(out))
         return cls._of(Path(out) if out else None, info, resumed=False)
@@ -218,13 +219,15 @@ class SweepJob:
         for name, wanted, before in fixed:
             if wanted not in (None, before):
                 raise UsageError(f"{folder} was started with the {name} {before}, which cannot change")
-        source = resumed_source(folder, info, replace(given, overrides=overrides or given.overrides))
+        given = replace(given, overrides=overrides or given.overrides)
+        source = resumed_source(folder, info, given)
         job = cls._of(
             folder,
-            SweepInfo.model_validate({**info.model_dump(), **settings, **sealed_fields(source)}),
+            SweepInfo.model_validate({**info.model_dump(), **settings, **source_fields(source)}),
             resumed=True,
         )
         for point in job.points:
+            check_addresses(folder, info, given, point.flow)
             point.check()
         return job
 

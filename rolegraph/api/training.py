@@ -332,8 +332,7 @@ async def _run(
             folder.check_new("train")
         elif folder.last_checkpoint() != start:
             raise jobs.changed(folder)
-        # With the seal, another person's folder with these settings would count as this user's.
-        config = info.model_dump(mode="json", exclude={"templates", "seal"}, exclude_defaults=True)
+        config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
         trackers = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
         observe(Note("starting the model …"))
         services = stack.enter_context(Services(job.flow.source.base_url, folder.weights))

@@ -1,8 +1,7 @@
-"""Trust in folders: the seal of a run's settings, and the `rolegraph.toml` beside a spec.
+"""Trust in folders: what a resumed command takes from a run's folder, and `rolegraph.toml` beside a spec.
 
-`run.json` and `sweep.json` name code to import, permissions and an address that gets a key. An untrusted
-folder must give none of these, so they take effect only under a seal: an HMAC with a key that the user alone
-can read. The seal moves with the folder, and does not fit other settings.
+`run.json` and `sweep.json` name code that was imported, permissions and an address that got a key. Anybody
+may have written them, so a resumed command is given these again, by its words or by a `rolegraph.toml`.
 
 A spec cannot name code. A `rolegraph.toml` can, so it takes effect only after the user of this machine has
 trusted its digest: a copied folder changes nothing.
@@ -10,37 +9,31 @@ trusted its digest: a copied folder changes nothing.
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
-import secrets
 import shlex
+import sys
 import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from rolegraph.api.workflow import Workflow
 from rolegraph.engine.connections import is_here
-from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
-from rolegraph.engine.records import RunFolder, RunInfo, Source, SweepInfo
+from rolegraph.engine.records import RunInfo, Source, SweepInfo
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import read_bytes
-from rolegraph.engine.records.folder import RUN
-from rolegraph.engine.records.info import SourceRecord, source_fields
-from rolegraph.engine.records.sweep import NAME as SWEEP_FILE
-from rolegraph.engine.records.sweep import SWEEP, read_sweep, write_sweep
-from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.records.info import UNREADABLE, SourceRecord
 
 PROJECT_FILE, TRUSTED = "rolegraph.toml", "trusted.json"
-KEY_BYTES = 32
 LONGEST_SHOWN = 2_000
-"""Characters of a message's list of what a folder asks for."""
+"""Characters of a command in a message."""
 
 
 class Project(BaseModel):
@@ -92,7 +85,8 @@ def with_project(source: Source) -> Source:
     if project is None:
         return source
     imports = dict.fromkeys([*project.imports, *source.imports])
-    return replace(source, imports=tuple(imports), allow=(*project.allow, *source.allow))
+    allow = dict.fromkeys([*project.allow, *source.allow])
+    return replace(source, imports=tuple(imports), allow=tuple(allow))
 
 
 def without_project(source: Source) -> Source:
@@ -152,47 +146,33 @@ def is_trusted(file: Path) -> bool:
 
 
 def trust(folder: str | Path) -> Path:
-    """Trust what a folder asks for in its present state: its imports will run.
+    """Trust the `rolegraph.toml` of a folder in its present state: its imports will run.
 
     Args:
-        folder: The folder of a `rolegraph.toml`, or of a run, training or sweep that is to be resumed.
+        folder: The folder of the file.
 
     Returns:
-        The file or the run's folder.
+        The file.
 
     Raises:
-        UsageError: The folder has no such file, the file is not valid, or another process writes in a run's
-            folder.
-        WorldError: The run's folder or the user's settings cannot be written.
+        UsageError: There is no such file, or the file is not valid.
+        WorldError: The user's settings cannot be written.
     """
-    folder = Path(folder)
-    if (settings := recorded_settings(folder)) is not None:
-        with sole_writer(folder, SWEEP if isinstance(settings, SweepInfo) else RUN):
-            if isinstance(settings, SweepInfo):
-                write_sweep(folder, settings.model_copy(update={"seal": _seal(settings)}))
-            else:
-                RunFolder(folder).replace_seal(_seal(settings))
-        return folder
-    file = folder / PROJECT_FILE
+    file = Path(folder) / PROJECT_FILE
     read_project(file)
     trusted = {**_trusted(), str(file.resolve()): _digest(file)}
-    write_whole(_make_settings_folder() / TRUSTED, json.dumps(trusted, indent=1).encode())
+    settings = _settings_folder()
+    with os_errors_as(WorldError, f"cannot write {settings}"):
+        settings.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(settings / TRUSTED, json.dumps(trusted, indent=1).encode())
     return file
-
-
-def sealed_fields(source: Source) -> dict[str, Any]:
-    """Return the fields of a SourceRecord for a new folder: those of `source`, and a seal by the user's key.
-
-    The seal is empty where the user's settings cannot be written; the folder is then untrusted.
-    """
-    fields = source_fields(source)
-    with suppress(RolegraphError):
-        fields["seal"] = _seal(SourceRecord(**fields))
-    return fields
 
 
 def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> Source:
     """Complete the source of a command by the source that a folder holds.
+
+    A folder gives its spec, overrides and model. Imports, permissions and an address of another machine count
+    only where the command or a trusted `rolegraph.toml` gives them.
 
     Args:
         folder: Folder of a run, training or sweep.
@@ -200,47 +180,121 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
         given: The source of the command; its fields replace those of the folder.
 
     Raises:
-        UsageError: The folder has no seal of this user, and holds overrides, a model, an address, imports or
-            permissions that the command does not give.
+        UsageError: The folder was started with imports, permissions or such an address that the command does
+            not give, or with a path that it cannot hold.
     """
-    source = given or Source()
-    whole = source.with_defaults(record.source)
-    if is_sealed(record):
-        return whole
-    given_fields = {field.name: field.default for field in fields(Source) if getattr(source, field.name)}
-    asked = replace(record.source, **{**given_fields, "spec": ""})
-    if is_this_machine(asked.base_url):
-        asked = replace(asked, base_url=None)
-    if words := shlex.join(asked.arguments()[1:]):
-        again = f"give these again if you want them:\n  {_command_with(folder, record, whole)}\nor"
-        if len(words) > LONGEST_SHOWN:
-            words, again = f"{words[:LONGEST_SHOWN]} … (`rolegraph trust` shows all)", "if you want these,"
-        trust_all = shlex.join(["rolegraph", "trust", str(folder)])
-        raise UsageError(
-            f"{folder} has no seal of yours, because another user made or changed it, and asks for "
-            f"{words}; {again} trust all: {trust_all}"
-        )
-    return whole
+    named = given or Source()
+    whole = named.with_defaults(record.source)
+    typed, before = (without_project(replace(it, spec=whole.spec)) for it in (named, record.source))
+    for path in (whole.spec or "", *whole.imports, whole.model or ""):
+        if UNREADABLE in path and not Path(path).exists():
+            raise UsageError(
+                f"{folder} was started with {path}, a path with bytes that are not UTF-8, which its record "
+                "cannot hold; name it again: rolegraph … SPEC --resume --out FOLDER"
+            )
+    missing = Source(
+        base_url=None if typed.base_url else _foreign_url(before),
+        imports=() if typed.imports else before.imports,
+        allow=() if typed.allow else before.allow,
+    )
+    if missing != Source():
+        raise UsageError(_give_again(folder, record, missing))
+    return with_project(replace(whole, imports=typed.imports, allow=typed.allow))
 
 
-def _command_with(folder: Path, record: SourceRecord, source: Source) -> str:
-    """Return the command that resumes a folder with a source, quoted for a shell."""
+def check_addresses(folder: Path, record: SourceRecord, given: Source | None, flow: Workflow) -> None:
+    """Check that a folder's overrides and model do not bring files of this machine to another one.
+
+    An override may change an address, and a model may be a file anywhere, as neither may in a spec.
+
+    Args:
+        folder: Folder of a run, training or sweep.
+        record: Its settings.
+        given: The source of the command.
+        flow: The workflow that is resumed.
+
+    Raises:
+        UsageError: The workflow asks a model at a URL of another machine that the command does not give, and
+            its overrides or its model are those of the folder alone.
+    """
+    named, before = given or Source(), record.source
+    missing = Source(
+        overrides=() if named.overrides else before.overrides,
+        model=None if named.model else before.model,
+    )
+    if missing != Source() and _asks_elsewhere(flow):
+        spec = named.spec or before.spec
+        raise UsageError(_give_again(folder, record, replace(missing, spec=spec)))
+
+
+def options_to_repeat(flow: Workflow) -> list[str]:
+    """Return the arguments that a command must repeat to resume what a workflow was started for.
+
+    Args:
+        flow: The workflow.
+
+    Returns:
+        Its imports, permissions and address of another machine, but for those of a trusted `rolegraph.toml`;
+        where `check_addresses` asks for them, the spec, its overrides and model as well.
+    """
+    source = without_project(flow.source)
+    words = Source("", imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
+    if (source.overrides or source.model) and _asks_elsewhere(flow):
+        words = replace(words, spec=source.spec, overrides=source.overrides, model=source.model)
+    return [word for word in words.arguments() if word]
+
+
+def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
+    """Return the message about options that a resumed command must give, with the whole command.
+
+    The command has the words that were typed, and the missing options.
+    """
+    options = [word for word in replace(missing, spec=missing.spec or "").arguments() if word]
     sweep = ["-m"] if isinstance(record, SweepInfo) else []
     if isinstance(record, SweepInfo) and record.checkpoint:
         sweep += ["--checkpoint", record.checkpoint]
-    spec, *words = source.arguments()
-    spec = f"./{spec}" if spec.startswith("-") else spec  # a file that is called like an option
-    kind = record.kind if isinstance(record, SweepInfo | RunInfo) else "run"
-    return shlex.join(["rolegraph", kind, spec, *words, *sweep, "--resume", "--out", str(folder)])
+    words = [record.kind if isinstance(record, SweepInfo | RunInfo) else "run", *sweep, "--resume"]
+    if missing.spec is None:
+        words = typed_words("--resume") or words
+    if not any(word.split("=")[0] == "--out" for word in words):
+        words = [*words, "--out", str(folder)]
+    command = shlex.join(["rolegraph", *words, *options])[:LONGEST_SHOWN]
+    return (
+        f"{folder} was started with {shlex.join(options)[:LONGEST_SHOWN]}, and anybody may have written that "
+        f"into the folder; if you want it, give it again:\n  {command}"
+    )
 
 
-def is_sealed(record: SourceRecord) -> bool:
-    """Return True if the settings bear a seal by this user's key: the user's commands wrote or trusted
-    them."""
-    try:
-        return hmac.compare_digest(record.seal.encode(errors="replace"), _seal(record).encode())
-    except RolegraphError:
-        return False
+def typed_words(word: str) -> list[str]:
+    """Return the words of the command line; none where it is not this program's, or lacks a word."""
+    program, *words = sys.argv
+    return words if Path(program).name == "rolegraph" and word in words else []
+
+
+def _foreign_url(source: Source) -> str | None:
+    """Return the address of a source, None for one of this machine or of the trusted `rolegraph.toml`."""
+    url, project = source.base_url, project_of(source.spec) if source.spec else None
+    is_own = url is None or is_this_machine(url) or (project and url == project.flags.get("base-url"))
+    return None if is_own else url
+
+
+def _asks_elsewhere(flow: Workflow) -> bool:
+    """Return True if a spec of a workflow names a URL of another machine for a model."""
+    plans = [flow.plan, *flow.plan.validations.values()]
+    named = (url for plan in plans for url in _urls(plan.spec.model_dump()))
+    return any(url != flow.source.base_url and not is_this_machine(url) for url in named)
+
+
+def _urls(value: object) -> Iterator[str]:
+    """Yield the values of all keys `base_url` in nested mappings and lists."""
+    if isinstance(value, Mapping):
+        for key, inner in cast("Mapping[object, object]", value).items():
+            if key == "base_url" and isinstance(inner, str):
+                yield inner
+            yield from _urls(inner)
+    elif isinstance(value, list | tuple):
+        for inner in cast("Sequence[object]", value):
+            yield from _urls(inner)
 
 
 def is_this_machine(url: str | None) -> bool:
@@ -251,36 +305,10 @@ def is_this_machine(url: str | None) -> bool:
         return False
 
 
-def recorded_settings(folder: str | Path) -> SourceRecord | None:
-    """Read what the folder of a run, training or sweep asks for when it is resumed.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The settings; None for any other folder.
-
-    Raises:
-        DataError: The folder's file is damaged.
-    """
-    path = Path(folder)
-    if (path / SWEEP_FILE).exists():
-        return read_sweep(path)
-    return RunFolder(path).info() if RunFolder(path).info_file.exists() else None
-
-
 def _settings_folder() -> Path:
     """Return the folder of the user's settings, in `$XDG_CONFIG_HOME` or `~/.config`."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "rolegraph"
-
-
-def _make_settings_folder() -> Path:
-    """Create the folder of the user's settings, which only the user can read; raises WorldError."""
-    folder = _settings_folder()
-    with os_errors_as(WorldError, f"cannot write {folder}"):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
 
 
 def _trusted() -> Mapping[str, str]:
@@ -298,29 +326,3 @@ def _digest(file: Path) -> str:
 def _bytes(file: Path) -> bytes:
     with os_errors_as(UsageError, f"cannot read {file}"):
         return read_bytes(file, WHOLE_FILE)
-
-
-def _seal(record: SourceRecord) -> str:
-    """Return the seal of settings, an HMAC by the user's key; raises WorldError where the key cannot be made.
-
-    Imports are sealed with their whole path: a file of the same name in another folder is another one.
-    """
-    source = record.source
-    imports = tuple(str(Path(name).absolute()) for name in source.imports)
-    fields = source_fields(replace(source, spec=record.spec, imports=imports))
-    return hmac.new(_key(), json.dumps(fields).encode(), "sha256").hexdigest()
-
-
-def _key() -> bytes:
-    """Return the secret key in the user's settings folder; create it if missing. Raises WorldError."""
-    file = _make_settings_folder() / "seal.key"
-    with os_errors_as(WorldError, f"cannot write {file}"):
-        # Linked into place whole, so that no command reads half of it, and two that come first agree.
-        if not file.exists():
-            part = file.with_name(f".seal.{os.getpid()}")
-            part.touch(mode=0o600)
-            part.write_bytes(secrets.token_bytes(KEY_BYTES))
-            with suppress(FileExistsError):
-                os.link(part, file)
-            part.unlink()
-        return file.read_bytes()

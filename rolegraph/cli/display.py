@@ -213,9 +213,10 @@ class Display:
         folder, source = str(self._folder.path), api.without_project(self._run.flow.source)
         match it.action:
             case api.Action.RESUME:
-                return command("run", "--resume", "--out", folder)
+                return command("run", "--resume", "--out", folder, *api.options_to_repeat(self._run.flow))
             case api.Action.RETRY:
-                return command("run", "--resume", "--retry-failed", "--out", folder)
+                again = ("--resume", "--retry-failed", "--out", folder)
+                return command("run", *again, *api.options_to_repeat(self._run.flow))
             case api.Action.VIEW:
                 return view_command(folder, it)
             case api.Action.PREVIEW:

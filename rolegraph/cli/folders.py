@@ -1,4 +1,4 @@
-"""`rolegraph new NAME`, a folder with a workflow, and `rolegraph trust FOLDER`, whose settings then count."""
+"""`rolegraph new NAME`, a folder with a workflow, and `rolegraph trust` for a `rolegraph.toml`."""
 
 from __future__ import annotations
 
@@ -65,23 +65,17 @@ def _new_for_data(folder: Path, data: Path, label: str | None) -> int:
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
 @click.option("-y", "--yes", is_flag=True, help="Trust the file without a question.")
 def trust_command(folder: Path, yes: bool) -> int:
-    """Show what FOLDER asks for, and trust it once you say yes.
+    """Show what the rolegraph.toml of FOLDER asks for, and trust it once you say yes.
 
-    FOLDER holds a rolegraph.toml, whose imports and permissions then apply to the specs beside it, or a run
-    of another user, which can then be resumed. A changed file asks again. Say yes only to code that you know:
-    imports run with all your permissions.
+    Its imports and permissions then apply to the specs beside it. A changed file asks again. Say yes only to
+    code that you know: imports run with all your permissions.
     """
-    if (settings := api.recorded_settings(folder)) is not None:
-        trusted, until = folder, "its settings change"
-        click.echo(api.printable(shlex.join(settings.source.arguments())))
-    else:
-        trusted, until = folder / api.PROJECT_FILE, "it changes"
-        _show_project(trusted)
-        yes = yes or api.is_trusted(trusted)
-    if not (yes or click.confirm(f"trust {trusted}?")):
+    file = folder / api.PROJECT_FILE
+    _show_project(file)
+    if not (yes or api.is_trusted(file) or click.confirm(f"trust {file}?")):
         return 1
     api.trust(folder)
-    click.echo(f"{trusted} is trusted until {until}")
+    click.echo(f"{file} is trusted until it changes")
     return 0
 
 

@@ -337,7 +337,8 @@ class _TrainEnd:
         folder = str(self._folder.path)
         match it.action:
             case api.Action.RESUME:
-                return [command("train", "--resume", "--out", folder)]
+                repeated = api.options_to_repeat(self._flow)
+                return [command("train", "--resume", "--out", folder, *repeated)]
             case api.Action.VIEW:
                 return [view_command(folder, it)]
             case api.Action.PREVIEW:

@@ -52,7 +52,7 @@ def test_a_sweep_of_too_many_points_is_not_begun(rolegraph: Command, tmp_path: P
     done = rolegraph("run", "solver_judge", "-m", *grid)
     assert (done.returncode, "sweep_points" in done.stderr) == (2, True), done.stderr
     (tmp_path / "stranger").mkdir()
-    sweep = {"kind": "run", "spec": "solver_judge", "overrides": grid, "version": rg.__name__, "seal": ""}
+    sweep = {"kind": "run", "spec": "solver_judge", "overrides": grid, "version": rg.__name__}
     (tmp_path / "stranger" / "sweep.json").write_text(json.dumps(sweep))
     done = rolegraph("run", "-m", "--resume", "--out", "stranger")
     assert done.returncode == 2

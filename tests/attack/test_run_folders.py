@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.info import Checkpoint, SavedPolicy
+from rolegraph.engine.shipped import PROMPTS, SPECS
 from rolegraph.local.weights import checkpoint_folder, copy_weights
 from tests.cli.conftest import Command
 from tests.models.edges import Endpoint, chat_answer, serving
@@ -46,123 +48,144 @@ def own(forked: Command, endpoint: Endpoint, tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def test_a_folder_that_the_user_made_is_resumed_without_a_word(
+@pytest.fixture
+def plain(rolegraph: Command, endpoint: Endpoint, tmp_path: Path) -> Path:
+    """Make a run without imports and permissions."""
+    model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
+    made = rolegraph("run", "solver_judge", *model, *SETTINGS, "--out", "plain")
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "plain"
+
+
+def again(stderr: str) -> list[str]:
+    """Return the words of the command that a message prints."""
+    (command,) = re.findall(r"^  (rolegraph .*)$", stderr, re.MULTILINE)
+    return shlex.split(command)[1:]
+
+
+def test_a_folder_without_imports_is_resumed_without_a_word(
+    rolegraph: Command, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
+    made = rolegraph("run", "solver_judge", "roles.solver.count=3", *model, *SETTINGS, "--out", "made")
+    assert made.returncode == 0, made.stderr
+    shutil.move(tmp_path / "made", tmp_path / "moved")
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "moved")
+    assert done.returncode == 0, done.stderr
+
+
+def test_imports_are_given_again_by_the_command_that_the_message_prints(
     rolegraph: Command, own: Path, tmp_path: Path
 ) -> None:
-    shutil.move(own, tmp_path / "moved")
-    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "moved")
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "own")
+    assert (done.returncode, done.stdout) == (2, "")
+    command = again(done.stderr)
+    assert command == ["run", "--resume", "--rollouts", "2", "--out", "own", "--import", "code.py"]
+    shutil.move(own, tmp_path / "it's moved")
+    done = rolegraph(*(word if word != "own" else "it's moved" for word in command))
     assert (done.returncode, "imported" in done.stdout) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("seal", ""),
-        ("seal", "0" * 64),
-        ("seal", "\u0130" * 64),
-        ("imports", ["code.py", "more.py"]),
-        ("allowed", ["python"]),
-        ("base_url", ELSEWHERE),
-        ("model_flag", "replay:/etc/passwd"),
-        ("overrides", ["roles.solver.count=3"]),
-    ],
-)
-def test_a_folder_that_was_changed_imports_nothing(
-    field: str, value: object, rolegraph: Command, own: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "more.py").write_text(CODE)
-    change(own / "run.json", **{field: value})
-    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "own")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "rolegraph trust own" in done.stderr
-
-
-def test_a_folder_that_asks_for_much_is_named_in_a_short_message(rolegraph: Command, own: Path) -> None:
-    change(own / "run.json", base_url=f"{ELSEWHERE}/{'x' * 5_000}")
-    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "own")
-    assert done.returncode == 2 and ELSEWHERE in done.stderr and "rolegraph trust own" in done.stderr
-    assert len(done.stderr) < 3_000
-
-
-def test_imports_of_a_strangers_folder_count_where_they_are_given_again(
-    rolegraph: Command, own: Path
-) -> None:
-    change(own / "run.json", seal="")
-    words = ("run", "--resume", "--rollouts", "2", "--out", "own")
-    assert rolegraph(*words).returncode == 2
-    assert "--model" in rolegraph(*words, "--import", "code.py").stderr  # the model is asked for as well
-    given = rolegraph(*words, "--import", "code.py", "--model", "openai:tiny")
-    assert (given.returncode, "imported" in given.stdout) == (0, True), given.stderr
-
-
-def test_a_strangers_folder_counts_once_it_is_trusted(rolegraph: Command, own: Path) -> None:
-    change(own / "run.json", seal="")
-    shown = rolegraph("trust", "own", "--yes")
-    assert shown.returncode == 0 and "--import code.py" in shown.stdout and "imported" not in shown.stdout
-    assert rolegraph("run", "--resume", "--rollouts", "2", "--out", "own").returncode == 0
-    change(own / "run.json", imports=["more.py"])
-    assert rolegraph("run", "--resume", "--rollouts", "2", "--out", "own").returncode == 2
-
-
-def test_another_folders_file_of_the_same_name_is_another_import(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "theirs").mkdir()
-    shutil.move(own, tmp_path / "theirs" / "own")
-    (tmp_path / "theirs" / "code.py").write_text(CODE)
-    monkeypatch.chdir(tmp_path / "theirs")
-    with pytest.raises(rg.UsageError, match="rolegraph trust"):
-        rg.RunJob.resume("own")
-
-
-def test_a_strangers_training_imports_nothing(rolegraph: Command, own: Path) -> None:
-    change(own / "run.json", kind="train", seal="")
-    done = rolegraph("train", "--resume", "--out", "own")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--import code.py" in done.stderr
-
-
-def test_a_strangers_sweep_imports_nothing(
-    forked: Command, rolegraph: Command, endpoint: Endpoint, tmp_path: Path
+def test_a_file_that_the_user_trusted_gives_imports_and_permissions(
+    forked: Command, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     (tmp_path / "code.py").write_text(CODE)
+    shutil.copytree(PROMPTS, tmp_path / "prompts")
+    shutil.copy(SPECS / "solver_judge.yaml", tmp_path / "mine.yaml")
+    trusted = 'imports = ["code.py"]\nallow = ["python"]\n'
+    (tmp_path / "rolegraph.toml").write_text(trusted)
+    assert forked("trust", "--yes").returncode == 0
+    model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
+    assert forked("run", "mine.yaml", *model, *SETTINGS, "--out", "own").returncode == 0
+    done = forked("run", "--resume", "--rollouts", "2", "--out", "own")
+    assert (done.returncode, "imported" in done.stdout) == (0, True), done.stderr
+    (tmp_path / "rolegraph.toml").write_text(trusted + "\n")
+    done = forked("run", "--resume", "--rollouts", "3", "--out", "own")
+    assert (done.returncode, "imported" in done.stdout) == (2, False)
+    assert again(done.stderr)[-4:] == ["--import", "code.py", "--allow", "python"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("imports", ["code.py", "more.py"], ["--import", "code.py", "--import", "more.py"]),
+        ("allowed", ["python"], ["--allow", "python"]),
+        ("base_url", ELSEWHERE, ["--base-url", ELSEWHERE]),
+        ("base_url", "http://[", ["--base-url", "http://["]),
+    ],
+)
+@pytest.mark.parametrize("seal", [None, "0" * 64])
+def test_a_folder_gives_no_code_no_permission_and_no_address(
+    field: str, value: object, words: list[str], seal: str | None, rolegraph: Command, plain: Path
+) -> None:
+    """Earlier versions wrote a seal, which counts for nothing."""
+    (plain.parent / "more.py").write_text(CODE)
+    change(plain / "run.json", **{field: value}, **({} if seal is None else {"seal": seal}))
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert again(done.stderr)[-len(words) :] == words
+    with pytest.raises(rg.UsageError, match="give it again"):
+        rg.RunJob.resume(plain)
+
+
+def test_a_folder_that_asks_for_much_is_named_in_a_short_message(rolegraph: Command, plain: Path) -> None:
+    change(plain / "run.json", base_url=f"{ELSEWHERE}/{'x' * 9_000}")
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
+    assert done.returncode == 2 and ELSEWHERE in done.stderr
+    assert len(done.stderr) < 5_000
+
+
+def test_overrides_of_a_folder_bring_no_file_to_an_address_elsewhere(rolegraph: Command, plain: Path) -> None:
+    overrides = [f"roles.judge.model={{provider: openai, name: a, base_url: '{ELSEWHERE}'}}"]
+    change(plain / "run.json", overrides=overrides)
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert again(done.stderr)[:3] == ["run", "--resume", "--out"]
+    assert again(done.stderr)[4:] == ["solver_judge", *overrides, "--model", "openai:tiny"]
+
+
+def test_a_strangers_training_and_sweep_import_nothing(
+    forked: Command, rolegraph: Command, own: Path, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    change(own / "run.json", kind="train")
+    done = rolegraph("train", "--resume", "--out", "own")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert again(done.stderr) == ["train", "--resume", "--out", "own", "--import", "code.py"]
     model = ("--model", "openai:tiny", "--base-url", endpoint.base_url, "--import", "code.py")
     grid = ("run", "solver_judge", "roles.solver.count=1,2", "-m", "--out", "sweep")
     made = forked(*grid, *model, *SETTINGS)
     assert made.returncode == 0, made.stderr
-    change(tmp_path / "sweep" / "sweep.json", seal="")
     done = rolegraph("run", "-m", "--resume", "--out", "sweep")
     assert done.returncode == 2 and "imported" not in done.stdout
-    assert rolegraph("trust", "sweep", "--yes").returncode == 0
-    done = rolegraph("run", "-m", "--resume", "--out", "sweep")
+    done = forked(*again(done.stderr))
     assert done.returncode == 0 and "imported" in done.stdout, done.stderr
 
 
-def test_an_export_sends_no_key_to_an_address_of_a_strangers_folder(rolegraph: Command, own: Path) -> None:
-    change(own / "run.json", kind="train", seal="", base_url=ELSEWHERE)
+def test_an_export_sends_no_key_to_an_address_of_a_folder(rolegraph: Command, plain: Path) -> None:
+    change(plain / "run.json", kind="train", base_url=ELSEWHERE)
     saved = SavedPolicy(state="tinker://run/weights/1", sampler="tinker://run/sampler_weights/1", version=1)
-    RunFolder(own).add_checkpoint(Checkpoint(step=1, policies={"main": saved}))
-    done = rolegraph("export", "own", TINKER_API_KEY="tml-secret")
+    RunFolder(plain).add_checkpoint(Checkpoint(step=1, policies={"main": saved}))
+    done = rolegraph("export", "plain", "--merged", TINKER_API_KEY="tml-secret")
     assert done.returncode == 2
-    assert ELSEWHERE in done.stderr and "--base-url" in done.stderr
+    assert again(done.stderr) == ["export", "plain", "--merged", "--base-url", ELSEWHERE]
 
 
 def test_a_number_of_episodes_beyond_all_bounds_is_not_counted_one_by_one(
-    own: Path, monkeypatch: pytest.MonkeyPatch
+    plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(own / "run.json", rollouts=10**40)
-    monkeypatch.chdir(own.parent)
-    job = rg.RunJob.resume("own")
+    change(plain / "run.json", rollouts=10**40)
+    monkeypatch.chdir(plain.parent)
+    job = rg.RunJob.resume("plain")
     assert (job.done, job.episodes) == (1, 10**40)
 
 
 def test_half_a_character_in_a_folder_is_replaced_where_the_folder_is_written(
-    rolegraph: Command, own: Path
+    rolegraph: Command, plain: Path
 ) -> None:
-    change(own / "run.json", command="rolegraph run \udcff")
-    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "own")
+    change(plain / "run.json", command="rolegraph run \udcff")
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
     assert done.returncode == 0, done.stderr
-    assert RunFolder(own).info().command == "rolegraph run ?"
+    assert RunFolder(plain).info().command == "rolegraph run ?"
 
 
 def evaluated(low: float) -> str:
@@ -197,8 +220,3 @@ def test_weights_with_a_damaged_description_are_not_copied(tmp_path: Path, text:
     (folder / "meta.json").write_text(text)
     with pytest.raises(rg.UsageError, match="theirs"):
         copy_weights(path, theirs, tmp_path / "own")
-
-
-def test_the_key_of_seals_is_the_users_alone(own: Path) -> None:
-    file = Path(os.environ["XDG_CONFIG_HOME"]) / "rolegraph" / "seal.key"
-    assert file.stat().st_mode & 0o777 == 0o600 and len(file.read_bytes()) == 32

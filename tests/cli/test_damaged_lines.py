@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 import resource
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -83,23 +80,6 @@ def test_a_training_drops_its_damaged_lines(name: str, rolegraph: Command, tmp_p
     rolegraph("train", "--resume", "--drop-damaged", "--out", "t", "--base-url", "http://127.0.0.1:9")
     assert (run.path / f"{name}.damaged").read_bytes() == damaged
     assert len(run.metrics()) == len(run.checkpoints()) == 1
-
-
-def test_the_command_of_a_message_about_an_unsealed_folder_works_as_it_stands(
-    rolegraph: Command, tmp_path: Path
-) -> None:
-    replays.answers(tmp_path / "model.jsonl", replays.solved(0), tasks=2)
-    words = ("solver_judge", "roles.judge.parser={choice: solver}", "--model", "replay:model.jsonl")
-    assert rolegraph("run", *words, "--limit", "2", "--out", "r").returncode == 0
-    info = tmp_path / "r" / "run.json"
-    info.write_text(json.dumps({**json.loads(info.read_text()), "seal": ""}))
-    stopped = rolegraph("run", "--resume", "--out", "r")
-    assert stopped.returncode == 2
-    (command,) = re.findall(r"^ *(rolegraph run .*)$", stopped.stderr, re.MULTILINE)
-    _, *again = shlex.split(command)
-    assert again[1] == "solver_judge"
-    done = rolegraph(*again)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_full_disk_at_the_log_is_one_warning(tmp_path: Path) -> None:

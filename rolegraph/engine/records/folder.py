@@ -200,10 +200,6 @@ class RunFolder:
         """Record in `run.json` that the training is complete with an earlier step than planned."""
         self._update(steps=step, stopped=reason)
 
-    def replace_seal(self, seal: str) -> None:
-        """Replace the seal of the settings in `run.json`."""
-        self._update(seal=seal)
-
     @contextmanager
     def ending(self) -> Generator[None]:
         """Record end time and figures in `run.json` when the block ends, by an error as well; for a training

@@ -21,6 +21,8 @@ _EVER = ("id", "question")
 """Task fields shown for runs of earlier versions, which do not record the hidden ones."""
 
 
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""Character for a byte of a path that is not UTF-8."""
 Typed = Annotated[str, AfterValidator(without_secrets)]
 """Text typed by the user, without secrets."""
 
@@ -68,8 +70,6 @@ class SourceRecord(_Record):
     """Model that `--model` named."""
     base_url: Typed | None = None
     """Address that `--base-url` named."""
-    seal: str = ""
-    """HMAC of the fields above with a key of the user that wrote them; empty without a seal."""
 
     @property
     def source(self) -> Source:
@@ -80,14 +80,19 @@ class SourceRecord(_Record):
 
 
 def source_fields(source: Source) -> dict[str, Any]:
-    """Return the fields of a SourceRecord that holds a source."""
+    """Return the fields of a SourceRecord that holds a source; `UNREADABLE` stands for bytes that are not
+    UTF-8, which no JSON file can hold."""
+
+    def text(value: str) -> str:
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
     return {
-        "spec": source.named_spec,
-        "overrides": source.overrides,
-        "imports": source.imports,
-        "allowed": source.allow,
-        "model_flag": source.model,
-        "base_url": source.base_url,
+        "spec": text(source.named_spec),
+        "overrides": tuple(map(text, source.overrides)),
+        "imports": tuple(map(text, source.imports)),
+        "allowed": tuple(map(text, source.allow)),
+        "model_flag": source.model and text(source.model),
+        "base_url": source.base_url and text(source.base_url),
     }
 
 

@@ -7,6 +7,7 @@ libraries raise errors of many types for one, and most name no variable.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.secrets import without_secrets
 
 if TYPE_CHECKING:
     import ssl
@@ -31,6 +33,26 @@ _removed: dict[str, str] = {}
 """Variables that `bypass_proxies` has removed from the environment, with their values."""
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _A_PROXY = "expected the URL of a proxy, such as http://proxy.example:3128, or nothing"
+
+
+_LIBRARIES = {"httpx", "httpx2", "httpcore", "openai", "urllib3", "huggingface_hub", "tinker", "mcp"}
+"""Libraries that log URLs, some with the key of a query."""
+
+
+def _cut_secrets_of_logs() -> None:
+    """Cut secrets from all that HTTP libraries log, for whichever handler the process has."""
+    make = logging.getLogRecordFactory()
+
+    def record(*args: Any, **options: Any) -> logging.LogRecord:
+        made = make(*args, **options)
+        if made.name.partition(".")[0] in _LIBRARIES:
+            made.msg, made.args = without_secrets(made.getMessage()), None
+        return made
+
+    logging.setLogRecordFactory(record)
+
+
+_cut_secrets_of_logs()
 
 
 def is_loopback(host: str) -> bool:

@@ -10,6 +10,7 @@ import html
 import json
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import cast
@@ -20,16 +21,25 @@ CUT = "[key]"
 LEAST = 8
 """Characters of the shortest key that is cut: a placeholder such as `none` may be a part of any word."""
 
-_KEY_VARIABLE = re.compile(r"(.*_)?(API_?KEY|KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE | re.DOTALL)
-"""Names of environment variables whose value is a key, and not the name of a file or a setting."""
 _SECRET_NAME = re.compile(
-    r"(key|token|secret|pass(wor|w)?d?|pwd|auth(orization)?|bearer|jwt|cookie|session|sig(nature)?|credential)"
-    r"s?(?![a-z])",
+    r"((?<!mon|don|tur|hoc|joc|his)key|token|secret|(?<!com|res)(?<!by)pass(wor|w)?d?|passphrase|passcode|pwd"
+    r"|credential|authorization|bearer|jwt|cookie|signature|webhook|headers|connection_?string|database_ur[il]"
+    r"|(?<![a-z])(pw|pat|sk|o?auth|sig|sas|dsn|(?<!xdg_)(?<!desktop_)session))"
+    r"s?(?![a-z]|_(file|path|dir|sock|type|name|manager|bus|count|limit|length|size|mode|method)\b)",
     re.IGNORECASE,
 )
-"""Part of the name of a header or query parameter whose value is a secret, such as `api_key`."""
+"""Part of the name of a variable, header or query parameter whose value is a secret, such as `api_key`."""
+_FOLDERS = ("PWD", "OLDPWD")
+"""Variables of every shell, which hold no password."""
+_PATH = re.compile(r"(~|\.{1,2})?/([^A-Z\n]*|[^\n]*\.[^\n]*)")
+"""Value that names a file; a key in base64 has upper case and no dot."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
+_PAIR = re.compile(r"([\w-]+)[\"']?\s*[:=]\s*[\"']?([^,;\n\"']*)")
+"""Header, or a part of a connection string, in a value."""
+_TOKEN_AS_USER = 16
+"""Characters from which the user of a URL counts as a token although a password follows."""
 _CREDENTIALS = re.compile(r"://[^/?#\s]*@")
-_PARAMETER = re.compile(r"([?&;])([^=&?#;\s'\"<>\\]+)=([^&#;\s'\"<>\\]+?)(?=[.,:)]*(?:[&#;\s'\"<>\\]|$))")
+_PARAMETER = re.compile(r"([?&;#])([^=&?#;\s'\"<>\\]+)=([^&#;\s'\"<>\\]+?)(?=[.,:)]*(?:[&#;\s'\"<>\\]|$))")
 _HEADER_ERROR = re.compile(
     r"((?:illegal|invalid)\b[^\n]{0,200}?\bheader (?:value|name):? ?).*", re.IGNORECASE
 )
@@ -42,16 +52,15 @@ _remembered: set[str] = set()
 def without_secrets(text: str) -> str:
     """Return a text with `[key]` in the place of each secret.
 
-    Cut are user and password of URLs, parameters of a query that are named as secrets (`key`, `api_key`,
-    `token`, `sig`), the quotations of HTTP clients that refuse a header, and keys: of the environment
-    (variables that end in KEY, TOKEN, SECRET or PASSWORD) and of `remember`, as they are, with escapes of
-    Python, JSON, HTML and URLs.
+    Cut are user and password of URLs, parameters of a query that are named as secrets (`is_secret_name`), the
+    quotations of HTTP clients that refuse a header, and keys: of the environment (`secrets_of` its variables)
+    and of `remember`, as they are, in base64, with escapes of Python, JSON, HTML and URLs.
 
     Args:
         text: Any text, such as an error's message; cutting it again changes nothing.
     """
-    if keys := _remembered | _keys_of_environment():
-        text = _pattern(frozenset(keys)).sub(CUT, text)
+    if keys := _keys(tuple(os.environ.items())) | _remembered:
+        text = _pattern(keys).sub(CUT, text)
     return _HEADER_ERROR.sub(rf"\1{CUT}", without_url_secrets(text))
 
 
@@ -80,23 +89,49 @@ def remember(value: str) -> None:
 
 
 def remember_url(url: str) -> None:
-    """Cut the password and the secret parameters of a URL from all texts from now on, without the URL too."""
-    try:
-        parts = urlsplit(url)
-        password = parts.password or ""
-    except ValueError:  # an invalid URL is refused by its reader
-        return
-    remember(unquote(password))
-    for pair in re.split("[&;]", parts.query):
-        name, _, value = pair.partition("=")
-        if is_secret_name(unquote_plus(name)):
-            remember(unquote_plus(value))
-            remember(value)
+    """Cut the secrets of a URL from all texts from now on, without the URL too."""
+    for secret in _secrets_of_url(url):
+        remember(secret)
 
 
 def is_secret_name(name: str) -> bool:
-    """Return True if the value of a header or query parameter with this name is a secret."""
-    return _SECRET_NAME.search(name) is not None
+    """Return True if the value of a variable, a header or a query parameter with this name is a secret."""
+    return name not in _FOLDERS and _SECRET_NAME.search(name) is not None
+
+
+def secrets_of(name: str, value: str) -> set[str]:
+    """Return the secrets in the value of a variable; none where it is a setting or the name of a file.
+
+    They are the whole value if the variable is named as a secret and the value is no URL, the secrets of
+    URLs, and values of headers and of parts of connection strings that are named as secrets.
+    """
+    urls: list[str] = _URL.findall(value)
+    values = {secret for url in urls for secret in _secrets_of_url(url)}
+    pairs = ((part, text.strip()) for part, text in _PAIR.findall(value))
+    values |= {f"{text} {unquote(text)}" for part, text in pairs if text and is_secret_name(part)}
+    if urls and "webhook" in name.lower():  # Slack's and Discord's carry their secret in the path
+        values |= {urlsplit(url).path.rpartition("/")[2] for url in urls}
+    is_list = name.upper().endswith("HEADERS")
+    if is_secret_name(name) and not (urls or is_list or _PATH.fullmatch(value)):
+        values.add(value)
+    return values - {""}
+
+
+def _secrets_of_url(url: str) -> set[str]:
+    """Return the password, a token in the place of the user, both as base64, and the secret parameters."""
+    try:
+        parts = urlsplit(url)
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    except ValueError:  # an invalid URL is refused by its reader
+        return set()
+    values = {password} if password and len(user) < _TOKEN_AS_USER else {user, password}
+    if user or password:
+        values.add(b64encode(f"{user}:{password}".encode()).decode())
+    for pair in re.split("[&;]", f"{parts.query}&{parts.fragment}"):
+        name, _, value = pair.partition("=")
+        if is_secret_name(unquote_plus(name)):
+            values |= {unquote_plus(value), value}
+    return values - {""}
 
 
 def _without_value(match: re.Match[str]) -> str:
@@ -108,17 +143,11 @@ def _words(value: str) -> Iterable[str]:
     return (word for word in (value.strip(), *value.split()) if len(word) >= LEAST)
 
 
-def _keys_of_environment() -> set[str]:
-    """Return the keys that variables of the environment hold, also those of their headers."""
-    keys = set[str]()
-    for name, value in os.environ.items():
-        if _KEY_VARIABLE.fullmatch(name):
-            keys.update(_words(value))
-        elif name.upper().endswith("HEADERS"):  # `a: b` a line, or `a=b,c=d` with percent-encoding
-            for header, word in re.findall(r"([\w-]+)\s*[:=]\s*([^,\n]*)", value):
-                if is_secret_name(header):
-                    keys.update(_words(f"{word} {unquote(word)}"))
-    return keys
+@lru_cache(maxsize=8)
+def _keys(variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """Return the keys that variables of the environment hold."""
+    values = (secret for name, value in variables for secret in secrets_of(name, value))
+    return frozenset(word for secret in values for word in _words(secret))
 
 
 @lru_cache(maxsize=8)
@@ -133,7 +162,8 @@ def _forms(key: str) -> set[str]:
     escaped = {key, repr(key)[1:-1], ascii(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}
     escaped |= {json.dumps(form)[1:-1] for form in escaped}  # such as JSON in a message of JSON
     encoded = key.encode("utf-8", "surrogateescape")
-    return escaped | {quote(encoded, safe=""), quote(encoded), quote_plus(encoded)}
+    escaped |= {quote(encoded, safe=""), quote(encoded), quote_plus(encoded)}
+    return escaped | {b64encode(encoded).decode().rstrip("=")}
 
 
 def _loose(form: str) -> str:

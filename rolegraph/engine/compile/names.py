@@ -388,7 +388,11 @@ class ResolvedNames:
     def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
         """Build the vocabulary item that `call` names; return None, with findings added, where it cannot be
         built."""
-        arguments = {"folder": self.loaded.folders[0], "interpreter": self.interpreter}
+        arguments = {
+            "folder": self.loaded.folders[0],
+            "interpreter": self.interpreter,
+            "allowed": tuple(self.allow),
+        }
         context = {name: arguments[name] for name in registry.context}
         return None if call is None else self._make(partial(registry.build, call, **context), path)
 

@@ -26,6 +26,7 @@ from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_REPLY, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
+from rolegraph.engine.vocabulary.children import SUPERVISOR
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 
 START_SECONDS = 60.0
@@ -144,7 +145,7 @@ class _Container:
             "--cap-drop ALL --cap-add SETUID --cap-add SETGID --cap-add KILL --cap-add DAC_OVERRIDE"
         )
         python = "python3 -I -u -c".split()
-        command = [engine, "run", *flags.split(), "--", image, *python, _text("server.py")]
+        command = [engine, "run", *flags.split(), "--", image, *python, SUPERVISOR.read_text("utf-8")]
         with os_errors_as(WorldError, f"cannot start {engine}"):
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,43 +1,73 @@
-"""Environment of the processes that this one starts: the service of a local model, and workers.
+"""Processes that this one starts: their environment, and their end.
 
-Such a process computes on untrusted values: it sees no key, and imports nothing from the current folder.
+They see variables of a list, no secret that the person did not allow, and import nothing from the current
+folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from rolegraph.engine.secrets import is_secret_name, secrets_of
+
 _NEEDED = (
-    "PATH HOME USER LOGNAME LANG LANGUAGE TZ TMPDIR TMP TEMP SYSTEMROOT XDG_CACHE_HOME HF_HOME "
-    "LD_LIBRARY_PATH LD_PRELOAD DYLD_LIBRARY_PATH PYTHONHOME PYTHONHASHSEED PYTHONUTF8 PYTHONIOENCODING"
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TMP TEMP SYSTEMROOT XDG_CACHE_HOME HF_HOME "
+    "LD_LIBRARY_PATH LD_PRELOAD DYLD_LIBRARY_PATH VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONHASHSEED "
+    "PYTHONUTF8 PYTHONIOENCODING "
+    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy "
+    "SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS"
 ).split()
 _NEEDED_PREFIXES = (
     *("LC_", "CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MKL_"),
     *("OPENBLAS_", "MALLOC_", "TORCH", "PYTORCH_", "TRITON_", "COVERAGE_"),
 )
 """Settings of numerical libraries and of devices."""
-_SECRET = re.compile(r"(.*_)?(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?|HEADERS)(_.*)?", re.IGNORECASE)
+VARIABLE = "env:"
+"""Beginning of a permission that passes a variable of the environment to programs, such as `env:MY_KEY`."""
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+"""Program that runs another one and ends all that it started."""
 _PACKAGE_ROOT = Path(__file__).parents[3]
 """The folder that `rolegraph` is imported from."""
 
 
-def child_environment(*, own_code: bool = False) -> dict[str, str]:
-    """Return the environment variables of a process that this one starts.
+def program_environment(allowed: Collection[str] = (), *, own_code: bool = False) -> dict[str, str]:
+    """Return the environment variables of a program that this process starts.
 
     Args:
+        allowed: Permissions of the person; `env:NAME` passes the variable NAME, whatever it holds.
         own_code: Pass every variable but secrets, for code that the user imports; by default, those pass that
-            Python, the numerical libraries and the devices need.
+            most programs need: paths, language, proxies and certificates, settings of devices.
     """
-    passed = {
+    return {
         name: value
         for name, value in os.environ.items()
-        if not _SECRET.fullmatch(name) and (own_code or name in _NEEDED or name.startswith(_NEEDED_PREFIXES))
+        if f"{VARIABLE}{name}" in allowed
+        or (
+            (own_code or name in _NEEDED or name.startswith(_NEEDED_PREFIXES))
+            and not (is_secret_name(name) or secrets_of(name, value))
+        )
     }
-    return {**passed, "PYTHONPATH": _module_path()}
+
+
+def child_environment(*, own_code: bool = False) -> dict[str, str]:
+    """Return the `program_environment` of a Python process that imports what this one imports."""
+    return {**program_environment(own_code=own_code), "PYTHONPATH": _module_path()}
+
+
+def supervised(words: Sequence[str], prefix: str = "") -> list[str]:
+    """Return the command that runs another one and ends with all that it started, or with this process.
+
+    End it early by SIGTERM: SIGKILL would leave what it started.
+
+    Args:
+        words: The words of the command.
+        prefix: Beginning of the name of a temporary folder for the command; empty keeps this one's folder.
+    """
+    return [sys.executable, "-I", "-S", str(SUPERVISOR), str(os.getpid()), prefix, *words]
 
 
 def _module_path() -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,8 +14,8 @@ from pydantic import Field
 
 from rolegraph.engine.errors import describe_error
 from rolegraph.engine.limits.tools import TOOL_TEXT
-from rolegraph.engine.secrets import is_secret_name
 from rolegraph.engine.vocabulary import Ask, Tool, ToolError
+from rolegraph.engine.vocabulary.children import program_environment, supervised
 from rolegraph.integrations.agent.endpoint import AgentEndpoint
 
 PROMPT = "{prompt}"
@@ -36,6 +34,7 @@ def agent(
     *,
     timeout: Annotated[float, Field(gt=0, le=86_400)] = 600.0,
     folder: Path = Path(),
+    allowed: Collection[str] = (),
 ) -> Tool:
     """Let a program ask the role's model, by OpenAI's API, as often as `calls`; its output is the answer.
 
@@ -49,18 +48,23 @@ def agent(
     )
     if not words:
         raise ValueError("the command is empty")
-    return Tool(agent=partial(run_agent, words, timeout), permissions=(f"agent:{shlex.join(words)}",))
+    return Tool(
+        agent=partial(run_agent, words, timeout, allowed), permissions=(f"agent:{shlex.join(words)}",)
+    )
 
 
-async def run_agent(command: Sequence[str], seconds: float, prompt: str, ask: Ask) -> str:
+async def run_agent(
+    command: Sequence[str], seconds: float, allowed: Collection[str], prompt: str, ask: Ask
+) -> str:
     """Run an agent program in an empty folder of its own, and return its output.
 
-    The program gets this process's environment without secrets, and in `OPENAI_BASE_URL` and
-    `OPENAI_API_KEY` an endpoint that serves this run alone.
+    The program gets the variables of `program_environment`, and in `OPENAI_BASE_URL` and `OPENAI_API_KEY` an
+    endpoint that serves this run alone. When it has ended, so has every process that it started.
 
     Args:
         command: The words of the command.
         seconds: Limit of the run.
+        allowed: Permissions of the person, of which `env:NAME` passes a variable.
         prompt: The role's prompt.
         ask: Answers a request to the endpoint.
 
@@ -70,45 +74,35 @@ async def run_agent(command: Sequence[str], seconds: float, prompt: str, ask: As
     async with AgentEndpoint(ask) as endpoint:
         words = [word.replace(PROMPT, prompt) for word in command]
         given = b"" if words != [*command] else prompt.encode()
-        environment = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
+        environment = program_environment(allowed)
         environment |= {**dict.fromkeys(_URLS, endpoint.url), "OPENAI_API_KEY": endpoint.key}
-        with tempfile.TemporaryDirectory(prefix="rolegraph-agent-", ignore_cleanup_errors=True) as folder:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *words,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    cwd=folder,
-                    env=environment,
-                    start_new_session=True,
-                )
-            except (OSError, ValueError) as error:
-                raise ToolError(f"cannot start {command[0]}: {describe_error(error)}") from None
-            output = asyncio.create_task(_output(command[0], process, given))
-            try:
-                async with asyncio.timeout(seconds):
-                    await asyncio.wait({output, endpoint.failed}, return_when=asyncio.FIRST_COMPLETED)
-                if endpoint.failed.done():
-                    endpoint.failed.result()
-                return output.result()
-            except TimeoutError:
-                if endpoint.failed.done():  # a call of the model took too long
-                    raise
-                raise ToolError(f"{command[0]} did not end within {seconds:g} s") from None
-            finally:
-                output.cancel()
-                _kill(process)
-                await process.wait()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a program and the processes that it started."""
-    with suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, 9)
-        elif process.returncode is None:
-            process.kill()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *supervised(words, "rolegraph-agent-"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ToolError(f"cannot start {command[0]}: {describe_error(error)}") from None
+        output = asyncio.create_task(_output(command[0], process, given))
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.wait({output, endpoint.failed}, return_when=asyncio.FIRST_COMPLETED)
+            if endpoint.failed.done():
+                endpoint.failed.result()
+            return output.result()
+        except TimeoutError:
+            if endpoint.failed.done():  # a call of the model took too long
+                raise
+            raise ToolError(f"{command[0]} did not end within {seconds:g} s") from None
+        finally:
+            output.cancel()
+            with suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
 
 
 async def _output(name: str, process: asyncio.subprocess.Process, given: bytes) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -20,7 +21,7 @@ from pydantic import Field
 from rolegraph.engine.limits.records import ROW_TEXT
 from rolegraph.engine.records import check_plain
 from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, dataset_of, require_library
-from rolegraph.engine.vocabulary.children import child_environment
+from rolegraph.engine.vocabulary.children import child_environment, supervised
 from rolegraph.roles.tables import parse_row
 
 COLUMNS = ("id", "question", "answer", "prompt", "info", "task")
@@ -93,10 +94,10 @@ def _read(env: str, request: str, python: str | None, timeout: float) -> Iterato
                     return
                 case _:
                     raise DataError(f"{env}:{number}: no task")
-        process.kill()
+        process.terminate()
         raise DataError(f"the process that loads {env} has ended (exit code {process.wait()})")
     finally:
-        process.kill()
+        process.terminate()
         process.wait()
 
 
@@ -111,11 +112,10 @@ def start_loader(python: str | None) -> subprocess.Popen[bytes]:
     if python is not None:  # the packages of this interpreter are not those of the other one
         variables["PYTHONPATH"] = ""
     pipe = subprocess.PIPE
-    command = [python or sys.executable, "-P", str(Path(__file__).with_name("rows.py"))]
-    try:
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=variables)
-    except OSError as error:
-        raise DataError(f"cannot start the interpreter {python}: {error.strerror}") from error
+    command = supervised([python or sys.executable, "-P", str(Path(__file__).with_name("rows.py"))])
+    if python is not None and which(python) is None:
+        raise DataError(f"cannot start the interpreter {python}: there is no such program")
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=variables)
 
 
 def _lines(process: subprocess.Popen[bytes], env: str, timeout: float) -> Iterator[str]:

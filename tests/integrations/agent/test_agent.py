@@ -96,8 +96,8 @@ def play(spec: Path, answer: Answer) -> tuple[rg.Episode, list[dict[str, Any]]]:
     return start(spec, answer, permission(spec.parent))
 
 
-def start(spec: Path, answer: Answer, allowed: str) -> tuple[rg.Episode, list[dict[str, Any]]]:
-    flow = rg.load(spec, allow=[allowed])
+def start(spec: Path, answer: Answer, *allowed: str) -> tuple[rg.Episode, list[dict[str, Any]]]:
+    flow = rg.load(spec, allow=allowed)
 
     async def one(base_url: str) -> rg.Episode:
         async with flow.open(model="openai:tiny", base_url=base_url) as run:
@@ -111,6 +111,13 @@ def start(spec: Path, answer: Answer, allowed: str) -> tuple[rg.Episode, list[di
 def failure(episode: rg.Episode) -> Any:
     (found,) = episode.metadata["failures"]
     return found
+
+
+def is_alive(process: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(process, 0)
+        return True
+    return False
 
 
 def counted(body: dict[str, Any]) -> Response:
@@ -191,17 +198,61 @@ def test_an_error_of_the_model_ends_the_program_by_its_own_name(tmp_path: Path) 
     assert failure(episode)["name"] == "model_error"
 
 
-def test_the_program_sees_no_secret_and_has_a_folder_of_its_own(
+def test_the_program_sees_allowed_variables_and_has_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "canary-1")
+    for name in ("WANDB_API_KEY", "PGPASSWORD", "GITHUBTOKEN", "MY_SETTING", "ALLOWED_KEY"):
+        monkeypatch.setenv(name, f"canary of {name}")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:canary@proxy.example:3128")
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     program = """
 open("mine.txt", "w").write("x")
 ask()
-print(json.dumps({"here": os.listdir("."), "values": [v for v in os.environ.values() if "canary" in v]}))
+seen = sorted(name for name, value in os.environ.items() if "canary" in value)
+print(json.dumps({"here": os.listdir("."), "seen": seen, "proxy": os.environ.get("http_proxy")}))
 """
-    episode, _ = play(write(tmp_path, program), counted)
-    assert json.loads(episode["solver"][0].action) == {"here": ["mine.txt"], "values": []}
+    spec = write(tmp_path, program)
+    action = {"here": ["mine.txt"], "seen": [], "proxy": "http://proxy.example:3128"}
+    assert json.loads(play(spec, counted)[0]["solver"][0].action) == action
+    episode, _ = start(spec, counted, permission(tmp_path), "env:ALLOWED_KEY")
+    assert json.loads(episode["solver"][0].action) == {**action, "seen": ["ALLOWED_KEY"]}
+
+
+LEFT = """
+import subprocess
+ask()
+one = subprocess.Popen(["sleep", "600"])  # holds the output
+other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open(PIDS, "a").write(f"{os.getpid()} {one.pid} {other.pid} {os.getcwd()}\\n")
+print("4", flush=True)
+"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, processes of other groups stay")
+
+
+@linux
+def test_an_answer_counts_and_no_process_or_folder_stays(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    episode, _ = play(write(tmp_path, LEFT.replace("PIDS", repr(str(file)))), counted)
+    assert (episode["solver"][0].action, episode.metadata.get("failures", [])) == ("4", [])
+    *pids, folder = file.read_text().split()
+    assert not any(map(is_alive, map(int, pids)))
+    assert not Path(folder).exists()
+
+
+@linux
+def test_a_killed_command_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    spec = write(tmp_path, LEFT.replace("PIDS", repr(str(file))) + "time.sleep(600)")
+    words = ("run", str(spec), "--allow", permission(tmp_path), "--limit", "1", "--out", "run")
+    with serving(counted) as endpoint:
+        where = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
+        started = ForkedCommand((*words, *where), cwd=tmp_path, env={**ENVIRONMENT, "OPENAI_API_KEY": "k"})
+        assert soon(lambda: file.exists() and file.read_text().endswith("\n"))
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+    *pids, folder = file.read_text().split()
+    assert soon(lambda: not any(map(is_alive, map(int, pids))) and not Path(folder).exists())
 
 
 def test_the_endpoint_serves_this_run_alone(tmp_path: Path) -> None:
@@ -238,13 +289,6 @@ def test_it_runs_only_where_the_very_command_is_allowed(tmp_path: Path) -> None:
         with pytest.raises(SpecError) as refused:
             rg.run(rg.load(spec, model="openai:tiny", allow=allowed), limit=1, out=tmp_path / "run")
         assert [fault.code for fault in refused.value.diagnostics] == ["permission"]
-
-
-def is_alive(process: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(process, 0)
-        return True
-    return False
 
 
 def test_an_interrupted_run_leaves_no_program_behind(tmp_path: Path) -> None:

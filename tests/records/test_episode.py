@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
+from rolegraph.engine.records import (
+    Checkpoint,
+    Episode,
+    Failure,
+    FailureName,
+    Step,
+    TerminationReason,
+    Trajectory,
+)
 from rolegraph.engine.records.jsonl import json_line, parse_json
+from rolegraph.engine.vocabulary.foreign import finite_number
 from tests.edge import RIGHT, ScriptedModel, by_role, run_one, solver_judge
 
 EPISODE_KEYS = {
@@ -101,3 +110,17 @@ def test_numbers_out_of_range_that_an_earlier_version_wrote_are_missing(key: str
     assert not getattr(read, key)
     assert read.usage == {"completion_tokens": 2}
     assert read.model_response == "r"
+
+
+def test_sums_of_the_largest_numbers_that_users_code_may_give_are_read() -> None:
+    most = finite_number(1e90, "it is")
+    data = full_episode()._replace(metrics={"acc": most * 10_000}).to_dict()
+    assert Episode.from_dict(parse_json(json_line(data))).metrics == {"acc": most * 10_000}
+    with pytest.raises(ValueError, match="it is 1e\\+91"):
+        finite_number(1e91, "it is")
+
+
+def test_a_metric_that_is_no_number_leaves_the_checkpoint_readable() -> None:
+    saved = Checkpoint(step=1, policies={}, metrics={"kl": 0.5}, validation={})
+    text = json_line({**saved.model_dump(), "metrics": {"kl": None, "step": 1.0}})
+    assert Checkpoint.model_validate(parse_json(text)).metrics == {"step": 1.0}

@@ -205,7 +205,7 @@ def test_a_damaged_evaluation_of_a_sweep_is_named(tmp_path: Path, text: str | No
     source = api.Source.of("solver_judge", "seed=1,2", model="openai:tiny")
     job = rg.SweepJob.create(source, "eval", checkpoint="tinker://a/weights/b", out=tmp_path / "sweep")
     file = tmp_path / "sweep" / "seed=1" / "evaluation.json"
-    file.parent.mkdir()
+    file.parent.mkdir(parents=True)
     file.mkdir() if text is None else file.write_text(text)
     with pytest.raises(rg.DataError, match=r"seed=1.evaluation\.json"):
         job.write_results()

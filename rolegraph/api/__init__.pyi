@@ -99,6 +99,7 @@ from rolegraph.engine.errors import UsageError as UsageError
 from rolegraph.engine.errors import UserError as UserError
 from rolegraph.engine.errors import WorldError as WorldError
 from rolegraph.engine.errors import did_you_mean as did_you_mean
+from rolegraph.engine.errors import is_out_of_files as is_out_of_files
 from rolegraph.engine.errors import is_out_of_memory as is_out_of_memory
 from rolegraph.engine.errors import printable as printable
 from rolegraph.engine.limits.listing import LIMITS as LIMITS

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedWriter, FileIO, StringIO, TextIOWrapper
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -27,6 +28,7 @@ from rolegraph.api import (
     SpecError,
     UsageError,
     did_you_mean,
+    is_out_of_files,
     is_out_of_memory,
     printable,
 )
@@ -72,6 +74,8 @@ GROUPS = {
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 """Module and description of each command."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+_OPEN_FILES = 10_240
+"""Open files that a command may have where the hard limit allows it; the most that macOS grants."""
 INTERRUPTED = 128 + signal.SIGINT
 COLLECT_AFTER = 100_000
 """Allocations between garbage collections, twice the objects that a verb's imports make; with Python's
@@ -144,6 +148,7 @@ def main() -> None:
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as of nohup
         signal.signal(signal.SIGHUP, _end)
     _open_streams()
+    _raise_open_files()
     code = run(sys.argv[1:])
     # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
     # of the Tinker SDK sometimes abort in it.
@@ -187,6 +192,25 @@ def _end(_number: int, _frame: object) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+def _raise_open_files() -> None:
+    """Raise the soft limit of open files; shells of macOS set 256, less than a run has connections."""
+    with suppress(ImportError, OSError, ValueError):  # Windows has no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _has_no_working_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _open_streams() -> None:
     """Open the null device as each standard stream that is closed; let the others take any character.
 
@@ -221,7 +245,11 @@ def run(arguments: Sequence[str]) -> int:
     """
     sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
     with _printed_warnings():
-        return _run(arguments)
+        code = _run(arguments)
+    if code in (1, 2) and _has_no_working_folder():
+        click.echo("error: the working folder was deleted; `cd` into another", err=True)
+        return 2
+    return code
 
 
 @contextmanager
@@ -255,8 +283,9 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(printable(text.getvalue()), nl=False, err=True)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
-        click.echo("interrupted", err=True)
-        return getattr(error.__cause__ or error, "exit_code", INTERRUPTED)  # click raises Abort from it
+        cause = error.__cause__ or error  # click raises Abort from it
+        click.echo(printable(" ".join(["interrupted", *getattr(cause, "__notes__", ())])), err=True)
+        return getattr(cause, "exit_code", INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         return 1
@@ -265,6 +294,10 @@ def _run(arguments: Sequence[str]) -> int:
             import traceback
 
             click.echo(printable(traceback.format_exc()), err=True)
+        elif isinstance(error, FileNotFoundError) and _has_no_working_folder():
+            return 2
+        elif is_out_of_files(error):
+            click.echo(printable(f"error: too many open files; raise `ulimit -n` ({error})"), err=True)
         elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             named = printable(str(error.filename))
             click.echo(f"error: file name too long: {named[:80]}…", err=True)

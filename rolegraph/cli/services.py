@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -36,6 +37,7 @@ def serve_command(model: str | None, stop: bool, **settings: Any) -> None:
         freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
         click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
         return
+    Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
     api.serve(api.model_folder(model), api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
 
 
@@ -51,6 +53,7 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     Takes about a minute: the service samples, trains small adapters and saves them under names that begin
     with rolegraph-doctor. The exit code is 1 where something differs or fails.
     """
+    Path.cwd()  # as `serve` does
     with progress_line(output, "opening the service …") as observe:
         report = run_until_done(api.doctor_async(base_url=base_url, model=model, observe=observe))
     table = make_table("probe", "", "seen", "expected", right=False)

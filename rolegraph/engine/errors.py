@@ -25,7 +25,7 @@ import sysconfig
 import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 from rolegraph.engine.secrets import without_secrets
@@ -178,6 +178,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
+def is_out_of_files(error: BaseException) -> bool:
+    """Return True for an error of a process that may open no more files or connections, or for its
+    consequence."""
+    causes = [error.__cause__ or error.__context__]
+    if isinstance(error, BaseExceptionGroup):
+        causes += cast("Sequence[BaseException]", error.exceptions)
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    return any(cause is not None and is_out_of_files(cause) for cause in causes)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, cut and without secrets; its type's name without one."""
     message = without_secrets(str(error)).strip()
@@ -322,5 +333,6 @@ def _is_users(file: Path) -> bool:
 
 def _shown_file(file: Path) -> str:
     """Return a path from the working folder, or the file's name where it lies elsewhere."""
-    path, here = file.resolve(), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
+    with suppress(OSError, ValueError):  # it lies elsewhere, or the working folder was deleted
+        return str(file.resolve().relative_to(Path.cwd()))
+    return file.name

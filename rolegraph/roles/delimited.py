@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 
+from rolegraph.engine.limits.records import ROW_TEXT
 from rolegraph.engine.vocabulary import DataError, Row, short_repr
 
 _QUOTED = r'"[^"\0]*+(?:""[^"\0]*+)*+"'
@@ -31,7 +32,7 @@ def read_delimited(lines: Iterable[str], name: str) -> Iterator[tuple[int, Row]]
 
     Raises:
         DataError: A quote is not closed, or stands beside other text; a row has another width than the
-            header; a column has no name or that of another; there is a NUL.
+            header; a column has no name or that of another; there is a NUL; a row is beyond `row_text`.
     """
     records = _records(lines, name)
     empty: list[str] = []
@@ -60,11 +61,18 @@ def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]
     record: list[str] = []
     """Lines of the present record."""
 
+    size = 0
+
     def kept() -> Iterator[str]:
+        nonlocal size
         for line in chain([header], source):
             record.append(line)
+            size += len(line)
+            if size > ROW_TEXT.most:
+                raise DataError(ROW_TEXT.exceeded(f"{name}:{first}: the row has"))
             yield line
 
+    csv.field_size_limit(ROW_TEXT.most)  # Python's own, for cells, is 131,072 and holds for the whole process
     reader = csv.reader(kept(), delimiter=delimiter, strict=True)
     while True:
         try:
@@ -79,6 +87,7 @@ def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]
             return
         first += len(record)
         record.clear()
+        size = 0
 
 
 def _delimiter(header: str, name: str) -> str:

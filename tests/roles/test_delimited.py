@@ -51,7 +51,11 @@ def read(folder: Path, text: str, name: str = "t.csv") -> Rows:
         ("q, q\n1,2\n", 1, "'q'"),
         ("\nq,\n1,2\n", 2, "without a name"),
         ("q,a, \n1,2,3\n", 1, "without a name"),
-        ("q\n" + "x" * 200_000 + "\n", 2, "field larger"),
+        (
+            'q,a\n1,2\n"' + ("x" * 6_000_000 + "\n") * 2 + '",3\n',
+            3,
+            r"10,000,000 characters \(limit: row_text",
+        ),
         ('q,a\r1,2\r3,"4\r', 3, "never closed"),
     ],
 )
@@ -107,3 +111,13 @@ def test_every_command_refuses_a_table_with_an_open_quote(
     (tmp_path / "s.yaml").write_text(SPEC.replace("TABLE", name))
     assert run([command, str(tmp_path / "s.yaml")]) == 2
     assert f"{name}:2: " in capsys.readouterr().err
+
+
+def test_a_cell_may_be_as_long_as_a_row_of_jsonl(tmp_path: Path) -> None:
+    cell = "x" * 200_000
+    assert read(tmp_path, f'q,answer\n{cell},1\n"{cell}\n{cell}",2\n') == [
+        (2, {"q": cell, "answer": "1"}),
+        (3, {"q": f"{cell}\n{cell}", "answer": "2"}),
+    ]
+    (tmp_path / "s.yaml").write_text(SPEC.replace("TABLE", "t.csv"), encoding="utf-8")
+    assert run(["validate", str(tmp_path / "s.yaml")]) == 0

@@ -22,7 +22,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from rolegraph.engine.connections import client_options, route
-from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError
+from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError, is_out_of_files
 from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_SECONDS
 from rolegraph.engine.models.keys import OPENAI, KeyRule, header_value, same_origin
 from rolegraph.engine.models.limit import retry_after
@@ -456,4 +456,6 @@ def _said(error: openai.OpenAIError) -> str:
     if isinstance(body, str) and body.strip():  # `{"error": "…"}`, and text that is no JSON
         return body
     cause = error.__cause__
+    if is_out_of_files(error):
+        return "this process has too many open files; raise `ulimit -n`, or lower the concurrency"
     return (str(cause) if cause is not None else "") or str(error)

@@ -178,6 +178,7 @@ async def _is_there(service: LocalService) -> bool:
 
 def _import_client(folder: Path) -> None:
     """Import the Tinker SDK and the tokenizer library in advance, while the local service starts."""
+    Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
     with _importing:
         import rolegraph.engine.models.tinker
         from rolegraph.engine.models.tokenizer import tokenizer_class

@@ -21,6 +21,7 @@ from rolegraph.engine.limits.records import RECORD_LINE
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.confined import open_to_read, write_whole
 from rolegraph.engine.records.episode import Episode, Step, Trajectory
+from rolegraph.engine.records.files import is_folder
 from rolegraph.engine.records.index import (
     IndexBlock,
     IndexEntry,
@@ -41,6 +42,8 @@ from rolegraph.engine.records.jsonl import (
 )
 from rolegraph.engine.records.means import Means
 
+EPISODES = "episodes.jsonl"
+"""Name of the file with the episodes of a run."""
 _EPISODE = "an episode"
 _VALUE = attrgetter("value")
 _logger = logging.getLogger(__name__)
@@ -124,12 +127,12 @@ class EpisodeFile:
         return episode
 
 
-def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) -> Iterator[Episode]:
+def read_episodes(path: str | Path, broken: Callable[[DataError], object] = refuse) -> Iterator[Episode]:
     """Read the episodes of a file, one at a time, in the order of the file.
 
     Args:
-        path: A file of episodes (JSONL), such as `runs/first/episodes.jsonl`. A last line without a newline,
-            which a killed run leaves, is skipped.
+        path: A file of episodes (JSONL), such as `runs/first/episodes.jsonl`, or the folder of a run. A last
+            line without a newline, which a killed run leaves, is skipped.
         broken: Function called with a DataError that names file, line and reason for each line that is not an
             episode; where it returns, the line is skipped. By default the error is raised.
 
@@ -139,6 +142,8 @@ def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) ->
     Raises:
         DataError: The file is missing or unreadable, or a line is not an episode.
     """
+    path = Path(path)
+    path = path / EPISODES if is_folder(path) else path
     # `map`, because the variable of a loop would keep one episode in memory while the next is read.
     return map(_VALUE, read_jsonl(path, _episode, _EPISODE, broken))
 

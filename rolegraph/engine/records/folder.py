@@ -28,6 +28,7 @@ from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.episode import Episode, EpisodePart
 from rolegraph.engine.records.episodes import (
+    EPISODES,
     EpisodeFile,
     RoleIndexEntry,
     answers_in,
@@ -120,7 +121,7 @@ class RunFolder:
         """Spec in one file, with `extends` and overrides applied."""
         self.data_file = path / DATA_FILE
         """Digests of the rows that the run uses."""
-        self.episodes = path / "episodes.jsonl"
+        self.episodes = path / EPISODES
         """For a run: its episodes, one a line."""
         self.steps = path / "episodes"
         """For a training: folder of its episodes, with an `episodes_file` for each step."""

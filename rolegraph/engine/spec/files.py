@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rolegraph.engine.limits import Limit
@@ -11,19 +12,20 @@ from rolegraph.engine.shipped import PROMPTS, SPECS
 
 
 def resolve_path(path: Path) -> Path:
-    """Return the path without links, or the absolute path where it cannot be resolved; never raise."""
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError):  # links that go in circles; a NUL
-        return path.absolute()
+    """Return the path without links, or the path itself where it cannot be resolved; never raise."""
+    for resolved in (path.resolve, path.absolute):  # links that go in circles; a NUL; a deleted folder
+        with suppress(OSError, RuntimeError, ValueError):
+            return resolved()
+    return path
 
 
 def display_path(path: Path) -> str:
     """Return the path as messages show it: relative to the working folder where it is below."""
-    here = Path.cwd()
-    for where in (path.absolute(), resolve_path(path)):
-        if where.is_relative_to(here) and ".." not in where.parts:
-            return str(where.relative_to(here))
+    with suppress(FileNotFoundError):  # the working folder was deleted
+        here = Path.cwd()
+        for where in (path.absolute(), resolve_path(path)):
+            if where.is_relative_to(here) and ".." not in where.parts:
+                return str(where.relative_to(here))
     return str(path)
 
 

@@ -170,14 +170,23 @@ def _load(path: Path, name: str) -> ModuleType:
         sys.path.append(str(path.parent))
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded
+    arguments, sys.argv = sys.argv, [str(path), *sys.argv[1:]]  # whose usage argparse prints
     try:
         spec.loader.exec_module(loaded)
     except BaseException as error:
         del sys.modules[name]
         if before is not None:
             sys.modules[name] = before
-        if not isinstance(error, Exception):
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"while {path} was imported")
             raise
-        raise UsageError(f"importing {path} failed: {describe_error(error)}") from error
+        reason = describe_error(error)
+        if isinstance(error, SystemExit):
+            reason = (
+                f"it ended the process ({reason}); read arguments below `if __name__ == '__main__':` only"
+            )
+        raise UsageError(f"importing {path} failed: {reason}") from error
+    finally:
+        sys.argv = arguments
     _loaded[name] = digest
     return loaded

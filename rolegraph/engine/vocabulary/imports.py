@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ _loaded: dict[str, str] = {}
 
 
 def _module_name(path: Path) -> str:
-    return f"{path.stem}_{digest_of(str(path.resolve()).encode())[:8]}"
+    return f"{path.stem}_{digest_of(os.fsencode(path.resolve()))[:8]}"
 
 
 def _load(path: Path, name: str) -> ModuleType:

@@ -24,7 +24,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rolegraph.api.trusting import check_addresses, resumed_source
+from rolegraph.api.trusting import check_models, resumed_source
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
@@ -116,7 +116,7 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
     flow = open_source(resumed_source(folder.path, before, source))
-    check_addresses(folder.path, before, source, flow)
+    check_models(folder.path, before, source, flow)
     return flow
 
 

@@ -13,7 +13,7 @@ from rolegraph.api import jobs
 from rolegraph.api.evaluation import EVALUATION, Evaluation, EvaluationJob
 from rolegraph.api.running import RunJob
 from rolegraph.api.training import TrainingJob
-from rolegraph.api.trusting import check_addresses, resumed_source
+from rolegraph.api.trusting import check_models, resumed_source
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
@@ -227,7 +227,7 @@ class SweepJob:
             resumed=True,
         )
         for point in job.points:
-            check_addresses(folder, info, given, point.flow)
+            check_models(folder, info, given, point.flow)
             point.check()
         return job
 

@@ -30,6 +30,7 @@ from rolegraph.engine.records import RunInfo, Source, SweepInfo
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import UNREADABLE, SourceRecord
+from rolegraph.engine.shipped import names_model
 
 PROJECT_FILE, TRUSTED = "rolegraph.toml", "trusted.json"
 LONGEST_SHOWN = 2_000
@@ -202,10 +203,11 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
     return with_project(replace(whole, imports=typed.imports, allow=typed.allow))
 
 
-def check_addresses(folder: Path, record: SourceRecord, given: Source | None, flow: Workflow) -> None:
-    """Check that a folder's overrides and model do not bring files of this machine to another one.
+def check_models(folder: Path, record: SourceRecord, given: Source | None, flow: Workflow) -> None:
+    """Check that a folder alone brings no file of this machine to another one, and names no model's folder.
 
-    An override may change an address, and a model may be a file anywhere, as neither may in a spec.
+    An override may change an address, and a model may be a file anywhere, as neither may in a spec. A model's
+    folder has a tokenizer, which runs in this process.
 
     Args:
         folder: Folder of a run, training or sweep.
@@ -215,14 +217,16 @@ def check_addresses(folder: Path, record: SourceRecord, given: Source | None, fl
 
     Raises:
         UsageError: The workflow asks a model at a URL of another machine that the command does not give, and
-            its overrides or its model are those of the folder alone.
+            its overrides or its model are those of the folder alone; or it loads a model's folder, and the
+            command gives neither the spec nor the model.
     """
     named, before = given or Source(), record.source
     missing = Source(
         overrides=() if named.overrides else before.overrides,
         model=None if named.model else before.model,
     )
-    if missing != Source() and _asks_elsewhere(flow):
+    loads = _loads_folder(flow) and not named.model and (before.model or not named.spec)
+    if loads or (missing != Source() and _asks_elsewhere(flow)):
         spec = named.spec or before.spec
         raise UsageError(_give_again(folder, record, replace(missing, spec=spec)))
 
@@ -235,11 +239,11 @@ def options_to_repeat(flow: Workflow) -> list[str]:
 
     Returns:
         Its imports, permissions and address of another machine, but for those of a trusted `rolegraph.toml`;
-        where `check_addresses` asks for them, the spec, its overrides and model as well.
+        where `check_models` asks for them, the spec, its overrides and model as well.
     """
     source = without_project(flow.source)
     words = Source("", imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
-    if (source.overrides or source.model) and _asks_elsewhere(flow):
+    if _loads_folder(flow) or ((source.overrides or source.model) and _asks_elsewhere(flow)):
         words = replace(words, spec=source.spec, overrides=source.overrides, model=source.model)
     return [word for word in words.arguments() if word]
 
@@ -280,21 +284,28 @@ def _foreign_url(source: Source) -> str | None:
 
 def _asks_elsewhere(flow: Workflow) -> bool:
     """Return True if a spec of a workflow names a URL of another machine for a model."""
-    plans = [flow.plan, *flow.plan.validations.values()]
-    named = (url for plan in plans for url in _urls(plan.spec.model_dump()))
-    return any(url != flow.source.base_url and not is_this_machine(url) for url in named)
+    urls = (part.get("base_url") for part in _parts(flow))
+    return any(
+        isinstance(url, str) and url != flow.source.base_url and not is_this_machine(url) for url in urls
+    )
 
 
-def _urls(value: object) -> Iterator[str]:
-    """Yield the values of all keys `base_url` in nested mappings and lists."""
-    if isinstance(value, Mapping):
-        for key, inner in cast("Mapping[object, object]", value).items():
-            if key == "base_url" and isinstance(inner, str):
-                yield inner
-            yield from _urls(inner)
-    elif isinstance(value, list | tuple):
-        for inner in cast("Sequence[object]", value):
-            yield from _urls(inner)
+def _loads_folder(flow: Workflow) -> bool:
+    """Return True if a spec of a workflow names the folder of a model, neither shipped nor fetched."""
+    names = {part.get("name") for part in _parts(flow) if part.get("provider") == "local"}
+    return any(isinstance(name, str) and not names_model(name) for name in names)
+
+
+def _parts(flow: Workflow) -> Iterator[Mapping[str, object]]:
+    """Yield every mapping in the specs of a workflow, such as a role or a model."""
+    values: list[object] = [plan.spec.model_dump() for plan in (flow.plan, *flow.plan.validations.values())]
+    for value in values:  # grows
+        if isinstance(value, Mapping):
+            part = cast("Mapping[str, object]", value)
+            yield part
+            values += part.values()
+        elif isinstance(value, list | tuple):
+            values += cast("Sequence[object]", value)
 
 
 def is_this_machine(url: str | None) -> bool:

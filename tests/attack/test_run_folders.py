@@ -144,6 +144,29 @@ def test_overrides_of_a_folder_bring_no_file_to_an_address_elsewhere(rolegraph: 
     assert again(done.stderr)[4:] == ["solver_judge", *overrides, "--model", "openai:tiny"]
 
 
+@pytest.mark.parametrize("by", ["model", "overrides", "spec"])
+def test_a_models_folder_that_only_the_run_names_is_not_loaded(
+    by: str, rolegraph: Command, plain: Path
+) -> None:
+    shutil.copytree(SPECS.parent / "prompts", plain / "prompts")
+    text = (SPECS / "solver_judge.yaml").read_text() + "\nmodel: {provider: local, name: theirs}\n"
+    (plain / "own.yaml").write_text(text)
+    (plain / "theirs").mkdir()
+    (plain / "theirs" / "tokenizer.json").write_text("{")
+    fields = {
+        "model": {"model_flag": "local:plain/theirs"},
+        "overrides": {"overrides": ["model=local:plain/theirs"], "model_flag": None},
+        "spec": {"spec": "plain/own.yaml", "model_flag": None},
+    }
+    change(plain / "run.json", base_url=None, **fields[by])
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    command = again(done.stderr)
+    assert command[:4] == ["run", "--resume", "--out", "plain"]
+    assert command[4] == ("plain/own.yaml" if by == "spec" else "solver_judge")
+    assert "give it again" not in rolegraph(*command).stderr  # it is named, and has no weights
+
+
 def test_a_strangers_training_and_sweep_import_nothing(
     forked: Command, rolegraph: Command, own: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:

@@ -127,18 +127,15 @@ class AgentCalls:
         return AgentAnswer(completion.text, completion.calls, is_cut, prompt_tokens, size or 0)
 
     def _chat_before(self, messages: Sequence[Message]) -> ModelCall | None:
-        """Return the call with the longest chat that the messages begin with, or None."""
-        begun = [call for call in self._answered if _begins_with(messages, call.chat)]
+        """Return the call with the longest chat that the messages begin with, as far as a model sees them, or
+        None."""
+        seen = [*map(_seen, messages)]
+        begun = [
+            call
+            for call in self._answered
+            if len(call.chat) < len(seen) and [*map(_seen, call.chat)] == seen[: len(call.chat)]
+        ]
         return max(begun, key=lambda call: len(call.chat), default=None)
-
-
-def _begins_with(messages: Sequence[Message], chat: Sequence[Message]) -> bool:
-    """Return whether messages are longer than a chat and begin with it, as far as a model sees it."""
-    return len(messages) > len(chat) and all(map(_is_same, messages, chat))
-
-
-def _is_same(one: Message, other: Message) -> bool:
-    return _seen(one) == _seen(other)
 
 
 def _seen(message: Message) -> tuple[Any, ...]:

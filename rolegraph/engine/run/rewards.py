@@ -186,53 +186,40 @@ def _score(
 
     A reward that fails, or whose expressions cannot be computed, fails the turn with `reward_error`.
     """
+    limit = reward.timeout
+    if limit is None and context.is_large and reward.facts.fields:
+        limit = LARGE_SECONDS
     try:
         if result.role.formulas:
             inputs = inputs._replace(values=context.values(node, result.role, result.view))
-        if result.role.likelihoods:
-            return _score_likely(result, node, context, reward, inputs)
-        return _score_apart(result, context, reward, inputs)
+        if limit is not None or result.role.likelihoods:
+            return _score_later(result, node, context, reward, inputs, limit)
+        _set_score(result, reward.score(context.task, result.view.action, inputs))
     except FOREIGN_ERRORS as error:  # a reward is the user's code
         _fail_by(result, error)
     return None
 
 
-async def _score_likely(
-    result: NodeResult, node: int, context: EpisodeContext, reward: Reward, inputs: RewardInputs
+async def _score_later(
+    result: NodeResult,
+    node: int,
+    context: EpisodeContext,
+    reward: Reward,
+    inputs: RewardInputs,
+    limit: float | None,
 ) -> None:
-    """Ask for the likelihoods that a turn's reward reads, and score the turn; may raise EpisodeStop."""
-    later = None
+    """Ask for the likelihoods that a turn's reward reads, and score the turn, in a process with limits where
+    `limit` has seconds; may raise EpisodeStop."""
     try:
-        inputs = inputs._replace(likelihoods=await likelihoods_of(result, node, context, inputs))
-        later = _score_apart(result, context, reward, inputs)
-    except FOREIGN_ERRORS as error:
-        _fail_by(result, error)
-    if later is not None:
-        await later
-    stop_at_failure(result)
-
-
-def _score_apart(
-    result: NodeResult, context: EpisodeContext, reward: Reward, inputs: RewardInputs
-) -> Coroutine[None, None, None] | None:
-    """Score a turn now, or return a coroutine that scores it in a limited process; raises what the reward
-    raises."""
-    limit = reward.timeout
-    if limit is None and context.is_large and reward.facts.fields:
-        limit = LARGE_SECONDS
-    if limit is not None:
-        return _score_isolated(result, context, reward, inputs, limit)
-    _set_score(result, reward.score(context.task, result.view.action, inputs))
-    return None
-
-
-async def _score_isolated(
-    result: NodeResult, context: EpisodeContext, reward: Reward, inputs: RewardInputs, limit: float
-) -> None:
-    """Compute a turn's score in a process with limits, and set it or fail the turn; may raise EpisodeStop."""
-    arguments, run = (context.task, result.view.action, inputs), context.isolation.run
-    try:
-        _set_score(result, await run(reward.score, *arguments, limit=limit, memory=reward.memory))
+        if result.role.likelihoods:
+            inputs = inputs._replace(likelihoods=await likelihoods_of(result, node, context, inputs))
+        arguments = context.task, result.view.action, inputs
+        if limit is None:
+            score = reward.score(*arguments)
+        else:
+            run = context.isolation.run
+            score = await run(reward.score, *arguments, limit=limit, memory=reward.memory)
+        _set_score(result, score)
     except FOREIGN_ERRORS as error:
         _fail_by(result, error)
     stop_at_failure(result)

@@ -7,7 +7,7 @@ At most `concurrency` episodes run, and as many wait to be taken; a job is drawn
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -66,37 +66,26 @@ async def run_jobs(
         concurrency: The most episodes in flight.
     """
     waiting, working = iter(jobs), concurrency
-    done: deque[Episode | Exception] = deque()
-    # asyncio.Queue would make a dozen calls for each episode.
-    changed, has_room = asyncio.Event(), asyncio.Event()
+    done: asyncio.Queue[Episode | Exception | None] = asyncio.Queue(concurrency)
 
     async def work() -> None:
-        nonlocal working
         try:
             for job in waiting:
-                done.append(await make(job))
-                changed.set()
-                if len(done) >= concurrency:
-                    has_room.clear()
-                    await has_room.wait()
+                await done.put(await make(job))
         except Exception as error:
-            done.append(error)
-        working -= 1
-        changed.set()
+            await done.put(error)
+        await done.put(None)
 
     workers = [asyncio.create_task(work()) for _ in range(concurrency)]
     try:
-        while working or done:
-            while done:
-                episode = done.popleft()
-                if len(done) < concurrency:
-                    has_room.set()
-                if isinstance(episode, Exception):
-                    raise episode
-                yield episode
-            if working:
-                changed.clear()
-                await changed.wait()
+        while working:
+            match await done.get():
+                case None:
+                    working -= 1
+                case Exception() as error:
+                    raise error
+                case episode:
+                    yield episode
     finally:
         for worker in workers:
             worker.cancel()

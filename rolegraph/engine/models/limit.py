@@ -40,7 +40,9 @@ class LimitedModel:
 
     def __init__(self, model: Model, concurrency: int) -> None:
         self.model = model
-        self._slots = _Slots(concurrency)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._warned: set[str] = set()
+        """Warnings that were logged, for all models behind the limit."""
 
     def with_model(self, model: Model) -> LimitedModel:
         """Return a LimitedModel for another model, such as newer weights, that shares this one's limit on
@@ -73,8 +75,8 @@ class LimitedModel:
         """
         answer, start, taken = await self._call(self.model.complete, request, seconds, observe)
         answer = answer.checked()
-        if answer.unusable_numbers and not self._slots.has_warned:
-            self._slots.has_warned = True
+        if answer.unusable_numbers and "unusable numbers" not in self._warned:
+            self._warned.add("unusable numbers")
             _logger.warning(
                 "the answer to %s has the %s, which no record can hold: such numbers are missing, and later "
                 "ones are only counted",
@@ -109,32 +111,22 @@ class LimitedModel:
         seconds: float | None = None,
         observe: Observer | None = None,
     ) -> tuple[T, float, float]:
-        attempt, slots = 1, self._slots
+        attempt = 1
         while True:
-            if slots.free:
-                slots.free -= 1
-            else:
-                await slots.wait()
-            start, answered = time.monotonic(), False
-            try:
-                if seconds is None:
-                    answer = await call(argument)
-                else:
+            async with self._slots:
+                start, answered = time.monotonic(), False
+                try:
                     async with asyncio.timeout(seconds):
                         answer = await call(argument)
-                answered = True
-                return answer, start, time.monotonic() - start
-            except ModelError as error:
-                if not error.transient or attempt == ATTEMPTS:
-                    raise
-                wait = backoff(attempt, error.after)
-            finally:
-                if slots.waiting:  # of those that wait, the first has the slot
-                    slots.handed_over.release()
-                else:
-                    slots.free += 1
-                if observe is not None and isinstance(argument, Request):
-                    observe(CallDone(argument.id, time.monotonic() - start, answered))
+                    answered = True
+                    return answer, start, time.monotonic() - start
+                except ModelError as error:
+                    if not error.transient or attempt == ATTEMPTS:
+                        raise
+                    wait = backoff(attempt, error.after)
+                finally:
+                    if observe is not None and isinstance(argument, Request):
+                        observe(CallDone(argument.id, time.monotonic() - start, answered))
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -162,31 +154,6 @@ async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: f
             wait = backoff(attempt, retry_after(error.retry_headers))
         await asyncio.sleep(wait)
         attempt += 1
-
-
-class _Slots:
-    """Semaphore for model calls, first come, first served.
-
-    A free slot is taken and given back without a call: asyncio.Semaphore alone makes an episode whose answers
-    come at once 3 % slower.
-    """
-
-    __slots__ = ("free", "handed_over", "has_warned", "waiting")
-
-    def __init__(self, free: int) -> None:
-        self.has_warned = False
-        """True where a warning of unusable numbers was logged, for all models behind the limit."""
-        self.free, self.waiting = free, 0
-        self.handed_over = asyncio.Semaphore(0)
-        """Slots that were released while calls waited."""
-
-    async def wait(self) -> None:
-        """Wait until another call releases its slot, and take it."""
-        self.waiting += 1
-        try:
-            await self.handed_over.acquire()
-        finally:
-            self.waiting -= 1
 
 
 def backoff(attempt: int, asked: float | None = None) -> float:

@@ -144,11 +144,7 @@ class OpenAIModel:
                 messages=cast("list[ChatCompletionMessageParam]", messages),
                 extra_body={**self._body(request), **extras},
             )
-        except (
-            openai.BadRequestError,
-            openai.PermissionDeniedError,
-            openai.UnprocessableEntityError,
-        ) as error:
+        except _REFUSALS as error:
             # Fields that the server accepted before are not the reason of the refusal.
             is_last = not extras or (self._is_granted and extras == self._extras)
             if is_last or says_context_full(_said(error), error.code, error.type):

@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -28,7 +27,7 @@ from rolegraph.engine.compile.readable import instruction_findings, read_finding
 from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
-from rolegraph.engine.compile.validations import compile_validations, validation_sources
+from rolegraph.engine.compile.validations import fit_validations, validation_sources
 from rolegraph.engine.errors import SpecError, Suggestion
 from rolegraph.engine.prompts import Template, template_texts
 from rolegraph.engine.records import Source, Task
@@ -200,9 +199,10 @@ def check_source(
 def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool) -> Plan:
     """Return a plan with the workflows that validate it; report their faults to `loaded`."""
     sources, findings = validation_sources(loaded, source)
-    check = partial(check_source, runs=runs, validates=True)
-    plans, diagnostics, unfit = compile_validations(plan, sources, check)
-    loaded.diagnostics = sorted(dict.fromkeys([*loaded.diagnostics, *diagnostics]), key=by_place)
+    results = [check_source(each, runs=runs, validates=True) for each in sources]
+    plans, unfit = fit_validations(plan, [result.plan for result in results])
+    faults = (it for result in results for it in result.diagnostics if it.severity == "error")
+    loaded.diagnostics = sorted(dict.fromkeys([*loaded.diagnostics, *faults]), key=by_place)
     loaded.report(coded("training", [*findings, *unfit]))
     return replace(plan, validations=plans) if plans else plan
 

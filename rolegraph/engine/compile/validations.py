@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Protocol
 
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.trainable import figure_findings
@@ -14,27 +13,13 @@ from rolegraph.engine.records import Source
 from rolegraph.engine.records.episode import REMARKS
 from rolegraph.engine.records.files import is_file
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.spec import Diagnostic, Finding, Path
+from rolegraph.engine.spec import Finding, Path
 from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec, find_spec
 
 PATH: Path = ("train", "validation", "workflow")
 _TAKEN = ("answers", "failures", "n", "reward", *REMARKS)
 """First parts of the names of a validation's own figures."""
-
-
-class Checked(Protocol):
-    """Plan of a spec, and its diagnostics: a CompileResult."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """Plan of a spec without faults."""
-        ...
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Faults and warnings of the spec."""
-        ...
 
 
 def validation_sources(loaded: LoadedSpec, source: Source) -> tuple[list[Source], list[Finding]]:
@@ -80,32 +65,25 @@ def _beside(loaded: LoadedSpec, name: str, path: Path) -> FilePath | Finding:
     return Finding(path, f"there is no spec {name!r}", expected, hint, word=name)
 
 
-def compile_validations(
-    plan: Plan, sources: Sequence[Source], check: Callable[[Source], Checked]
-) -> tuple[dict[str, Plan], list[Diagnostic], list[Finding]]:
-    """Compile the specs that validate a training.
+def fit_validations(plan: Plan, others: Sequence[Plan | None]) -> tuple[dict[str, Plan], list[Finding]]:
+    """Check the workflows that validate a training against it.
 
     Args:
         plan: The plan of the training.
-        sources: The specs, from `validation_sources`.
-        check: Compiles a spec.
+        others: The plan of each spec of `validation_sources`; None for a spec with faults.
 
     Returns:
-        The plans by name, the diagnostics of their files, and findings in the training's spec.
+        The plans by name, and findings in the training's spec.
     """
     plans: dict[str, Plan] = {}
-    diagnostics: list[Diagnostic] = []
     findings: list[Finding] = []
-    for place, source in enumerate(sources):
-        result = check(source)
-        diagnostics += [it for it in result.diagnostics if it.severity == "error"]
-        if result.plan is not None:
-            path = (*PATH, place)
-            findings += _unfit(plan, result.plan, plans, path)
-            plans.setdefault(result.plan.name, result.plan)
-    if plans and len(plans) == len(sources):
+    for place, other in enumerate(others):
+        if other is not None:
+            findings += _unfit(plan, other, plans, (*PATH, place))
+            plans.setdefault(other.name, other)
+    if plans and len(plans) == len(others):
         findings += figure_findings(plan.spec, replace(plan, validations=plans).validation_figures)
-    return plans, diagnostics, findings
+    return plans, findings
 
 
 def _unfit(plan: Plan, other: Plan, before: Mapping[str, Plan], path: Path) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ class EstimatedGroups:
     advantages: Sequence[Sequence[Sequence[Advantage]]]
     """For each group, member and step, in this order; no steps for a role without an estimator."""
     metrics: Metrics
-    warnings: tuple[Note, ...] = ()
+    warnings: Sequence[Note] = ()
     baselines: Sequence[Sequence[float]] = ()
     """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
@@ -84,7 +84,7 @@ def estimate(
         AdvantageError: For a reward or advantage that is missing, of a wrong type or not finite, and for an
             estimator that raises or returns another shape.
     """
-    estimates: dict[str, _RoleEstimate] = {}
+    estimates: dict[str, EstimatedGroups] = {}
     for role in dict.fromkeys(group.role for group in groups):
         if (estimator := estimators.get(role)) is None:
             continue
@@ -98,37 +98,25 @@ def estimate(
     return EstimatedGroups(
         [next(advantages[g.role]) if g.role in estimates else [()] * len(g.trajectories) for g in groups],
         {name: value for one in estimates.values() for name, value in one.metrics.items()},
-        tuple(warning for one in estimates.values() for warning in one.warnings),
+        [warning for one in estimates.values() for warning in one.warnings],
         [next(baselines[group.role], ()) if group.role in estimates else () for group in groups],
-        {**states, **{role: one.states for role, one in estimates.items() if one.states}},
+        {**states, **{role: after for one in estimates.values() for role, after in one.states.items()}},
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _RoleEstimate:
-    """Advantages of one role's groups, with metrics and warnings."""
-
-    advantages: Sequence[Sequence[Sequence[Advantage]]]
-    """For each group, member and step."""
-    metrics: Metrics
-    warnings: Sequence[Note]
-    baselines: Sequence[Sequence[float]] = ()
-    """For each group, [G]; empty for precomputed advantages."""
-    states: Mapping[str, State] = field(default_factory=dict[str, State])
-    """States of the role's estimator after these groups, by part."""
-
-
-def _expand_role(role: str, groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid) -> _RoleEstimate:
+def _expand_role(
+    role: str, groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid
+) -> EstimatedGroups:
     """Return a role's estimate from precomputed advantages: one for each response token, with metrics."""
     steps, wrong = expand(groups, precomputed)
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
-    return _RoleEstimate(steps, metrics | advantage_metrics(role, values), wrong)
+    return EstimatedGroups(steps, metrics | advantage_metrics(role, values), wrong)
 
 
 def _compare_role(
     role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], states: Mapping[str, State]
-) -> _RoleEstimate:
+) -> EstimatedGroups:
     """Return a role's estimate: its estimator compares the rewards of the groups, each part of `group`
     apart."""
     warnings: list[Note] = []
@@ -163,7 +151,7 @@ def _compare_role(
     rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
     metrics |= state_metrics(role, after) | advantage_metrics(role, _added(groups, advantages_P_G))
-    return _RoleEstimate(steps, metrics, warnings, baselines, after)
+    return EstimatedGroups(steps, metrics, warnings, baselines, {role: after} if after else {})
 
 
 def _compare(

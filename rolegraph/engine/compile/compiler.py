@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from rolegraph.engine.spec.diagnostics import Path, Severity
 from rolegraph.engine.spec.loader import LoadedSpec, by_place
 from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.vocabulary.tool import never_called
 
 T = TypeVar("T")
 PlanCheck = Callable[[Plan], Iterable[Finding]]
@@ -240,7 +240,8 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     plan = _assemble(names, instances, loaded.data, imports)
     if stages:
         whole = "".join([plan.hash, *(in_stage.hash for _, in_stage in stages)])
-        plan = replace(plan, hash=_short(whole), stages=tuple(stage for stage, _ in stages))
+        hash = vocabulary.digest_of(whole.encode())
+        plan = replace(plan, hash=hash, stages=tuple(stage for stage, _ in stages))
     if loaded.schedules is None:
         return plan
     return replace(plan, schedules=loaded.schedules, scheduled=loaded.schedules.values(None))
@@ -387,13 +388,9 @@ def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
 def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:
     role = spec.roles[name]
     offered = _present(spec.roles[callee].tool)
-    function = vocabulary.Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
+    function = vocabulary.Function(callee, offered.describe, offered.parameters, never_called)
     parallel = spec.callees_of(name)[callee] // (role.calls - 1)
     return role_plan.CalleePlan([*spec.roles].index(callee), function, parallel)
-
-
-async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
-    raise AssertionError("a role is run by the scheduler")
 
 
 def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
@@ -447,12 +444,8 @@ def _hash(
     if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     # A run's record has no keys of URLs, and a run may be resumed with another key.
-    return _short(without_url_secrets(json.dumps(identity, sort_keys=True, default=str)))
-
-
-def _short(text: str) -> str:
-    """Return the first digits of a text's digest, as a plan's hash has them."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    written = json.dumps(identity, sort_keys=True, default=str)
+    return vocabulary.digest_of(without_url_secrets(written).encode())
 
 
 def _present(value: T | None) -> T:

@@ -293,9 +293,6 @@ class RolePlan(ResolvedRole):
     """True where the model may call tools or roles in its turn."""
     agent: vocabulary.Agent | None = field(init=False)
     """Program that asks the model in place of the engine; None for a model that the engine asks."""
-    is_plain: bool = field(init=False)
-    """True where a turn is one call of a model, outside of loops, without a group's key and without a
-    fork."""
 
     def __post_init__(self) -> None:
         keyed = [
@@ -304,9 +301,8 @@ class RolePlan(ResolvedRole):
         keys = tuple(sorted(keyed, key=lambda pair: pair[1]))
         has_functions = bool(self.tools or self.callees)
         agent = next((tool.agent for tool in self.tools if tool.agent), None)
-        is_plain = not (has_functions or keys or self.run or self.loop is not None or self.trunk)
         once = {"group_keys": keys, "timeout": self.spec.timeout, "has_functions": has_functions}
-        for name, value in {**once, "agent": agent, "is_plain": is_plain}.items():
+        for name, value in {**once, "agent": agent}.items():
             object.__setattr__(self, name, value)  # a frozen dataclass has no other way
 
     @property

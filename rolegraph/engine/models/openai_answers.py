@@ -123,11 +123,6 @@ def _numbers(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _moved_ids(value: object) -> list[Any]:
-    """Return the token ids in the fields that LiteLLM's proxy does not know and moves."""
-    return _numbers(_fields(value).get("token_ids"))
-
-
 def _scores(value: object) -> list[tuple[Any, Any]]:
     """Return the log-probability and the id of each token, unchecked; None for a missing one."""
     entries = map(_fields, _numbers(_fields(value).get("content")))
@@ -173,14 +168,16 @@ class Choice(BaseModel):
     token_ids: _Numbers = []
     response_token_ids: _Numbers = []
     prompt_token_ids: _Numbers = []
-    moved_ids: Annotated[list[Any], PlainValidator(_moved_ids), Field(alias="provider_specific_fields")] = []
+    provider_specific_fields: Any = None
+    """Fields that LiteLLM's proxy does not know and moves here."""
 
     @property
     def ids(self) -> list[Any]:
         """Ids of the sampled tokens, unchecked; empty where the server gives none."""
         scored = [id for _, id in self.scores if id is not None]
         scored = scored if len(scored) == len(self.scores) else []
-        return self.token_ids or self.response_token_ids or self.moved_ids or scored
+        moved = _numbers(_fields(self.provider_specific_fields).get("token_ids"))
+        return self.token_ids or self.response_token_ids or moved or scored
 
     @property
     def is_cut(self) -> bool:

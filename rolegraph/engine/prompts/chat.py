@@ -41,6 +41,7 @@ from rolegraph.engine.prompts.tools import (
 )
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
+from rolegraph.engine.vocabulary.tool import never_called
 
 OPEN = "<think>"
 CLOSE = "</think>"
@@ -320,7 +321,7 @@ class ChatFormat:
     def _found_form(self) -> tuple[CallForm, str]:
         """Syntax in which the chat template writes tool calls, found by rendering one, and that call."""
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-        function = Function(_PROBE, "", schema, _unanswered)
+        function = Function(_PROBE, "", schema, never_called)
         question: Message = {"role": "user", "content": "?"}
         for form in self._forms():
             call = ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
@@ -473,7 +474,3 @@ def _turn(message: Message, write: Callable[[str], str]) -> dict[str, Any]:
     if message.get("reasoning"):
         turn["content"] = f"{OPEN}\n{write(message['reasoning'])}\n{CLOSE}\n\n{turn['content']}"
     return turn
-
-
-async def _unanswered(arguments: Mapping[str, Any]) -> None:
-    """Do nothing: body of a tool that is only described to a chat template to see how it writes calls."""

@@ -6,7 +6,7 @@ A body that does not fit raises pydantic's ValidationError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,7 @@ from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function
+from rolegraph.engine.vocabulary.tool import never_called
 
 T = TypeVar("T")
 
@@ -158,11 +159,7 @@ class BodyTool(RequestBody):
     def as_function(self) -> Function:
         """Return the function; the client, not the service, carries its calls out."""
         offered = self.function
-        return Function(offered.name, offered.description, offered.parameters, _never_called)
-
-
-async def _never_called(arguments: Mapping[str, Any]) -> NoReturn:
-    raise AssertionError("a tool is called by the client that offers it")
+        return Function(offered.name, offered.description, offered.parameters, never_called)
 
 
 class ChatFields(RequestBody):

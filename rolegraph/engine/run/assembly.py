@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
-from rolegraph.engine.prompts.tools import answer_message
+from rolegraph.engine.models import Completion
 from rolegraph.engine.records import (
     Episode,
     EpisodeMetadata,
@@ -25,6 +26,8 @@ from rolegraph.engine.vocabulary import Score
 from rolegraph.engine.vocabulary.foreign import finite_number
 
 _UNSCORED = Score(None, None)
+_SHARED = tuple(name for name in Step._fields if name in Completion._fields)
+"""Fields of an answer that its Step has under the same name."""
 
 
 def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Episode:
@@ -205,33 +208,33 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     reward = 0.0 if score is None or score.reward is None else score.reward
     steps: list[Step] = []
     for call in turn.calls:
-        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls, special, unusable = (
-            call.completion
-        )
+        answer = call.completion
         metadata: StepMetadata = {"started": call.started, "seconds": call.seconds}
         if call.attempt:
             metadata["attempts"] = call.attempt + 1
         if masked:
             metadata["masked"] = True
-        if not role.is_plain:
-            metadata.update(_call_metadata(turn, call))
-            if role.run is not None:
-                return [
-                    Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)
-                ]
-        metadata["finish_reason"] = finish_reason
-        if special:
-            metadata["special_tokens"] = special
-        if usage:
-            metadata["usage"] = usage
-        if unusable:
-            metadata["unusable_numbers"] = unusable
+        metadata.update(_call_metadata(turn, call))
+        if role.run is not None:
+            return [Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)]
+        metadata["finish_reason"] = answer.finish_reason
+        if answer.special_tokens:
+            metadata["special_tokens"] = answer.special_tokens
+        if answer.usage:
+            metadata["usage"] = answer.usage
+        if answer.unusable_numbers:
+            metadata["unusable_numbers"] = answer.unusable_numbers
         done = call is turn.calls[-1]
-        action, earned = (view.action, reward) if done else (None, 0.0)
-        chat = (*call.messages, answer_message(text, thought, calls))
+        shared: dict[str, Any] = {name: getattr(answer, name) for name in _SHARED}
         steps.append(
             Step(
-                prompt_ids, ids, logprobs, chat, thought, action, text, earned, done, None, version, metadata
+                chat_completions=call.chat,
+                action=view.action if done else None,
+                model_response=answer.text,
+                reward=reward if done else 0.0,
+                done=done,
+                metadata=metadata,
+                **shared,
             )
         )
     return steps

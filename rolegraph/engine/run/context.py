@@ -26,8 +26,6 @@ T = TypeVar("T")
 def turns_taken(edge: InputEdge, results: Sequence[T | None]) -> list[tuple[int, T]]:
     """Return (node, result) of an edge's turns that ran; of each instance only its last, unless all are
     read. `results` has None for a node that has not run."""
-    if edge.turns_per_instance == 1:
-        return [(node, result) for node in edge.nodes if (result := results[node]) is not None]
     last = {
         position // edge.turns_per_instance: (node, result)
         for position, node in enumerate(edge.nodes)
@@ -169,7 +167,4 @@ class EpisodeContext(EpisodeSession):
 
 
 def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:
-    visible = {**task}
-    for name in hidden:
-        visible.pop(name, None)
-    return visible
+    return {name: value for name, value in task.items() if name not in hidden}

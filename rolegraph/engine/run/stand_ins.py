@@ -19,6 +19,7 @@ from rolegraph.engine.compile.role_plan import EnvPlan, RunPlan
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts.markers import rewritten
 from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.vocabulary import (
@@ -215,7 +216,7 @@ def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callabl
             return value
         for result in given:
             return result
-        return _filled(run.tool.example, f"[{role}]")
+        return rewritten(run.tool.example, lambda text: text.replace(PLACEHOLDER, f"[{role}]"))
 
     return replace(run, tool=Tool(open=lambda: nullcontext((Function(run.name, "", {}, call),))))
 
@@ -250,13 +251,6 @@ def _results(recorded: Episode | None) -> Mapping[str, str]:
 
 def _key(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name} {json.dumps(dict(arguments), sort_keys=True, default=str)}"
-
-
-def _filled(example: Any, text: str) -> Any:
-    """Return an example with its placeholder replaced by `text` in every string."""
-    return _with_leaves(
-        example, "", lambda part, _: part.replace(PLACEHOLDER, text) if isinstance(part, str) else part
-    )
 
 
 def still_environment(env: EnvPlan) -> EnvPlan:

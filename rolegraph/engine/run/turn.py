@@ -321,10 +321,8 @@ def keep_answer(session: EpisodeSession, call: ModelCall) -> ParseFailure | None
     Raises:
         ModelError: With this answer the episode is too large.
     """
-    text, thought, prompt_ids, ids, _, _, _, _, calls, special_tokens, _ = call.completion
-    size, is_cut = len(ids) + len(text) + len(thought) + len(prompt_ids), False
-    if calls or size > ANSWER_TEXT.most:
-        size, is_cut = call.cut()
+    special_tokens = call.completion.special_tokens
+    size, is_cut = call.cut()
     if session.kept + size > EPISODE_SIZE.most:
         raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
     session.kept += size

@@ -52,6 +52,11 @@ class Function(NamedTuple):
     """`await call(arguments)` returns text or a JSON value, or raises ToolError."""
 
 
+async def never_called(arguments: Mapping[str, Any]) -> Any:
+    """Raise AssertionError: the `call` of a function that is only described here."""
+    raise AssertionError("the function is called elsewhere")
+
+
 class Pairs(NamedTuple):
     """For each instance (by index) of one role, the instances of another role on the same branch."""
 

@@ -33,7 +33,6 @@ from rolegraph.api.starting import (
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.records.ownership import NEW
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import ItemCall, Row, open_dataset
@@ -92,7 +91,6 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
     """
     folder, data = Path(folder), Path(data)
     name = workflow_name(folder)
-    NEW.check(folder)
     read = _read(data)
     rows = read[:MOST_ROWS]
     columns = read_columns(rows, label, data.name)

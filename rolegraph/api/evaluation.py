@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.api import jobs
 from rolegraph.api.running import RunJob, finished_in
@@ -20,7 +20,7 @@ from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.folder import INFO
-from rolegraph.engine.records.jsonl import parse_json, read_record
+from rolegraph.engine.records.jsonl import read_record
 from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.shipped import model_folder
@@ -70,6 +70,8 @@ class SideAnswers:
 class Evaluation:
     """Result of an evaluation: the figures of trained weights beside those of their base model."""
 
+    __pydantic_config__ = ConfigDict(defer_build=True)  # most commands build no validator
+
     figures: Mapping[str, ComparedFigure]
     """`correct`, the spec's metrics, and `reward/{role}`; with n = 0 on a side that lacks the figure."""
     tasks: int
@@ -88,21 +90,6 @@ class Evaluation:
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Evaluation:
-        """Read what `to_json` wrote.
-
-        Args:
-            text: Contents of an `evaluation.json`.
-
-        Returns:
-            The evaluation.
-
-        Raises:
-            ValueError: The text is something else.
-        """
-        return TypeAdapter(cls).validate_python(parse_json(text))
-
-    @classmethod
     def read(cls, folder: Path) -> Evaluation:
         """Read the `evaluation.json` of a finished evaluation's folder.
 
@@ -110,7 +97,7 @@ class Evaluation:
             DataError: The file is missing, unreadable or damaged.
         """
         with os_errors_as(DataError, f"cannot read {folder / EVALUATION}"):
-            return read_record(folder / EVALUATION, TypeAdapter(cls).validate_python, "a valid evaluation")
+            return read_record(folder / EVALUATION, _EVALUATION.validate_python, "a valid evaluation")
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)
@@ -122,6 +109,9 @@ class Evaluation:
             lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
         lines += [f"{name}: no model call was answered" for name in self.unanswered]
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
+
+
+_EVALUATION = TypeAdapter(Evaluation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +160,6 @@ class EvaluationJob:
         if "validation" not in flow.plan.data:
             raise UsageError(f"{flow.name} has no validation data to compare on")
         folder = Path(out) if out else jobs.new_folder(f"{flow.name}-eval")
-        EVALUATED.check(folder)
         rows = flow.tasks("validation", tasks)
         info = jobs.describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
         infos = (info, info.model_copy(update={"checkpoint": str(checkpoint)}))
@@ -219,7 +208,7 @@ class EvaluationJob:
 EVALUATED = FolderKind(
     "an evaluation",
     {
-        EVALUATION: lambda document: TypeAdapter(Evaluation).validate_python(document),
+        EVALUATION: _EVALUATION.validate_python,
         **{f"{side}/{INFO}": RunInfo.model_validate for side in SIDES},
     },
     re.compile("|".join(SIDES)),

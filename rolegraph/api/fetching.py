@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rolegraph.api.jobs import blocking
+from rolegraph.api.jobs import blocking, ignore_event
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
 from rolegraph.engine.shipped import HUB_NAMES, MODELS, fetched_folder
-from rolegraph.local.fetching.downloads import FetchProgress, Observe, RemoteFile
+from rolegraph.local.fetching.downloads import Observe, RemoteFile
 from rolegraph.local.fetching.sources import (
     FileSource,
     FirstSource,
@@ -105,7 +105,7 @@ async def fetch_async(
         with staging_folder(target.parent) as staging:
             whole = staging / "model"
             whole.mkdir()
-            origin = await source.write(whole, staging, observe or _ignore)
+            origin = await source.write(whole, staging, observe or ignore_event)
             record = {"request": request, **asdict(origin)}
             (whole / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
             try:
@@ -117,10 +117,6 @@ async def fetch_async(
 
 
 fetch = blocking(fetch_async)
-
-
-def _ignore(progress: FetchProgress) -> None:
-    pass
 
 
 def _whole_folder(model: str) -> Path | None:

@@ -67,7 +67,6 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     """
     folder = Path(folder)
     name = workflow_name(folder)
-    NEW.check(folder)
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
     if spec not in shipped:
         hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"

@@ -19,14 +19,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import source_fields
-from rolegraph.engine.records.sweep import (
-    NAME,
-    SWEEP,
-    check_no_sweep,
-    newest_sweep,
-    read_sweep,
-    write_sweep,
-)
+from rolegraph.engine.records.sweep import NAME, SWEEP, newest_sweep, read_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
@@ -90,10 +83,6 @@ class SweepPoint:
         if self._started:
             return TrainingJob.resume(self.folder, self.flow.source, seed=self.seed)
         return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
-
-    def check(self) -> None:
-        """Raise UsageError where the point was started with another spec or other data."""
-        self.job()
 
     @property
     def _started(self) -> bool:
@@ -163,16 +152,13 @@ class SweepJob:
 
         Raises:
             SpecError: The spec of some point has faults.
-            UsageError: No override has several values, `out` holds a sweep or files of another origin, or no
-                checkpoint is named.
+            UsageError: No override has several values, or no checkpoint is named.
         """
 
         if kind == "eval" and checkpoint is None:
             raise UsageError("a sweep of evaluations needs a checkpoint")
         weights = None if checkpoint is None else str(checkpoint)
         info = SweepInfo(kind=kind, checkpoint=weights, **settings, **source_fields(source))
-        if out:
-            check_no_sweep(Path(out))
         return cls._of(Path(out) if out else None, info, resumed=False)
 
     @classmethod
@@ -228,7 +214,7 @@ class SweepJob:
         )
         for point in job.points:
             check_models(folder, info, given, point.flow)
-            point.check()
+            point.job()  # raises where the point was started with another spec or other data
         return job
 
     @classmethod
@@ -283,8 +269,9 @@ class SweepJob:
         """
         files = (self.folder / NAME, SweepResult(self.folder, ()).picture)
         with sole_writer(self.folder, SWEEP, (*files, *(point.folder for point in self.points))):
-            if not self.resumed:
-                check_no_sweep(self.folder)
+            if not self.resumed and (self.folder / NAME).exists():
+                hint = "go on with --resume, or choose another folder with --out"
+                raise UsageError(f"{self.folder} already holds a sweep; {hint}")
             write_sweep(self.folder, self.info)
             yield
 

@@ -242,10 +242,10 @@ def options_to_repeat(flow: Workflow) -> list[str]:
         where `check_models` asks for them, the spec, its overrides and model as well.
     """
     source = without_project(flow.source)
-    words = Source("", imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
+    words = Source(imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
     if _loads_folder(flow) or ((source.overrides or source.model) and _asks_elsewhere(flow)):
         words = replace(words, spec=source.spec, overrides=source.overrides, model=source.model)
-    return [word for word in words.arguments() if word]
+    return words.arguments()
 
 
 def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
@@ -253,7 +253,7 @@ def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
 
     The command has the words that were typed, and the missing options.
     """
-    options = [word for word in replace(missing, spec=missing.spec or "").arguments() if word]
+    options = missing.arguments()
     sweep = ["-m"] if isinstance(record, SweepInfo) else []
     if isinstance(record, SweepInfo) and record.checkpoint:
         sweep += ["--checkpoint", record.checkpoint]

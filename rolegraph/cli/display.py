@@ -66,7 +66,6 @@ class Display:
                 raise api.UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._roles = {role.name: _RoleSums() for role in self._plan.roles}
         self._answers = {role.name: api.AnswerTally(role.allowed_answers) for role in self._plan.asking}
-        self._asking = {role.name for role in self._plan.asking}
         self._answered = 0
         """Number of trajectories that a model answered."""
         self._first_failures: dict[tuple[str, str], str] = {}
@@ -143,13 +142,13 @@ class Display:
         sums.trajectories += 1
         for remark in trajectory.remarks:
             setattr(sums, remark, getattr(sums, remark) + 1)
-        self._answered += name in self._asking and trajectory.by_model
+        self._answered += name in self._answers and trajectory.by_model
         if trajectory.reward is not None:
             self._means.add({f"reward/{name}": trajectory.reward})
             if not trajectory.is_unjudged:
                 self._means.add({f"right/{name}": trajectory.is_correct})
         for step in trajectory.steps:
-            if name not in self._asking:
+            if name not in self._answers:
                 sums.calls += 1
                 sums.call_seconds += step.metadata.get("seconds", 0.0)
             sums.prompt_tokens += step.prompt_tokens
@@ -284,7 +283,7 @@ class Display:
 
     def _asked(self) -> int:
         """Return the number of trajectories of roles that call a model."""
-        return sum(self._roles[name].trajectories for name in self._asking)
+        return sum(self._roles[name].trajectories for name in self._answers)
 
     def _sum(self, count: str) -> int:
         return sum(getattr(sums, count) for sums in self._roles.values())
@@ -330,8 +329,8 @@ class Display:
                 "–" if reward is None else f"{reward:.3f}{n}",
                 "–" if right is None else f"{right:.1%}{n}",
                 *(_constant_cells(constants.get(name)) if beside else ()),
-                f"{sums.prompt_tokens:,}" if name in self._asking else "–",
-                f"{sums.response_tokens:,}" if name in self._asking else "–",
+                f"{sums.prompt_tokens:,}" if name in self._answers else "–",
+                f"{sums.response_tokens:,}" if name in self._answers else "–",
                 f"{sums.call_seconds / max(1, sums.calls):.2f}",
                 "\n".join(f"{failure} {count}" for failure, count in failed) or "none",
             )

@@ -334,7 +334,7 @@ class _TrainEnd:
         return [line for it in self._advice.actions for line in self._commands(it)]
 
     def _commands(self, it: api.NextAction) -> list[str]:
-        folder = str(self._folder.path)
+        folder, source = str(self._folder.path), api.without_project(self._flow.source)
         match it.action:
             case api.Action.RESUME:
                 repeated = api.options_to_repeat(self._flow)
@@ -342,12 +342,11 @@ class _TrainEnd:
             case api.Action.VIEW:
                 return [view_command(folder, it)]
             case api.Action.PREVIEW:
-                source = api.without_project(self._flow.source)
                 return [command("preview", *replace(source, model=None, base_url=None).arguments())]
             case api.Action.TRAIN_LOWER:
                 lower = api.lower_rates(self._plan, [it.role for it in self._verdict.diverged])
-                source = api.without_project(self._flow.source)
-                kept = [word for word in source.overrides if word.partition("=")[0] not in _keys(lower)]
+                names = {word.partition("=")[0] for word in lower}
+                kept = [word for word in source.overrides if word.partition("=")[0] not in names]
                 return [command("train", *replace(source, overrides=(*kept, *lower)).arguments())]
             case api.Action.RUN_WEIGHTS:
                 policies = [*self._best.policies] if self._best else []
@@ -385,10 +384,6 @@ class _TrainEnd:
                 mean = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
                 add_row(table, row.name, row.figure, mean, str(row.n or "–"))
             yield table
-
-
-def _keys(overrides: Iterable[str]) -> set[str]:
-    return {word.partition("=")[0] for word in overrides}
 
 
 def _beside(role: str) -> list[str]:

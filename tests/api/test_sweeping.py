@@ -49,8 +49,9 @@ def test_what_is_finished_is_not_run_again_and_what_is_missing_is_made(tmp_path:
     begun = rg.SweepJob.create(
         api.Source.of("solver_judge", *WORDS, model=model(tmp_path, 0)), limit=4, out=out
     )
-    asyncio.run(begun.points[0].job().run())
-    asyncio.run(begun.points[1].job().run())
+    with begun.open_folder():
+        asyncio.run(begun.points[0].job().run())
+        asyncio.run(begun.points[1].job().run())
     half = begun.points[1].folder
     lines = (half / "episodes.jsonl").read_text().splitlines(keepends=True)
     (half / "episodes.jsonl").write_text("".join(lines[:2]))

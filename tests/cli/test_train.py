@@ -71,7 +71,7 @@ def test_an_evaluation_in_which_no_call_is_answered_says_so_and_shows_no_figures
     for side in ("base", "checkpoint"):
         assert f"{side}: solver/context_full 4" in done.stdout
         assert f"error: 4 of 4 trajectories of {side} got no answer" in done.stderr
-    kept = api.Evaluation.from_json((tmp_path / "refused" / "evaluation.json").read_bytes())
+    kept = api.Evaluation.read(tmp_path / "refused")
     assert kept.figures == {}
     assert kept.unanswered == ["base", "checkpoint"]
 

@@ -69,7 +69,7 @@ class Source:
         return Source(*(getattr(self, name) or getattr(defaults, name) for name in names))
 
     def arguments(self) -> list[str]:
-        """Return the command-line arguments that name this source, not yet quoted for a shell."""
+        """Return the command-line arguments for what this source has, not yet quoted for a shell."""
         options = {
             "--import": self.imports,
             "--allow": self.allow,
@@ -77,4 +77,5 @@ class Source:
             "--base-url": [self.base_url],
         }
         given = [(option, value) for option, values in options.items() for value in values if value]
-        return [self.named_spec, *self.overrides, *(word for pair in given for word in pair)]
+        spec = () if self.spec is None else (self.spec,)
+        return [*spec, *self.overrides, *(word for pair in given for word in pair)]

@@ -34,15 +34,6 @@ SWEEP = FolderKind("a sweep", {NAME: SweepInfo.model_validate})
 """Folder of a sweep."""
 
 
-def check_no_sweep(folder: Path) -> None:
-    """Raise UsageError where a folder holds a sweep, or files of another origin."""
-    SWEEP.check(folder)
-    if (folder / NAME).exists():
-        raise UsageError(
-            f"{folder} already holds a sweep; go on with --resume, or choose another folder with --out"
-        )
-
-
 def write_sweep(folder: Path, info: SweepInfo) -> None:
     """Write or replace `sweep.json`; raises WorldError where the write fails."""
     write_record(folder / NAME, info)

@@ -14,7 +14,7 @@ import yaml
 
 from rolegraph.engine.compile import Plan, check_source, size_of
 from rolegraph.engine.compile.leaving import disclosure_rule_of, without_hidden
-from rolegraph.engine.records import Episode, FailureName, Source, Split, Task, Trajectory
+from rolegraph.engine.records import Episode, Source, Split, Task, Trajectory
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
 Templates = Mapping[str, str]
@@ -31,10 +31,6 @@ TEXT = 4_000
 """Characters of one text, such as a prompt or an answer."""
 MEMBERS = 4
 """Members of a role's group on one task that are shown, those with the lowest rewards."""
-OF_ANSWERS = frozenset(
-    {FailureName.MALFORMED_OUTPUT, FailureName.SPECIAL_TOKEN, FailureName.UNPARSEABLE_CHOICE}
-)
-"""Failures whose messages are about the answer; others are about the machine, a tool or the task."""
 
 PROMPT = """The workflow `{name}` asks several language models, each in a role. {description}
 This is the Jinja2 template of the {part} of its role `{role}`:
@@ -224,7 +220,7 @@ def _outcome(episode: Episode, trajectory: Trajectory, *, may_quote: bool) -> di
         outcome["reward"] = f"{trajectory.reward:g}"
     outcome |= {f"reward term {name}": f"{value:g}" for name, value in trajectory.terms.items()}
     if (failure := trajectory.failure) is not None:
-        message = f": {_cut(failure.message)}" if not may_quote and failure.name in OF_ANSWERS else ""
+        message = f": {_cut(failure.message)}" if not may_quote and trajectory.is_formless else ""
         outcome["failure"] = f"{failure.name.value}{message}"
     return {**outcome, "the whole episode": "correct" if episode.is_correct else "not correct"}
 

@@ -75,6 +75,8 @@ def test_a_grid_can_grow(tmp_path: Path) -> None:
         ("train.steps=2", True),
         ("train.steps=3", False),
     ]
+    with grown.open_folder():
+        pass
     assert [point.name for point in rg.SweepJob.resume(out).points] == ["train.steps=2", "train.steps=3"]
 
 

@@ -287,8 +287,6 @@ class RolePlan(ResolvedRole):
     group_keys: tuple[tuple[Template, bool], ...] = field(init=False)
     """Expressions of the groupings, computed for each turn, and True for those over the batch, which come
     last."""
-    timeout: float | None = field(init=False)
-    """Seconds of one call of the model or tool; None for no limit."""
     has_functions: bool = field(init=False)
     """True where the model may call tools or roles in its turn."""
     agent: vocabulary.Agent | None = field(init=False)
@@ -301,8 +299,7 @@ class RolePlan(ResolvedRole):
         keys = tuple(sorted(keyed, key=lambda pair: pair[1]))
         has_functions = bool(self.tools or self.callees)
         agent = next((tool.agent for tool in self.tools if tool.agent), None)
-        once = {"group_keys": keys, "timeout": self.spec.timeout, "has_functions": has_functions}
-        for name, value in {**once, "agent": agent}.items():
+        for name, value in {"group_keys": keys, "has_functions": has_functions, "agent": agent}.items():
             object.__setattr__(self, name, value)  # a frozen dataclass has no other way
 
     @property

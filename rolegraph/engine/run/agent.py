@@ -65,7 +65,7 @@ async def agent_turn(
             action = recordable(role.parser.parse(output, upstream))
             return node_result(role, node, action, output, "", calls.in_order)
         except FOREIGN_ERRORS as error:  # a foreign program or parser: its error fails this node only
-            failure = failure_of(error, FailureName.TOOL_ERROR, f"no answer {within(role.timeout)}")
+            failure = failure_of(error, FailureName.TOOL_ERROR, f"no answer {within(role.spec.timeout)}")
         if attempt == role.spec.on_failure.retry:
             return node_result(role, node, role.parser.default, output, "", calls.in_order, failure)
         attempt += 1
@@ -109,7 +109,7 @@ class AgentCalls:
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, self._attempt)
         id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
         request = Request(messages, sampling, seed, id, functions, prefix)
-        completion, began, seconds = await self._model.complete(request, role.timeout, session.observe)
+        completion, began, seconds = await self._model.complete(request, role.spec.timeout, session.observe)
         # Results of functions come back with the id of their call, which tokens do not hold.
         named = [call._replace(id=call.id or f"call-{number}-{n}") for n, call in enumerate(completion.calls)]
         completion = completion._replace(calls=tuple(named))

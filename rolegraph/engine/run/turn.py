@@ -262,7 +262,7 @@ async def model_turn(
     """
     if isinstance(messages, Failure):
         return node_result(role, node, role.parser.default, failure=messages)
-    job, limit, sampling = session.job, role.timeout, role.samplings[node.id.index - 1]
+    job, limit, sampling = session.job, role.spec.timeout, role.samplings[node.id.index - 1]
     episode_seed = session.seed_of(sampling)
     functions: Functions = {}
     offered: Sequence[Function] = ()
@@ -351,7 +351,7 @@ async def tool_turn(
         variables: What the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
     """
-    limit, value, text, action = role.timeout, "", None, None
+    limit, value, text, action = role.spec.timeout, "", None, None
     failure: Failure | None = None
     calls: Sequence[ModelCall] = ()
     try:

@@ -24,7 +24,7 @@ from rolegraph.engine.shipped import (
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-OPTIMIZER = "optimizer.pt"
+OPTIMIZER = "optimizer.safetensors"
 """File of the optimizer's state, beside a checkpoint's weights."""
 META = "meta.json"
 """File with the description of a checkpoint."""
@@ -123,7 +123,7 @@ def digest(folder: Path) -> str:
         OSError: A weights file cannot be read.
     """
     whole = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
+    for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as weights:
             whole.update(hashlib.file_digest(weights, "sha256").digest())
     if (base := base_of_adapter(folder)) is not None:

@@ -342,9 +342,9 @@ def test_a_hostile_gguf_file_ends_with_one_line(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layers": 2**31 - 1}, "layers, and has"),
+        ({"layers": 2**31 - 1}, "layers (num_hidden_layers), and has"),
         ({"layers": 9}, "parameters, and has"),
-        ({"left_out": "blk.1.attn_norm"}, "it has no"),
+        ({"left_out": "blk.1.attn_norm"}, "input_layernorm.weight is missing"),
     ],
 )
 def test_a_gguf_file_that_announces_more_than_it_has_is_refused(

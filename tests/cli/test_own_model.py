@@ -95,6 +95,18 @@ def changed(before: Answers, after: Answers) -> set[str]:
     return {role for (_, role), text in after.items() if text != before[_, role]}
 
 
+def test_a_command_on_a_model_without_a_tensor_ends_with_its_name(own: Command, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file, name = tmp_path / "the model" / "model.safetensors", "model.layers.1.mlp.down_proj.weight"
+    weights = load_file(file)
+    del weights[name]
+    save_file(weights, file, metadata={"format": "pt"})
+    done = own("run", "own.yaml", *MODEL, "--limit", "1")
+    assert done.returncode == 2, done.stderr
+    assert f"{name} is missing" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_trained_weights_are_asked_and_each_next_command_runs_as_it_is_printed(
     own: Command, tmp_path: Path
 ) -> None:

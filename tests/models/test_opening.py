@@ -173,7 +173,7 @@ def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_o
     for kind in paths:
         saved = before.weights / "r_1" / kind / "step-000001"
         saved.mkdir(parents=True)
-        for file in ("adapter_model.safetensors", "optimizer.pt"):
+        for file in ("adapter_model.safetensors", "optimizer.safetensors"):
             (saved / file).write_text(kind)
     one = SavedPolicy(version=1, state=paths["weights"], sampler=paths["sampler_weights"])
     before.add_checkpoint(Checkpoint(step=1, policies={"coder": one, "judge": one}))

@@ -13,3 +13,6 @@ HUB_FILES = Limit("hub_files", 1_000, "files")
 """Files of a model on the hub that are fetched; the largest models have some hundred."""
 INDEX_PAGE = Limit("index_page", 20_000_000, "bytes")
 """A project's page in a package index."""
+MODEL_BUFFERS = Limit("model_buffers", 2**30, "bytes")
+"""Tables that a model computes from its config and that are in none of its files; the masks of GPT-Neo 2.7B
+take 134 MB."""

@@ -32,8 +32,6 @@ FAR = 10.0
 """Factor between a spec's rate and the rule's beyond which there is a warning."""
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of a parameter by the `dtype` of a model's config."""
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-"""Files of a model's weights; the second pattern where the first matches none."""
 _SIZE = re.compile(r"(?<![\w.])(\d{1,4}(?:\.\d{1,3})?)([bm])(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -172,8 +170,7 @@ def _count_in(folder: FilePath) -> int | None:
         folder = base_of_adapter(folder) or folder
         config = read_json(folder / "config.json")
         dtype = config.get("dtype") or config.get("torch_dtype")
-        formats = [[*folder.glob(pattern)] for pattern in _WEIGHTS]
-        size = sum(file.stat().st_size for file in formats[0] or formats[1])
+        size = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))
     except (OSError, ValueError, AttributeError, RolegraphError):  # opening the model gives the reason
         return None
     return size // _BYTES.get(str(dtype), 4) or None

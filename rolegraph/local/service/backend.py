@@ -131,15 +131,14 @@ class Backend:
         """Load a checkpoint into a training run, which is created in the checkpoint's shape if it is missing.
 
         Raises:
-            RequestError: The checkpoint is missing, unreadable or of another shape.
+            RequestError: The checkpoint is missing or unreadable, or its tensors do not fit.
         """
         saved = self.checkpoints.load(path, optimizer=optimizer)
-        run = self._runs.get(name)
-        if run is None:
-            run = self._runs[name] = TrainingRun(self.model, saved.shape)
-        elif run.shape.without_seed != saved.shape.without_seed:
+        run = self._runs.get(name) or TrainingRun(self.model, saved.shape)
+        if run.shape.without_seed != saved.shape.without_seed:
             raise RequestError(f"{path} has the shape {saved.shape}, the model {name} has {run.shape}")
         run.restore(saved.weights, saved.optimizer)
+        self._runs[name] = run
 
     # checkpoints
 
@@ -178,9 +177,10 @@ class Backend:
             self._snapshots.move_to_end(path)
         if key not in self._loaded:
             saved = self.checkpoints.load(path, optimizer=False)
-            adapter = self._loaded[key] = self.model.add_adapter(saved.shape)
+            adapter = self.model.add_adapter(saved.shape)
             adapter.set_weights(saved.weights)
             self.model.freeze(adapter)
+            self._loaded[key] = adapter
         self._loaded.move_to_end(key)
         self._forget_loaded()
         return self._loaded[key]

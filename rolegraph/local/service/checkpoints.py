@@ -1,13 +1,14 @@
 """Checkpoints on disk, by their `tinker://RUN/KIND/NAME` paths.
 
 A checkpoint is a folder with an adapter in PEFT's form (`adapter_model.safetensors`, `adapter_config.json`),
-`meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.pt`. Folders appear and disappear as a
-whole: a checkpoint is written in a staging folder and then renamed into place. An expired checkpoint is
-deleted when it is used next, when checkpoints are listed, or when another checkpoint with an expiry is saved.
+`meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.safetensors`. Folders appear and
+disappear as a whole: a checkpoint is written in a staging folder and then renamed into place. An expired
+checkpoint is deleted when it is used next, when checkpoints are listed, or when another checkpoint with an
+expiry is saved.
 Several services may share one state folder.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
@@ -18,23 +19,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
-import torch
 from pydantic import BaseModel, Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from rolegraph.engine.errors import first_line
+from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
 from rolegraph.local.launcher import model_name
-from rolegraph.local.service.adapters import write_adapter
+from rolegraph.local.service.adapters import safetensors_errors, write_adapter
 from rolegraph.local.service.errors import NotFoundError, RequestError
 from rolegraph.local.service.local_model import LoraShape
+from rolegraph.local.service.tensors import read_tensors
 from rolegraph.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
@@ -51,7 +50,7 @@ class CheckpointContents:
 
     shape: LoraShape
     weights: dict[str, Tensor]
-    optimizer: dict[str, Any] | None
+    optimizer: dict[str, Tensor] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ class CheckpointStore:
         path: str,
         shape: LoraShape,
         weights: Mapping[str, Tensor],
-        optimizer: dict[str, Any] | None = None,
+        optimizer: Mapping[str, Tensor] | None = None,
         options: SaveOptions = PLAIN,
     ) -> None:
         """Write a checkpoint; the optimizer's state only if its kind is `weights`.
@@ -174,7 +173,8 @@ class CheckpointStore:
                 whole.mkdir()
                 write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
                 if optimizer is not None and entry.kind == "weights":
-                    torch.save(optimizer, whole / OPTIMIZER)
+                    with safetensors_errors():
+                        save_file(dict(optimizer), whole / OPTIMIZER)
                 entry.write(whole)
                 if target.exists():
                     target.rename(staging / "replaced")
@@ -282,12 +282,14 @@ class CheckpointStore:
         """
         entry, folder = self.loadable(path), self._folder_of(path)
         if optimizer and not (folder / OPTIMIZER).is_file():
-            raise RequestError(f"{path} holds no optimizer state; load it without")
+            old = (folder / "optimizer.pt").is_file()
+            why = "; the version of Rolegraph that wrote its optimizer.pt can resume it" if old else ""
+            raise RequestError(f"{path} holds no optimizer state ({OPTIMIZER}); load it without{why}")
         try:
-            weights = load_file(folder / ADAPTER_WEIGHTS)
-            state = torch.load(folder / OPTIMIZER, weights_only=True) if optimizer else None
-        except (OSError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
-            raise RequestError(f"the checkpoint {path} cannot be read: {first_line(error)}") from error
+            weights = read_tensors([folder / ADAPTER_WEIGHTS])
+            state = read_tensors([folder / OPTIMIZER]) if optimizer else None
+        except UsageError as error:
+            raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
         return CheckpointContents(entry.shape, weights, state)
 
     def _existing(self, path: str) -> Path:

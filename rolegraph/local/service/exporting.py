@@ -1,6 +1,6 @@
 """Export of checkpoints: to an adapter folder in PEFT's form, or to a model with the adapter merged in."""
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.confined import below, check
 from rolegraph.engine.shipped import model_folder
 from rolegraph.local.launcher import model_name
-from rolegraph.local.service.adapters import load_model, safetensors_errors, write_adapter
+from rolegraph.local.service.adapters import (
+    check_adapter,
+    load_model,
+    safetensors_errors,
+    write_adapter,
+)
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.weights import base_name, base_of_adapter
+from rolegraph.local.weights import base_name, base_of_adapter, checkpoint_folder
 
 
 def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = None) -> Path:
@@ -30,7 +35,8 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         base: The base model's folder; by default the folder that the checkpoint names.
 
     Raises:
-        UsageError: The checkpoint or its model is missing, or the checkpoint belongs to other weights.
+        UsageError: The checkpoint or its model is missing, or the checkpoint belongs to other weights or has
+            tensors that do not fit.
         OSError: A file cannot be written.
     """
     check(below(state_dir))
@@ -44,6 +50,7 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         checkpoint = CheckpointStore(state_dir, name, folder).load(path, optimizer=False)
     except RequestError as error:
         raise UsageError(str(error)) from error
+    check_adapter(checkpoint_folder(path, state_dir) or state_dir, folder)
     write_adapter(out, checkpoint.weights, checkpoint.shape.rank, model_name(folder))
     return folder
 

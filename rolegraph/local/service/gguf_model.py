@@ -10,17 +10,18 @@ its weights take memory. The process ends with its parent, whose end of standard
 from __future__ import annotations
 
 import sys
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError, first_line, panics_as_errors
 from rolegraph.local.fetching.gguf_header import read_header
+from rolegraph.local.service.model_files import check_names, model_shell
 from rolegraph.local.service.parent import exit_with_parent
+from rolegraph.local.service.tensors import tensor_faults
 
 _SLACK = 1.05
 """Parameters of a model for each weight in its file: some architectures split or share tensors."""
@@ -59,33 +60,23 @@ def _convert(source: Path, folder: Path) -> None:
     header = read_header(source)
     # AutoConfig.from_pretrained reads the file twice, which takes 5 s for 49,152 tokens.
     settings: dict[str, Any] = PreTrainedConfig.get_config_dict(str(source.parent), **options)[0]
-    config: Any = AutoConfig.for_model(**settings)
-    if config.num_hidden_layers > header.tensors:
-        raise UsageError(f"it announces {config.num_hidden_layers} layers, and has {header.tensors} tensors")
-    size = sum(parameter.numel() for parameter in _shell(config).parameters())
+    plain: Any = model_shell(settings, header.tensors)
+    size = sum(parameter.numel() for parameter in plain.parameters())
     if size > header.elements * _SLACK:
         raise UsageError(f"it announces {size:,} parameters, and has {header.elements:,}")
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        str(source.parent), config=config, dtype=torch.float32, output_loading_info=True, **options
+        str(source.parent), config=plain.config, dtype=torch.float32, output_loading_info=True, **options
     )
     model, info = loaded
-    if missing := sorted(info["missing_keys"]):
-        raise UsageError(f"it has no {missing[0]}")
-    config = deepcopy(model.config)
-    del config.quantization_config  # it would make the plain weights be read as those of a GGUF file
-    plain = _shell(config)
+    check_names(plain, info, {})
+    if fault := tensor_faults(model.state_dict(), plain.state_dict()):
+        raise UsageError(fault)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = model.generation_config
     plain.save_pretrained(str(folder))
     tokenizer: Any = AutoTokenizer.from_pretrained(str(source.parent), **options)
     tokenizer.save_pretrained(str(folder))
-
-
-def _shell(config: Any) -> Any:
-    """Return a model of a config whose weights take no memory."""
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def main() -> None:

@@ -20,18 +20,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import AutoTokenizer
-from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError, first_line, panics_as_errors
-from rolegraph.local.service.adapters import LORA_ALPHA, load_model
+from rolegraph.local.service.adapters import LORA_ALPHA, linear_layers, load_model, weight_of
+from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.prefixes import MAX_ROW, RowLayout, layout, rows_of
+from rolegraph.local.service.tensors import tensor_faults
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 class LoraShape:
     """Rank of an adapter and the kinds of layers that it trains; `seed` draws its first weights."""
 
-    rank: int
+    rank: Annotated[int, Field(ge=1)]
     train_attn: bool = True
     train_mlp: bool = True
     train_unembed: bool = True
@@ -86,7 +88,9 @@ class LoraAdapter:
         return {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
 
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy tensors, as returned by `weights`, into the adapter."""
+        """Copy tensors, as returned by `weights`, into the adapter; raises RequestError unless they fit."""
+        if fault := tensor_faults(weights, self.tensors):
+            raise RequestError(f"the weights do not fit the model: {fault}")
         with torch.no_grad():
             for name, tensor in self.tensors.items():
                 tensor.copy_(weights[name])
@@ -193,16 +197,12 @@ class LocalModel:
         try:
             with panics_as_errors():
                 self.tokenizer: Any = AutoTokenizer.from_pretrained(
-                    str(folder), local_files_only=True, trust_remote_code=False
+                    str(folder), config=base.config, local_files_only=True, trust_remote_code=False
                 )
         except Exception as error:  # transformers and tokenizers raise many types for files that are broken
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
-        self._layers: dict[str, Any] = {
-            name: module
-            for name, module in self._plain.named_modules()
-            if isinstance(module, nn.Linear | Conv1D)
-        }
+        self._layers: dict[str, Any] = {**linear_layers(self._plain)}
         size = sum(parameter.numel() for parameter in self._plain.parameters())
         self.small = self.device.type == "cpu" and size < SMALL_MODEL
         cores = os.cpu_count() or 1
@@ -251,8 +251,7 @@ class LocalModel:
         """Return a layer's weight [out, in], with an adapter added."""
         if adapter is not None and name in adapter.merged:
             return adapter.merged[name]
-        layer = self._layers[name]
-        weight: Tensor = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+        weight = weight_of(self._layers[name])
         return weight if adapter is None or name not in adapter.pairs else adapter.merge(name, weight)
 
     @contextmanager

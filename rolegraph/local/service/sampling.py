@@ -6,7 +6,7 @@ the batch. Knows the tokenizer's decoder and no model.
 Axes: B sequences, V vocabulary.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rolegraph.local.service.bodies import AdamSettings
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.free_memory import MEMORY_SHARE, free_memory
 from rolegraph.local.service.local_model import MAX_BATCH_LOGITS, LocalModel, LoraShape
 from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenScores
+from rolegraph.local.service.tensors import tensor_faults
 
 MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Padded tokens of one forward pass, by device type; larger batches are split, with the same gradients. A
@@ -126,16 +126,37 @@ class TrainingRun:
         self._optimizer.zero_grad()
         return {"unclipped_grad_l2:mean": norm}
 
-    def optimizer_state(self) -> dict[str, Any]:
-        """Return the optimizer's tensors and counters."""
-        return self._optimizer.state_dict()
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Return the optimizer's moments and counters, by the names of the adapter's tensors."""
+        return {
+            f"{name}.{key}": value
+            for name, parameter in self.adapter.tensors.items()
+            for key, value in self._moments(parameter).items()
+        }
 
-    def restore(self, weights: Mapping[str, Tensor], optimizer: dict[str, Any] | None) -> None:
-        """Set the weights and the optimizer's state; None resets the optimizer."""
+    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return AdamW's state of a parameter; before its first step, the state that AdamW begins with."""
+        zeros = torch.zeros_like(parameter.detach())
+        fresh = {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+        return {**fresh, **self._optimizer.state.get(parameter, {})}
+
+    def restore(self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor] | None) -> None:
+        """Set the weights and the optimizer's state; None resets the optimizer.
+
+        Raises:
+            RequestError: They do not fit; nothing has changed.
+        """
+        if optimizer is not None and (fault := tensor_faults(optimizer, self.optimizer_state())):
+            raise RequestError(f"the optimizer's state does not fit the model: {fault}")
         self.adapter.set_weights(weights)
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
-        if optimizer is not None:
-            self._optimizer.load_state_dict(optimizer)
+        if optimizer is None:
+            return
+        for name, parameter in self.adapter.tensors.items():
+            self._optimizer.state[parameter] = {
+                key: optimizer[f"{name}.{key}"].to(value.device, copy=True)
+                for key, value in self._moments(parameter).items()
+            }
 
     def _check(self, data: Sequence[Datum], loss: str, config: Mapping[str, float]) -> None:
         if loss not in LOSSES:

@@ -1,0 +1,170 @@
+"""Causal language models of model folders, without code that a folder names and within its files' size.
+
+A folder's config may come from anybody: a model of it is first built on the meta device, where tensors take
+no memory, and compared with the names and shapes in the weights files.
+"""
+
+# torch and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.limits.models import MODEL_BUFFERS
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.local.service.tensors import read_tensors, tensor_faults
+
+WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_IGNORED = re.compile(
+    r"auto_map|\w*(attn|experts)_implementation\w*|fusion_config|num_labels|(id2|2)?label2?\w*"
+)
+"""Settings that name code, which transformers would fetch, and labels, of which a language model has none."""
+_LAYERS = re.compile(r"(n|num)_(\w+_)?layers?|(en|de)coder_layers")
+"""Settings that are numbers of layers."""
+_MANY_LAYERS = 256
+"""Layers that a config may announce whatever its files hold: tensors are named in the message for these."""
+
+
+def load_base(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """Load the causal language model of a model folder.
+
+    Args:
+        folder: The model's folder.
+        dtype: The weights' type; by default that of the files.
+
+    Raises:
+        UsageError: The config needs code or quantized weights, or the weights do not fit it.
+    """
+    shell, tensors = open_shell(folder)
+    with _faults_of(folder):
+        bare = {name: tensor.to("meta") for name, tensor in tensors.items()}
+        check_names(shell, _filled(shell, bare, dtype=torch.float32, device_map="meta")[1], bare)
+        if fault := tensor_faults(tensors, bare):
+            raise UsageError(fault)
+        model = _filled(shell, tensors, dtype=dtype or "auto")[0]
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(str(folder), local_files_only=True)
+        return model
+
+
+def open_shell(folder: Path) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """Return the model of a model folder's config, with weights that take no memory, and the files' tensors.
+
+    Raises:
+        UsageError: The folder has no weights, or its config is not usable; see `model_shell`.
+    """
+    with _faults_of(folder):
+        tensors = read_tensors(_weights_files(folder))
+        return model_shell(read_json(folder / "config.json"), len(tensors)), tensors
+
+
+@contextmanager
+def _faults_of(folder: Path) -> Generator[None]:
+    """Name the folder in what is raised within a block: transformers raises many types."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(f"cannot load a causal language model from {folder}: {first_line(error)}") from error
+
+
+def model_shell(settings: Mapping[str, Any], tensors: int) -> PreTrainedModel:
+    """Return the causal language model of a config, with weights that take no memory.
+
+    Args:
+        settings: The content of a config.json.
+        tensors: Number of tensors in the model's files.
+
+    Raises:
+        UsageError: The model cannot be loaded without code of its own, or the config asks for more
+            than the files hold.
+    """
+    kind = settings.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        reason = f"its config.json has the model_type {kind!r:.60}, which transformers does not know"
+        more = "; code that comes with a model (`auto_map`) is not run here" if "auto_map" in settings else ""
+        raise UsageError(f"{reason}{more}")
+    config: Any = AutoConfig.for_model(**_plain(settings, tensors))
+    config._attn_implementation = config._experts_implementation = None  # of sub-configs, too
+    with torch.device("meta"):
+        shell: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    size = sum(buffer.nbytes for _, buffer in shell.named_non_persistent_buffers())
+    if size > MODEL_BUFFERS.most:
+        raise UsageError(MODEL_BUFFERS.exceeded("its config.json asks for"))
+    return shell
+
+
+def _plain(settings: Mapping[str, Any], tensors: int) -> dict[str, Any]:
+    """Return the settings of a config, those of sub-configs too, without those that name code."""
+    for key, value in settings.items():
+        if key in ("quantization_config", "compression_config") and value:
+            raise UsageError(
+                f"its weights are quantized ({key} in its config.json); take the model with weights in "
+                "bfloat16, float16 or float32, or a GGUF file of it: rolegraph fetch FILE"
+            )
+        if _LAYERS.fullmatch(key) and isinstance(value, int) and value > max(tensors, _MANY_LAYERS):
+            raise UsageError(f"it announces {value:,} layers ({key}), and has {tensors:,} tensors")
+    return {
+        key: _plain(cast("dict[str, Any]", value), tensors) if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if not _IGNORED.fullmatch(key)
+    }
+
+
+def _weights_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    try:
+        names: set[str] = {*read_json(folder / _INDEX)["weight_map"].values()}
+        if not all(Path(name).name == name for name in names):
+            raise UsageError(f"{_INDEX} names files of other folders")
+        return [folder / name for name in sorted(names)]
+    except FileNotFoundError:
+        pickles = any(folder.glob("*.bin"))
+        why = "; pickles (.bin), which may hold code, are not read here" if pickles else ""
+        raise UsageError(f"there is no {WEIGHTS} and no {_INDEX} in it{why}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{_INDEX} is no index of weights: {first_line(error)}") from error
+
+
+def _filled(shell: PreTrainedModel, tensors: Mapping[str, Tensor], **options: Any) -> tuple[Any, Any]:
+    """Return a model like `shell` with these weights, by transformers' rules for their names, and the names
+    that do not fit."""
+    load = cast("Any", type(shell).from_pretrained)
+    return load(
+        None,
+        config=shell.config,
+        state_dict=dict(tensors),
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported with the others
+        **options,
+    )
+
+
+def check_names(shell: PreTrainedModel, info: Mapping[str, Any], bare: Mapping[str, Tensor]) -> None:
+    """Compare a model's weights with the names, shapes and kinds of numbers that its config expects.
+
+    Args:
+        shell: The config's model.
+        info: Loading info of transformers, which maps the files' names to the model's.
+        bare: The files' tensors on the meta device.
+
+    Raises:
+        UsageError: A tensor does not fit.
+    """
+    expected = shell.state_dict()
+    weights = {name: tensor for name, tensor in expected.items() if name not in info["missing_keys"]}
+    weights |= {name: weights[name].to(bare[name].dtype) for name in weights.keys() & bare.keys()}
+    weights |= {name: torch.empty(shape, device="meta") for name, shape, _ in info["mismatched_keys"]}
+    weights |= dict.fromkeys(info["unexpected_keys"], torch.empty(0, device="meta"))
+    if fault := tensor_faults(weights, expected):
+        raise UsageError(fault)

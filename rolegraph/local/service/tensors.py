@@ -1,0 +1,67 @@
+"""Tensors of weights files, and the one check that all weights pass before they are used."""
+
+# safetensors leaves parts of its types unknown.
+# pyright: reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from rolegraph.engine.errors import UsageError, first_line
+
+_NAMED = 3
+"""Faults that a message names."""
+
+
+def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
+    """Map the tensors of safetensors files into memory, by name; their bytes are read when they are used.
+
+    Raises:
+        UsageError: A file is missing, or no file of safetensors.
+    """
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise UsageError(f"the weights {file} cannot be read: {reason or first_line(error)}") from error
+    return tensors
+
+
+def tensor_faults(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
+    """Compare weights with the tensors that they are for.
+
+    Args:
+        weights: The weights by name; values of tensors on the meta device are not checked.
+        expected: Tensors of the names, shapes and kinds of numbers that `weights` should have; any device.
+
+    Returns:
+        The tensors that are missing, unexpected, of another shape or kind, or not finite: the first few, and
+        the number of the others; None where the weights fit.
+    """
+    faults = [f"{name} is missing" for name in expected if name not in weights]
+    faults += [f"{name} is unexpected" for name in weights if name not in expected]
+    for name, tensor in weights.items():
+        like = expected.get(name, tensor)
+        if tensor.shape != like.shape:
+            faults.append(f"{name} has the shape {[*tensor.shape]}, expected {[*like.shape]}")
+        elif tensor.is_floating_point() != like.is_floating_point():
+            faults.append(f"{name} has the type {tensor.dtype}, expected {like.dtype}")
+        elif not _is_finite(tensor):
+            faults.append(f"{name} has values that are not finite")
+    rest = f"; and {len(faults) - _NAMED:,} more" if len(faults) > _NAMED else ""
+    return "; ".join(faults[:_NAMED]) + rest if faults else None
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if tensor.is_meta or not tensor.is_floating_point() or not tensor.numel():
+        return True
+    # One pass without a tensor of flags: a seventh of the time of isfinite().all() for 135 million weights.
+    extremes = torch.aminmax(tensor.detach().float() if tensor.itemsize == 1 else tensor.detach())
+    return bool(torch.stack(extremes).isfinite().all())

@@ -140,6 +140,14 @@ def cli() -> None:
     """
 
 
+class Interrupted(KeyboardInterrupt):
+    """Raised to end a command after a signal; `exit_code` is 128 plus the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
+
+
 def main() -> None:
     """Run the command and exit."""
     gc.set_threshold(COLLECT_AFTER)
@@ -163,8 +171,6 @@ def main() -> None:
 
 def _interrupt(number: int, _frame: object) -> NoReturn:
     """Handle a signal as Ctrl-C is handled, so that open folders are closed and their locks removed."""
-    from rolegraph.cli.terminal import Interrupted  # rich takes a while to import
-
     raise Interrupted(number)
 
 

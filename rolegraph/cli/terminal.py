@@ -18,6 +18,7 @@ from rich.text import Text
 
 from rolegraph import api
 from rolegraph.api.progress import NoteProgress
+from rolegraph.cli.main import Interrupted
 from rolegraph.cli.output import OutputOptions, plain
 
 T = TypeVar("T")
@@ -116,14 +117,6 @@ def interval_cell(
     return (
         f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]\nn {interval.n}{of}"
     )
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised to end a command after a signal; `exit_code` is 128 plus the signal's number."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.exit_code = 128 + number
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:

@@ -82,13 +82,14 @@ def test_a_training_drops_its_damaged_lines(name: str, rolegraph: Command, tmp_p
     assert len(run.metrics()) == len(run.checkpoints()) == 1
 
 
-def test_a_full_disk_at_the_log_is_one_warning(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_log_is_one_warning(forked: Command, tmp_path: Path) -> None:
     """Fill the log up to the largest size of a file that the process may write."""
     most = 1 << 20
     replays.answers(tmp_path / "model.jsonl", replays.solved(0), tasks=2)
-    (tmp_path / "r").mkdir()
+    words = ("run", "solver_judge", "--model", "replay:model.jsonl", "--limit", "1", "--out", "r")
+    assert forked(*words).returncode == 0
     (tmp_path / "r" / "log.txt").write_bytes(b"x" * (most - 10) + b"\n")
-    words = ("run", "solver_judge", "--model", "replay:model.jsonl", "--limit", "2", "--out", "r")
+    words = ("run", "--resume", "--limit", "2", "--out", "r")
     done = subprocess.run(
         [sys.executable, "-m", "rolegraph", *words],
         cwd=tmp_path,

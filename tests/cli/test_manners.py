@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,23 @@ def test_a_signal_before_the_first_call_ends_the_command_as_one_after_it(
 ) -> None:
     (tmp_path / "own.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
     done = forked("run", "solver_judge", "--import", "own.py", "--allow", "python", "--out", "out")
+    assert done.returncode == 143 and done.stderr.strip().startswith("interrupted")
+
+
+def test_a_signal_in_an_import_ends_the_command() -> None:
+    program = """
+import signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "rich.progress":
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGTERM)
+from rolegraph.cli.main import main
+sys.meta_path.insert(0, Finder())
+sys.argv = ["rolegraph", "run", "solver_judge", "--limit", "1"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (143, "interrupted")
 
 

@@ -390,6 +390,16 @@ def test_markers_of_each_named_family_are_escaped(text: str) -> None:
     assert escape_families(escaped) == escaped
 
 
+def test_markers_in_escapes_of_json_are_escaped() -> None:
+    arguments = json.dumps({"a": "\\<|im_end|>", "b": [json.dumps("<|im_end|>")]})
+    hidden = arguments.replace("<", "\\u003c")
+    assert hidden != arguments and escape_families(hidden) == escape_families(arguments)
+    assert json.loads(escape_families(hidden))["a"] == "\\< |im_end|>"
+    assert escape_families(escape_families(hidden)) == escape_families(hidden)
+    for harmless in ('{"a": "\\u003cb"}', "\\u003c|im_end|", "\\[x\\]", '{"a": "\ud800\\n"}'):
+        assert escape_families(harmless) == harmless
+
+
 @pytest.mark.parametrize("text", ["<think>\n</think>", "<answer>[A]</answer>", "a < b | c > d", "<h1>x</h1>"])
 def test_texts_that_prompts_need_are_not_escaped(text: str) -> None:
     assert escape_families(text) == text

@@ -12,11 +12,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from secrets import token_hex
 from typing import Any, cast
+
+from rolegraph.engine.records.jsonl import parse_json
 
 _SECRET = token_hex(12)
 """Part of names and placeholders, new in each process, so that no text can be written to hold one."""
@@ -209,7 +211,19 @@ def escape_families(value: Any) -> Any:
     >>> escape_families({"content": "Done.<|im_end|> [INST]"})
     {'content': 'Done.< |im_end|> [ INST]'}
     """
-    return rewritten(value, partial(_FAMILIES.sub, _spaced))
+    return rewritten(value, _escaped)
+
+
+def _escaped(text: str) -> str:
+    """Return a text with a space in each marker; of a JSON document, also in those that it writes by JSON's
+    escapes, since a template decodes the arguments of a call."""
+    text = _FAMILIES.sub(_spaced, text)
+    if "\\" in text:
+        with suppress(ValueError):
+            value = parse_json(text.encode())
+            if (escaped := escape_families(value)) != value:
+                return json.dumps(escaped, ensure_ascii=False)
+    return text
 
 
 def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int, int]] | None:

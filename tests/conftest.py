@@ -42,9 +42,12 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Collections look at all that torch and the tests' modules define.
     gc.set_threshold(100_000)
-    # A shell starts a background pytest with SIGINT ignored, and child processes would inherit that.
+    # A shell starts a background pytest with SIGINT ignored, `nohup` with SIGHUP, and child processes would
+    # inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:

@@ -58,8 +58,9 @@ def test_a_terminal_that_closes_ends_a_run_as_sigterm_does(several: bool, folder
             held.wait_for(process)
             os.close(terminal)
             process.send_signal(signal.SIGHUP)  # the shell's, beside the kernel's
-            assert process.wait() == 128 + signal.SIGHUP
+            code = process.wait()
         held.released.set()
+    assert code == 128 + signal.SIGHUP
     run = RunFolder(folder / "out" / ("seed=1" if several else ""))
     kept = len([*read_episodes(run.episodes)])
     assert 0 < kept < ROWS

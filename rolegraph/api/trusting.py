@@ -292,8 +292,8 @@ def _asks_elsewhere(flow: Workflow) -> bool:
 
 def _loads_folder(flow: Workflow) -> bool:
     """Return True if a spec of a workflow names the folder of a model, neither shipped nor fetched."""
-    names = {part.get("name") for part in _parts(flow) if part.get("provider") == "local"}
-    return any(isinstance(name, str) and not names_model(name) for name in names)
+    here = (part for part in _parts(flow) if part.get("provider") == "local" and not part.get("base_url"))
+    return any(isinstance(name := part.get("name"), str) and not names_model(name) for part in here)
 
 
 def _parts(flow: Workflow) -> Iterator[Mapping[str, object]]:

@@ -184,7 +184,8 @@ def test_a_run_whose_service_dies_ends_and_goes_on_with_a_new_one(
     if verb == "run":
         kept = list(read_episodes(written))
         assert 0 < len(kept) < 400
-        again = rolegraph("run", "--resume", "--limit", str(len(kept) + 2), "--out", "out")
+        model = ("--model", f"local:{tiny}")
+        again = rolegraph("run", "--resume", *model, "--limit", str(len(kept) + 2), "--out", "out")
         assert again.returncode == 0, again.stderr
         assert len(list(read_episodes(written))) == len(kept) + 2
         assert not folder.info().figures.get("failures", 0)

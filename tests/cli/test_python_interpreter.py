@@ -74,7 +74,7 @@ def test_in_cpython_it_is_right_and_a_resumed_run_uses_the_same(
     assert [episode[role][0].reward for role in ("plain", "both")] == [1.0, 2.0]
     assert episode["value"][0].action == "1"
     assert json.loads((tmp_path / "out" / "run.json").read_text())["allowed"] == ["python=docker:any"]
-    assert rolegraph("run", "--resume", "--out", "out").returncode == 0
+    assert rolegraph("run", "--resume", "--out", "out", *IMPORT, *allow).returncode == 0
     other = rolegraph("run", "spec.yaml", *IMPORT, "--resume", "--out", "out", "--allow", "python")
     assert other.returncode == 2
 

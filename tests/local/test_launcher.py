@@ -52,13 +52,17 @@ def test_what_is_installed_is_enough() -> None:
 
 
 def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
     from rolegraph.local.service.adapters import load_model
 
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
     config = tmp_path / "config.json"
     code = {"AutoConfig": "configuration_mine.Mine", "AutoModelForCausalLM": "modeling_mine.Mine"}
     for written in ({"model_type": "mine", "auto_map": code}, {"auto_map": code}):
         config.write_text(json.dumps(written))
-        with pytest.raises(UsageError, match=r"code that comes with the model .*is not run here"):
+        with pytest.raises(UsageError, match=r"code that comes with a model .*is not run here"):
             load_model(tmp_path)
 
 

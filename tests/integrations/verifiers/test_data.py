@@ -251,7 +251,7 @@ def test_an_interpreter_without_verifiers_is_named_with_the_command() -> None:
 
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataError, match="cannot start the interpreter /no/python: No such file or directory"):
+    with pytest.raises(DataError, match="cannot start the interpreter /no/python: there is no such program"):
         tasks("sums", python="/no/python")
 
 

@@ -35,15 +35,8 @@ class _RoleSums:
     """Number of model calls, each attempt counted, or of runs of a tool."""
     call_seconds: float = 0.0
     failures: Counter[str] = field(default_factory=Counter[str])
-    unrated: int = 0
-    """Number of trajectories with this remark, of `REMARKS`, as of the next two."""
-    truncated: int = 0
-    unusable_numbers: int = 0
-
-    @property
-    def remarks(self) -> dict[str, int]:
-        """Number of trajectories by remark, for those that there are."""
-        return {name: count for name in api.REMARKS if (count := getattr(self, name))}
+    remarks: Counter[str] = field(default_factory=Counter[str])
+    """Number of trajectories by remark (`REMARKS`)."""
 
 
 class Display:
@@ -140,8 +133,7 @@ class Display:
     def _count_trajectory(self, trajectory: api.Trajectory, sums: _RoleSums) -> None:
         name = trajectory.name
         sums.trajectories += 1
-        for remark in trajectory.remarks:
-            setattr(sums, remark, getattr(sums, remark) + 1)
+        sums.remarks.update(trajectory.remarks)
         self._answered += name in self._answers and trajectory.by_model
         if trajectory.reward is not None:
             self._means.add({f"reward/{name}": trajectory.reward})

@@ -56,11 +56,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_interrupted_run_goes_on_by_the_command_that_it_prints(folder: Path) -> None:
+@pytest.mark.parametrize("given_again", ["", "--import 'own code.py' --allow python"])
+def test_an_interrupted_run_goes_on_by_the_command_that_it_prints(folder: Path, given_again: str) -> None:
     held = HeldEndpoint(2)
+    (folder / "own code.py").write_text("")
     with serving(held) as endpoint:
         where = f"--base-url {endpoint.base_url} --out 'a run' --concurrency 1"
-        process = shell(f"rolegraph run own.yaml {where}", folder)
+        process = shell(f"rolegraph run own.yaml {given_again} {where}", folder)
         held.wait_for(process)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate()
@@ -69,24 +71,7 @@ def test_an_interrupted_run_goes_on_by_the_command_that_it_prints(folder: Path) 
         kept = len([*read_episodes(RunFolder(folder / "a run").episodes)])
         assert kept < ROWS
         (again,) = printed(output)
-        done(again, folder)
-    assert len([*read_episodes(RunFolder(folder / "a run").episodes)]) == ROWS
-
-
-def test_an_interrupted_run_with_code_and_a_permission_goes_on_by_the_command_that_it_prints(
-    folder: Path,
-) -> None:
-    held = HeldEndpoint(2)
-    (folder / "own code.py").write_text("")
-    with serving(held) as endpoint:
-        where = f"--base-url {endpoint.base_url} --out 'a run' --concurrency 1"
-        process = shell(f"rolegraph run own.yaml --import 'own code.py' --allow python {where}", folder)
-        held.wait_for(process)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate()
-        held.released.set()
-        (again,) = printed(output)
-        assert again.endswith("--import 'own code.py' --allow python")
+        assert again.endswith(given_again)
         done(again, folder)
     assert len([*read_episodes(RunFolder(folder / "a run").episodes)]) == ROWS
 

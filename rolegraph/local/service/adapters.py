@@ -4,16 +4,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import errno
 import json
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -22,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.local.service.model_files import load_base, open_shell
-from rolegraph.local.service.tensors import read_tensors, tensor_faults
+from rolegraph.local.service.tensors import read_tensors, safetensors_errors, tensor_faults
 from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 
 LORA_ALPHA = 32
@@ -84,15 +81,6 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
     with safetensors_errors():
         save_file(dict(weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def safetensors_errors() -> Generator[None]:
-    """Raise the error of a block that writes safetensors, such as a full disk's, as OSError."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(errno.EIO, str(error)) from error
 
 
 _Rank = Annotated[int, Field(ge=1, le=2**31)]

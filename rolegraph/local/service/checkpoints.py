@@ -30,10 +30,10 @@ from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
 from rolegraph.local.launcher import model_name
-from rolegraph.local.service.adapters import safetensors_errors, write_adapter
+from rolegraph.local.service.adapters import write_adapter
 from rolegraph.local.service.errors import NotFoundError, RequestError
 from rolegraph.local.service.local_model import LoraShape
-from rolegraph.local.service.tensors import read_tensors
+from rolegraph.local.service.tensors import read_tensors, safetensors_errors
 from rolegraph.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]

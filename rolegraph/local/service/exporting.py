@@ -14,14 +14,10 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.confined import below, check
 from rolegraph.engine.shipped import model_folder
 from rolegraph.local.launcher import model_name
-from rolegraph.local.service.adapters import (
-    check_adapter,
-    load_model,
-    safetensors_errors,
-    write_adapter,
-)
+from rolegraph.local.service.adapters import check_adapter, load_model, write_adapter
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
+from rolegraph.local.service.tensors import safetensors_errors
 from rolegraph.local.weights import base_name, base_of_adapter, checkpoint_folder
 
 

@@ -1,10 +1,12 @@
-"""Tensors of weights files, and the one check that all weights pass before they are used."""
+"""Tensors of weights files: reading, errors of writing, and the one check of all weights before their use."""
 
 # safetensors leaves parts of its types unknown.
 # pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import errno
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -32,6 +34,15 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
             reason = error.strerror if isinstance(error, OSError) else None
             raise UsageError(f"the weights {file} cannot be read: {reason or first_line(error)}") from error
     return tensors
+
+
+@contextmanager
+def safetensors_errors() -> Generator[None]:
+    """Raise the error of a block that writes safetensors, such as a full disk's, as OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error)) from error
 
 
 def tensor_faults(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:

@@ -227,7 +227,7 @@ def check_models(folder: Path, record: SourceRecord, given: Source | None, flow:
     )
     loads = _loads_folder(flow) and not named.model and (before.model or not named.spec)
     if loads or (missing != Source() and _asks_elsewhere(flow)):
-        spec = named.spec or before.spec
+        spec = None if named.spec else before.spec
         raise UsageError(_give_again(folder, record, replace(missing, spec=spec)))
 
 
@@ -257,9 +257,8 @@ def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
     sweep = ["-m"] if isinstance(record, SweepInfo) else []
     if isinstance(record, SweepInfo) and record.checkpoint:
         sweep += ["--checkpoint", record.checkpoint]
-    words = [record.kind if isinstance(record, SweepInfo | RunInfo) else "run", *sweep, "--resume"]
-    if missing.spec is None:
-        words = typed_words("--resume") or words
+    kind = record.kind if isinstance(record, SweepInfo | RunInfo) else "run"
+    words = typed_words("--resume") or [kind, *sweep, "--resume"]
     if not any(word.split("=")[0] == "--out" for word in words):
         words = [*words, "--out", str(folder)]
     command = shlex.join(["rolegraph", *words, *options])[:LONGEST_SHOWN]

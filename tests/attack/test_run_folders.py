@@ -138,10 +138,11 @@ def test_a_folder_that_asks_for_much_is_named_in_a_short_message(rolegraph: Comm
 def test_overrides_of_a_folder_bring_no_file_to_an_address_elsewhere(rolegraph: Command, plain: Path) -> None:
     overrides = [f"roles.judge.model={{provider: openai, name: a, base_url: '{ELSEWHERE}'}}"]
     change(plain / "run.json", overrides=overrides)
-    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert again(done.stderr)[:3] == ["run", "--resume", "--out"]
-    assert again(done.stderr)[4:] == ["solver_judge", *overrides, "--model", "openai:tiny"]
+    typed = ["run", "--resume", "--rollouts", "2", "--out", "plain"]
+    for words, spec in ((typed, ["solver_judge"]), (["run", "solver_judge", *typed[1:]], [])):
+        done = rolegraph(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert again(done.stderr) == [*words, *spec, *overrides, "--model", "openai:tiny"]
 
 
 @pytest.mark.parametrize("by", ["model", "overrides", "spec"])
@@ -162,8 +163,8 @@ def test_a_models_folder_that_only_the_run_names_is_not_loaded(
     done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "plain")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     command = again(done.stderr)
-    assert command[:4] == ["run", "--resume", "--out", "plain"]
-    assert command[4] == ("plain/own.yaml" if by == "spec" else "solver_judge")
+    assert command[:6] == ["run", "--resume", "--rollouts", "2", "--out", "plain"]
+    assert command[6] == ("plain/own.yaml" if by == "spec" else "solver_judge")
     assert "give it again" not in rolegraph(*command).stderr  # it is named, and has no weights
 
 

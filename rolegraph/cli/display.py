@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich import progress
@@ -243,13 +243,17 @@ class Display:
             "n": self._partial(),
             "roles": {
                 name: {
-                    **asdict(sums),
+                    "trajectories": sums.trajectories,
                     "reward": self._mean("reward", name),
                     "right": self._mean("right", name),
                     "n": self._means.counts[f"reward/{name}"],
                     "constant": self._constant(name),
+                    "prompt_tokens": sums.prompt_tokens,
+                    "response_tokens": sums.response_tokens,
+                    "calls": sums.calls,
                     "call_seconds": round(sums.call_seconds, 3),
-                    "failures": dict(sums.failures),
+                    "failures": sums.failures,
+                    **{remark: sums.remarks[remark] for remark in api.REMARKS},
                 }
                 for name, sums in self._roles.items()
             },

@@ -18,6 +18,7 @@ import pytest
 from pydantic_core import to_json
 
 from rolegraph.engine.errors import DataError
+from rolegraph.engine.limits.records import ROW_TEXT
 from rolegraph.engine.vocabulary import BadOptions, Dataset, ItemCall, Split, UnknownName, open_dataset
 from rolegraph.roles.countdown import is_solution
 from tests.counting import calls
@@ -222,7 +223,7 @@ def test_a_faulty_line_is_named(tmp_path: Path, lines: list[str], message: str) 
         ("q,\n1,2\n", r"tasks\.csv:1: the header"),
         ("q,a\n", r"tasks\.csv has no rows"),
         ("", r"tasks\.csv has no rows"),
-        ("q\n" + "x" * 200_000 + "\n", r"tasks\.csv:\d: not CSV: field larger"),
+        ("q\n" + "x" * (ROW_TEXT.most + 1) + "\n", r"tasks\.csv:2: the line has .*limit: row_text"),
     ],
 )
 def test_a_faulty_csv_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -25,6 +25,8 @@ from rolegraph.engine.vocabulary.children import child_environment, supervised
 from rolegraph.roles.tables import parse_row
 
 COLUMNS = ("id", "question", "answer", "prompt", "info", "task")
+END_SECONDS = 5
+"""Time for a process whose output has ended to end itself."""
 _ID = re.compile(r"(?:\w[\w.-]*/)?(\w[\w.-]*?)(?:@[\w.-]+)?")
 """Pattern of an environment's id: `OWNER/NAME@VERSION`, of which only the name is needed."""
 
@@ -94,6 +96,8 @@ def _read(env: str, request: str, python: str | None, timeout: float) -> Iterato
                     return
                 case _:
                     raise DataError(f"{env}:{number}: no task")
+        with suppress(subprocess.TimeoutExpired):  # a process may close its output and stay
+            process.wait(END_SECONDS)
         process.terminate()
         raise DataError(f"the process that loads {env} has ended (exit code {process.wait()})")
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,9 @@ from rolegraph.engine.training.loop.schedule import planned_steps, validation_ta
 from rolegraph.engine.vocabulary import shared_rows
 
 if TYPE_CHECKING:
-    from rolegraph.engine.models import LimitedModel, Models
+    from rolegraph.engine.models import LimitedModel, Models, Services
+    from rolegraph.engine.run import Isolation
+    from rolegraph.engine.training.loop.rollouts import RemoteModels, TrainingSetup
     from rolegraph.engine.training.policies.policies import Policies
 
 NODE_SLOTS = 64
@@ -322,115 +324,197 @@ async def _run(
     keep_going: bool,
     budget: Budget,
 ) -> None:
-    from rolegraph.engine.models import Models, ServedModel, Services
+    """Train a job's workflow in stages; `stack` closes what the stages open, the newest first."""
     from rolegraph.engine.run import Isolation
 
-    plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
-        stack.enter_context(sole_writer(folder.path, RUN, folder.written()))
-        if not job.resumed:
-            folder.check_new("train")
-        elif folder.last_checkpoint() != start:
-            raise jobs.changed(folder)
-        config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
-        trackers = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
+        _lock_folder(job, stack)
+        trackers = _open_trackers(job, track, stack)
         observe(Note("starting the model …"))
-        services = stack.enter_context(Services(job.flow.source.base_url, folder.weights))
-        located = await asyncio.gather(
-            *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
-        )
-        await stack.enter_async_context(services.watched())
-        # The SDK takes seconds to import, so it is imported while the service starts.
-        from rolegraph.engine.training.loop import loop, rollouts
-        from rolegraph.engine.training.policies import past, policies
-
-        starts = {
-            name: policies.PolicyStart(
-                served,
-                policy.lora,
-                info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
-                start.policies[name] if start else None,
-                sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
-                adapters=folder.adapters,
-            )
-            for (name, policy), served in zip(plan.policies.items(), located, strict=True)
-        }
-        trained = await stack.enter_async_context(policies.Policies.open(starts))
-        trained.check(plan)
-        models = await stack.enter_async_context(Models(services.open))
-        plans = [plan, *plan.validations.values()]
-        untrained = [it.model for one in plans for it in one.endpoints if it.policy is None]
-        frozen = {ref: await models.model(ref) for ref in untrained}
-        teachers = await _open_teachers(plan, models, trained)
-        if job.resumed:
-            folder.rewind()
-            folder.resume(jobs.command_line(), plan.resolved, data=job.data)
-            for it in job.others:
-                it.folder.resume(jobs.command_line(), it.flow.plan.resolved, data=it.data)
-        else:
-            # A service that is asked for no model by name serves one of its own choice.
-            names = dict.fromkeys(
-                jobs.model_name(policy.model)
-                if policy.model.name or policy.model.provider == "local"
-                else trained[name].model
-                for name, policy in plan.policies.items()
-            )
-            asked = {"model": ", ".join(names)}
-            for it in job.others:  # before the training's own file, which lists them
-                it.folder.begin(it.info(info.seed).model_copy(update=asked), it.flow.plan.resolved, it.data)
-            folder.begin(info.model_copy(update=asked), plan.resolved, job.data)
-        notify = stack.enter_context(jobs.logged(folder.log, observe))
-        for tasks in [it.tasks for it in job.others] or [job.validation]:
-            if few := few_tasks_message(plan, len(tasks)):
-                notify(Note(few, "warning"))
-            if shared := shared_rows(job.tasks, tasks):
-                notify(Note(shared_message(shared), "warning"))
-        for finding in rate_findings(plan):
-            notify(Note(f"{finding.message}; {finding.hint}", "warning"))
-        if untaught := plan.untaught:
-            notify(Note(untaught, "warning"))
+        models = await _open_models(job, stack)
+        _write_start(job, models.policies)
+        notify = stack.enter_context(jobs.logged(job.folder.log, observe))
+        for warning in _warnings(job):
+            notify(Note(warning, "warning"))
         workers = None
         if rollouts_on is not None:
-            opener = partial(open_served_episodes, job.flow)
-            pool = jobs.open_cluster(rollouts_on)(opener, rollouts_on, slots=NODE_SLOTS, observe=notify)
-            maker = await stack.enter_async_context(pool)
-            places = {ref: await services.located(ref) for ref in untrained}
-            workers = rollouts.RemoteModels(maker, trained, places, plan.spec.train.staleness)
-        imports = tuple(dict.fromkeys(wanted for one in plans for wanted in one.imports))
-        setup = rollouts.TrainingSetup(
-            plan=plan,
-            seed=info.seed,
-            steps=info.steps,
-            tasks=job.tasks,
-            validation_tasks=job.validation,
-            rates=info.learning_rates,
-            policies=trained,
-            past=past.PastSelves(plan.past, trained, start),
-            models=frozen | teachers,
-            isolation=await stack.enter_async_context(Isolation(imports)),
-            folder=folder,
-            observe=partial(_track, notify, trackers, job),
-            remote=workers,
-            keep_going=keep_going,
-            validations=[
-                rollouts.ValidationSetup(it.flow.plan, it.tasks, it.folder, it.prefix) for it in job.others
-            ],
-            budget=budget,
+            workers = await _open_workers(job, models, rollouts_on, notify, stack)
+        plans = [job.flow.plan, *job.flow.plan.validations.values()]
+        imports = tuple(dict.fromkeys(wanted for plan in plans for wanted in plan.imports))
+        isolation = await stack.enter_async_context(Isolation(imports))
+        watch = partial(_track, notify, trackers, job)
+        setup = _setup(job, models, workers, isolation, watch, keep_going, budget)
+        await _train(setup, job.start, partial(_publish, job.folder, trackers, notify))
+
+
+def _lock_folder(job: TrainingJob, stack: AsyncExitStack) -> None:
+    """Become the only writer of a job's folder; raise UsageError if the folder has changed since the job was
+    made."""
+    stack.enter_context(sole_writer(job.folder.path, RUN, job.folder.written()))
+    if not job.resumed:
+        job.folder.check_new("train")
+    elif job.folder.last_checkpoint() != job.start:
+        raise jobs.changed(job.folder)
+
+
+def _open_trackers(job: TrainingJob, names: Sequence[str], stack: AsyncExitStack) -> list[Tracker]:
+    """Start a run of the training in each tracker."""
+    config = job.info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
+    return [stack.enter_context(tracker(name, job.folder.path, job.flow.plan.name, config)) for name in names]
+
+
+class _TrainingModels(NamedTuple):
+    """Open models of a training, and the services that serve them."""
+
+    services: Services
+    policies: Policies
+    frozen: Mapping[ModelRef, LimitedModel]
+    """Models of the endpoints without a policy."""
+    teachers: Mapping[ModelRef, LimitedModel]
+
+
+async def _open_models(job: TrainingJob, stack: AsyncExitStack) -> _TrainingModels:
+    """Start the services of a training, and open its policies, frozen models and teachers."""
+    from rolegraph.engine.models import Models, Services
+
+    plan = job.flow.plan
+    services = stack.enter_context(Services(job.flow.source.base_url, job.folder.weights))
+    policies = await _open_policies(job, services, stack)
+    models = await stack.enter_async_context(Models(services.open))
+    plans = [plan, *plan.validations.values()]
+    untrained = [it.model for one in plans for it in one.endpoints if it.policy is None]
+    frozen = {ref: await models.model(ref) for ref in untrained}
+    return _TrainingModels(services, policies, frozen, await _open_teachers(plan, models, policies))
+
+
+async def _open_policies(job: TrainingJob, services: Services, stack: AsyncExitStack) -> Policies:
+    """Open the training clients of a job's policies, at the weights of its checkpoint."""
+    from rolegraph.engine.models import ServedModel
+
+    plan, seed, start = job.flow.plan, job.info.seed, job.start
+    located = await asyncio.gather(
+        *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
+    )
+    await stack.enter_async_context(services.watched())
+    # The SDK takes seconds to import, so it is imported while the service starts.
+    from rolegraph.engine.training.policies.policies import Policies, PolicyStart
+
+    starts = {
+        name: PolicyStart(
+            served,
+            policy.lora,
+            seed if name == MAIN else derive_seed(seed, "policy", name),
+            start.policies[name] if start else None,
+            sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
+            adapters=job.folder.adapters,
         )
+        for (name, policy), served in zip(plan.policies.items(), located, strict=True)
+    }
+    policies = await stack.enter_async_context(Policies.open(starts))
+    policies.check(plan)
+    return policies
 
-        async def write_results() -> None:
-            await asyncio.to_thread(_write_results, plan, folder)
-            if folder.report.exists():
-                _send(notify, trackers, lambda one: one.add_file(folder.report))
 
-        with folder.ending():
-            try:
-                await loop.train(setup, start)
-            except BaseException:
-                with contextlib.suppress(RolegraphError):  # the first error is the one to report
-                    await write_results()
-                raise
-            await write_results()
+def _write_start(job: TrainingJob, policies: Policies) -> None:
+    """Write the start of a training into its folder; if it is resumed, first remove what came after the
+    checkpoint."""
+    plan, folder = job.flow.plan, job.folder
+    if job.resumed:
+        folder.rewind()
+        folder.resume(jobs.command_line(), plan.resolved, data=job.data)
+        for it in job.others:
+            it.folder.resume(jobs.command_line(), it.flow.plan.resolved, data=it.data)
+        return
+    # A service that is asked for no model by name serves one of its own choice.
+    names = dict.fromkeys(
+        jobs.model_name(policy.model)
+        if policy.model.name or policy.model.provider == "local"
+        else policies[name].model
+        for name, policy in plan.policies.items()
+    )
+    asked = {"model": ", ".join(names)}
+    for it in job.others:  # before the training's own file, which lists them
+        it.folder.begin(it.info(job.info.seed).model_copy(update=asked), it.flow.plan.resolved, it.data)
+    folder.begin(job.info.model_copy(update=asked), plan.resolved, job.data)
+
+
+def _warnings(job: TrainingJob) -> Iterator[str]:
+    """Yield the warnings about a training's data, learning rates and prompts."""
+    plan = job.flow.plan
+    for tasks in [it.tasks for it in job.others] or [job.validation]:
+        if few := few_tasks_message(plan, len(tasks)):
+            yield few
+        if shared := shared_rows(job.tasks, tasks):
+            yield shared_message(shared)
+    for finding in rate_findings(plan):
+        yield f"{finding.message}; {finding.hint}"
+    if plan.untaught:
+        yield plan.untaught
+
+
+async def _open_workers(
+    job: TrainingJob, models: _TrainingModels, cluster: str, notify: Observer, stack: AsyncExitStack
+) -> RemoteModels:
+    """Open the workers of a cluster, which make the episodes."""
+    from rolegraph.engine.training.loop.rollouts import RemoteModels
+
+    opener = partial(open_served_episodes, job.flow)
+    pool = jobs.open_cluster(cluster)(opener, cluster, slots=NODE_SLOTS, observe=notify)
+    maker = await stack.enter_async_context(pool)
+    places = {ref: await models.services.located(ref) for ref in models.frozen}
+    return RemoteModels(maker, models.policies, places, job.flow.plan.spec.train.staleness)
+
+
+def _setup(
+    job: TrainingJob,
+    models: _TrainingModels,
+    workers: RemoteModels | None,
+    isolation: Isolation,
+    observe: Observer,
+    keep_going: bool,
+    budget: Budget,
+) -> TrainingSetup:
+    """Return the setup of the training loop."""
+    from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
+    from rolegraph.engine.training.policies.past import PastSelves
+
+    plan = job.flow.plan
+    return TrainingSetup(
+        plan=plan,
+        seed=job.info.seed,
+        steps=job.info.steps,
+        tasks=job.tasks,
+        validation_tasks=job.validation,
+        rates=job.info.learning_rates,
+        policies=models.policies,
+        past=PastSelves(plan.past, models.policies, job.start),
+        models={**models.frozen, **models.teachers},
+        isolation=isolation,
+        folder=job.folder,
+        observe=observe,
+        remote=workers,
+        keep_going=keep_going,
+        validations=[ValidationSetup(it.flow.plan, it.tasks, it.folder, it.prefix) for it in job.others],
+        budget=budget,
+    )
+
+
+async def _train(setup: TrainingSetup, start: Checkpoint | None, publish: Callable[[], None]) -> None:
+    """Run the training loop, then write the results, also of a training that fails or is cancelled."""
+    from rolegraph.engine.training.loop import loop
+
+    async def write_results() -> None:
+        await asyncio.to_thread(_write_results, setup.plan, setup.folder)
+        publish()
+
+    with setup.folder.ending():
+        try:
+            await loop.train(setup, start)
+        except BaseException:
+            with contextlib.suppress(RolegraphError):  # the first error is the one to report
+                await write_results()
+            raise
+        await write_results()
 
 
 async def _open_teachers(plan: Plan, models: Models, trained: Policies) -> dict[ModelRef, LimitedModel]:
@@ -466,6 +550,12 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
                 tables[f"episodes/{name}"] = episode_table(read_episodes(file), disclosure_rule_of(played))
         _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
+
+
+def _publish(folder: RunFolder, trackers: list[Tracker], notify: Observer) -> None:
+    """Send a training's report to the trackers, if there is a report."""
+    if folder.report.exists():
+        _send(notify, trackers, lambda one: one.add_file(folder.report))
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-_FORM = ("malformed_output", "unparseable_choice")
-"""Failures of answers whose form the parser does not read."""
+from rolegraph.engine.records import FailureName
+from rolegraph.engine.records.episode import FORMLESS
 
 
 class Action(StrEnum):
@@ -64,7 +64,7 @@ class RoleOutcome:
     @property
     def all_malformed(self) -> bool:
         """True where the parser could read none of the answers."""
-        return 0 < self.answers <= sum(self.failures.get(name, 0) for name in _FORM)
+        return 0 < self.answers <= sum(self.failures.get(name, 0) for name in FORMLESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _after_run(it: Outcome) -> Iterator[NextAction]:
         yield NextAction(Action.PREVIEW)
     if stopped:
         yield NextAction(Action.RESUME)
-    elif any(role.failures.get("model_error") for role in it.roles):
+    elif any(role.failures.get(FailureName.MODEL_ERROR) for role in it.roles):
         yield NextAction(Action.RETRY)
     elif failed:
         yield NextAction(Action.VIEW, failed[0].name, failures=True)

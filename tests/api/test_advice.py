@@ -8,6 +8,7 @@ from rolegraph.api import Action, Outcome, RoleOutcome, advise
 
 FINE = RoleOutcome("solver", 8, {"malformed_output": 3}, "<answer>…</answer>")
 MALFORMED = RoleOutcome("solver", 8, {"malformed_output": 6, "unparseable_choice": 2}, "<answer>…</answer>")
+MARKED = RoleOutcome("solver", 8, {"malformed_output": 6, "special_token": 2}, "<answer>…</answer>")
 SILENT = RoleOutcome("solver", 8, {"model_error": 8})
 RAISED = RoleOutcome("judge", 8, {"reward_error": 8})
 DEAD = RoleOutcome("judge", 8, dead=True)
@@ -20,6 +21,7 @@ DEAD = RoleOutcome("judge", 8, dead=True)
         (Outcome("run", 4, 4, [FINE]), [Action.REPLAY]),
         (Outcome("run", 3, 4, [FINE], trainable=True), [Action.RESUME]),
         (Outcome("run", 4, 4, [MALFORMED], trainable=True), [Action.PREVIEW, Action.VIEW]),
+        (Outcome("run", 4, 4, [MARKED], trainable=True), [Action.PREVIEW, Action.VIEW]),
         (Outcome("run", 2, 4, [MALFORMED], trainable=True), [Action.PREVIEW, Action.RESUME]),
         (Outcome("run", 4, 4, [SILENT], trainable=True), [Action.RETRY]),
         (Outcome("run", 4, 4, [FINE, RAISED], trainable=True), [Action.VIEW]),

@@ -60,53 +60,59 @@ WITHHELD = "withheld_steps"
 step."""
 
 
-class FailureName(StrEnum):
-    """Reason why a role instance gave no usable answer."""
+FailureCause = Literal["form", "world", "reward", "other"]
+"""Cause of a failure: the `form` of the answer, which the weights decide; a machine or network (`world`); the
+`reward`, after which the answer stands, and it is unknown whether the answer is right; or an `other` one."""
 
-    MALFORMED_OUTPUT = "malformed_output"
+
+class FailureName(StrEnum):
+    """Reason why a role instance gave no usable answer, and the cause of the failure."""
+
+    cause: FailureCause
+
+    def __new__(cls, name: str, cause: FailureCause) -> Self:
+        """Create a member with its name and cause."""
+        member = str.__new__(cls, name)
+        member._value_, member.cause = name, cause
+        return member
+
+    MALFORMED_OUTPUT = "malformed_output", "form"
     """The parser found no answer in the response."""
 
-    UNPARSEABLE_CHOICE = "unparseable_choice"
+    UNPARSEABLE_CHOICE = "unparseable_choice", "form"
     """The response names none of the candidates."""
 
-    SPECIAL_TOKEN = "special_token"
+    SPECIAL_TOKEN = "special_token", "form"
     """The response holds a special token of the chat format, such as the marker of a turn, before its end."""
 
-    TIMEOUT = "timeout"
+    TIMEOUT = "timeout", "world"
     """The model call, or the tool that the role runs, took longer than the role's `timeout`."""
 
-    MODEL_ERROR = "model_error"
+    MODEL_ERROR = "model_error", "world"
     """The model gave no answer: refused, overloaded or unreachable."""
 
-    PROMPT_ERROR = "prompt_error"
+    PROMPT_ERROR = "prompt_error", "other"
     """The prompt could not be rendered for the task."""
 
-    TOOL_ERROR = "tool_error"
+    TOOL_ERROR = "tool_error", "other"
     """A tool failed, or could not be opened."""
 
-    REWARD_ERROR = "reward_error"
+    REWARD_ERROR = "reward_error", "reward"
     """The reward function raised, timed out, or returned a value that is not a finite number."""
 
-    UNSUPPORTED_PROGRAM = "unsupported_program"
+    UNSUPPORTED_PROGRAM = "unsupported_program", "reward"
     """The sandbox's interpreter lacks a part of Python that the program or its test uses, so nothing is
     judged."""
 
-    CONTEXT_FULL = "context_full"
+    CONTEXT_FULL = "context_full", "other"
     """The prompt leaves no room for an answer in the model's context."""
 
-    ENVIRONMENT_ERROR = "environment_error"
+    ENVIRONMENT_ERROR = "environment_error", "other"
     """The environment failed and ended the episode; no player is at fault."""
 
 
-REWARD_FAILURES = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
-"""Failures of a turn's reward, after which the turn's answer stands, and it is not known whether that is
-right."""
-
-
-OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
-"""Failures for which a machine or network is at fault, not the spec."""
-FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
-"""Failures of an answer's form, which the weights cause; a service, a tool or a reward causes the others."""
+REWARD_FAILURES = frozenset(name for name in FailureName if name.cause == "reward")
+FORMLESS = frozenset(name for name in FailureName if name.cause == "form")
 
 
 REMARKS = {
@@ -369,17 +375,17 @@ class Trajectory(NamedTuple):
     @property
     def is_unjudged(self) -> bool:
         """True where the reward failed, so that it is unknown whether the answer is right."""
-        return self.failure is not None and self.failure.name in REWARD_FAILURES
+        return self.failure is not None and self.failure.name.cause == "reward"
 
     @property
     def is_lost(self) -> bool:
-        """True where a machine or network failed (`OF_THE_WORLD`), so that the weights gave no answer."""
-        return self.failure is not None and self.failure.name in OF_THE_WORLD
+        """True where a machine or network failed, so that the weights gave no answer."""
+        return self.failure is not None and self.failure.name.cause == "world"
 
     @property
     def is_formless(self) -> bool:
-        """True where the answer failed by its form (`FORMLESS`), which training can change."""
-        return self.failure is not None and self.failure.name in FORMLESS
+        """True where the answer failed by its form, which training can change."""
+        return self.failure is not None and self.failure.name.cause == "form"
 
     @property
     def failure_line(self) -> str:

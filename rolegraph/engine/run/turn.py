@@ -42,7 +42,6 @@ from rolegraph.engine.records import (
     call_seed,
     derive_seed,
 )
-from rolegraph.engine.records.episode import REWARD_FAILURES
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.tools import (
     Callees,
@@ -200,7 +199,7 @@ class NodeResult:
     @property
     def is_right(self) -> bool | None:
         """True for a right answer, False for a wrong or failed one; None without a verdict."""
-        if self.score is None or (self.failure is not None and self.failure.name in REWARD_FAILURES):
+        if self.score is None or (self.failure is not None and self.failure.name.cause == "reward"):
             return None
         return self.score.is_correct
 
@@ -208,7 +207,7 @@ class NodeResult:
     def continues_chat(self) -> bool:
         """True where later turns of the conversation follow this chat: it has a call and no failure but its
         reward's."""
-        failed = self.failure is not None and self.failure.name not in REWARD_FAILURES
+        failed = self.failure is not None and self.failure.name.cause != "reward"
         return bool(self.calls) and not failed
 
 

@@ -136,7 +136,6 @@ from rolegraph.engine.spec import Diagnostic as Diagnostic
 from rolegraph.engine.spec import Patch as Patch
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
-from rolegraph.engine.training.advantages.group_metrics import KL as KL
 from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
 from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers
 from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark
@@ -149,6 +148,9 @@ from rolegraph.engine.training.analysis.forecast import RoleForecast as RoleFore
 from rolegraph.engine.training.analysis.forecast import SampleMean as SampleMean
 from rolegraph.engine.training.analysis.intervals import METHOD as METHOD
 from rolegraph.engine.training.analysis.intervals import Interval as Interval
+from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS as POLICY_METRICS
+from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS as ROLE_METRICS
+from rolegraph.engine.training.analysis.role_metrics import StepMetric as StepMetric
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE as BEST_ON_THESE
 from rolegraph.engine.training.analysis.verdict import TrainingVerdict as TrainingVerdict
 from rolegraph.engine.training.analysis.verdict import training_verdict as training_verdict

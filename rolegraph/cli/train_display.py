@@ -6,9 +6,10 @@ Everything that is shown is in the training's folder, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from rich.console import Group
@@ -24,48 +25,15 @@ from rolegraph.cli.terminal import add_row, clock, make_table
 
 VALIDATION, GREEDY, IMITATION = "validation/", "greedy/", "imitation/"
 Metrics = Mapping[str, float]
-Columns = Mapping[str, tuple[str, str]]
-"""A metric, with `{}` for the name of a row, and its format, by the heading of a table's column."""
 FIRST = "first-"
 """Prefix of the metrics of the first validation."""
-FIGURE_COLUMNS: Columns = {
-    "this step": ("episode/{}", ".3f"),
-    "validation": (VALIDATION + "{}", ".3f"),
-    "before training": (FIRST + VALIDATION + "{}", ".3f"),
-}
-ROLE_COLUMNS: Columns = {
-    "reward": ("reward/{}/mean", ".3f"),
-    "constant": ("answers/constant/{}", ".3f"),
-    "commonest": ("answers/same/{}", ".0%"),
-    "advantage ±": ("advantage/{}/std", ".3f"),
-    "signal ±": ("signal/{}/advantage/std", ".3f"),
-    "imitation": ("imitation/{}/loss", ".3f"),
-    "taught": ("outcome/{}/taught", ".0%"),
-    "equal": ("outcome/{}/equal_rewards", ".0%"),
-    "failed": ("outcome/{}/failed", ".0%"),
-    "too easy": ("outcome/{}/too_easy", ".0%"),
-    "too hard": ("outcome/{}/too_hard", ".0%"),
-    "too small": ("outcome/{}/too_small", ".0%"),
-    api.KL: ("kl/{}", "z.4f"),
-}
+FIGURE_COLUMNS = (
+    api.StepMetric("episode/{}", "this step"),
+    api.StepMetric(VALIDATION + "{}", "validation"),
+    api.StepMetric(FIRST + VALIDATION + "{}", "before training"),
+)
 FAILED = "magenta"
 """Colour of failed answers, as in the report."""
-RARE_COLUMNS = {
-    "constant": "answers/constant/{}",
-    "commonest": "answers/constant/{}",
-    "signal ±": "signal/{}/advantage/std",
-    "imitation": "imitation/{}/loss",
-    "equal": "outcome/{}/equal_rewards",
-    "failed": "outcome/{}/failed",
-    "too small": "outcome/{}/too_small",
-}
-"""Columns that are shown only where a role has a value other than 0 of a metric."""
-POLICY_COLUMNS: Columns = {
-    "loss": ("optim/loss/{}", "z.4f"),
-    api.KL: ("optim/kl/{}", "z.4f"),
-    "grad norm": ("optim/grad_norm/{}", ".3f"),
-    "learning rate": ("optim/learning_rate/{}", ".2g"),
-}
 
 
 @contextmanager
@@ -178,9 +146,9 @@ class _TrainDisplay:
         for role in self._plan.roles:
             if (reward := metrics.get(f"reward/{role.name}/mean")) is not None:
                 parts.append(f"{role.name} {reward:.3f}{_n(metrics.get(f'reward/{role.name}/n'))}")
-        for role in self._plan.trained:
-            if (loss := metrics.get(f"{IMITATION}{role}/loss")) is not None:
-                parts.append(f"{role} imitation loss {loss:.3f}")
+        for role, it in product(self._plan.trained, api.ROLE_METRICS):
+            if it.line and (value := metrics.get(it.name.format(role))) is not None:
+                parts.append(f"{role} {it.line} {value:{it.form}}")
         parts += [*measured["episode/"][first:], *measured[VALIDATION]]
         parts += faults
         for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
@@ -190,26 +158,25 @@ class _TrainDisplay:
 
     def _view(self) -> Group:
         roles = [role.name for role in self._plan.roles]
-        columns = {
-            heading: column
-            for heading, column in ROLE_COLUMNS.items()
-            if heading not in RARE_COLUMNS
-            or any(self._latest.get(RARE_COLUMNS[heading].format(role)) for role in roles)
-        }
+        columns = [
+            it
+            for it in api.ROLE_METRICS
+            if it.column and (not it.rare or any(self._latest.get(it.rare.format(role)) for role in roles))
+        ]
         tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
-            tables.append(self._table("policy", self._plan.policies, POLICY_COLUMNS))
+            tables.append(self._table("policy", self._plan.policies, api.POLICY_METRICS))
         tables.append(self._table("figure", self._plan.figure_names, FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
         return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
 
-    def _table(self, heading: str, names: Iterable[str], columns: Columns) -> Table:
-        table = make_table(heading, *columns)
+    def _table(self, heading: str, names: Iterable[str], columns: Sequence[api.StepMetric]) -> Table:
+        table = make_table(heading, *(it.column for it in columns))
         for column in table.columns:
             column.style = FAILED if str(column.header) == "failed" else column.style
         for name in names:
-            values = [(self._latest.get(metric.format(name)), form) for metric, form in columns.values()]
+            values = [(self._latest.get(it.name.format(name)), it.form) for it in columns]
             table.add_row(name, *("–" if value is None else format(value, form) for value, form in values))
         return table
 

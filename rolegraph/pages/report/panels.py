@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from rolegraph.engine.training.advantages.group_metrics import KL
-from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
+from rolegraph.engine.training.analysis.constants import CONSTANT
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
+from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS, RARE_OUTCOMES, ROLE_METRICS
 from rolegraph.pages.report.charts import (
     COLOURS,
     SHARES,
@@ -48,8 +48,6 @@ MEANINGS = {
     GroupOutcome.NEITHER: "all advantages are 0 for another reason, or all answers are masked",
 }
 """Meaning of each outcome of a group."""
-RARE = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
-"""Outcomes that are shown only where a group has them."""
 STAGES = ("rollout", "advantage", "update", "validate")
 """Stages of a step in order; other stages come after them."""
 
@@ -81,7 +79,7 @@ class Section:
 def sections(run: RunRecord, digest: Digest) -> list[Section]:
     """Return the sections that have a chart, and that of failures."""
     roles = list(run.info.roles)
-    failures = [_failures(run, role) for role in roles]
+    failures, sharing = [_failures(run, role) for role in roles], _sharing(run)
     outline: list[tuple[str, str, str, Sequence[Panel | None]]] = [
         (
             "learning",
@@ -112,15 +110,12 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "Optimization, signals and speed",
             "",
             [
-                _by_role(run, KL, "kl/{}", roles),
-                _by_role(run, "Loss", "loss/{}/mean", roles),
-                _by_role(run, "Imitation: -log p of a target token (nats)", "imitation/{}/loss", roles),
-                _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run), SHARES),
+                *(
+                    _by_role(run, it.chart, it.name, sharing if it.compares_sharing else roles, it.is_share)
+                    for it in ROLE_METRICS
+                    if it.chart
+                ),
                 *_by_policy(run),
-                _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),
-                _by_role(run, "Mean tokens of a response", "tokens/per_response/{}", roles),
-                _by_role(run, "Truncated answers", "truncated/{}", roles),
-                _by_role(run, "Share of the commonest answer", f"{SAME}{{}}", roles, SHARES),
                 _single(run, "Response tokens of a batch", "tokens/response"),
                 _single(run, "Tokens per second", "tokens/per_second"),
                 _time(run),
@@ -258,21 +253,19 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
 
 
 def _by_role(
-    run: RunRecord, title: str, key: str, roles: Sequence[str], ends: Ends | None = None
+    run: RunRecord, title: str, key: str, roles: Sequence[str], is_share: bool = False
 ) -> Panel | None:
     lines = [ChartLine(role, run.series(key.format(role)), colour) for colour, role in enumerate(roles)]
-    return _lines(title, lines, [key.format(role) for role in roles], ends=ends)
+    return _lines(title, lines, [key.format(role) for role in roles], ends=SHARES if is_share else None)
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:
     """Return the charts of figures by policy, such as the gradient norm: with several policies a line for
     each."""
     policies = run.info.trained_policies
-    figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
     if len(policies) < 2:
-        return [_single(run, title, f"optim/{name}") for title, name in figures.items()]
-    figures |= {"Loss of each policy": "loss", f"{KL} of each policy": "kl"}
-    return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
+        return [_single(run, it.chart, it.name.removesuffix("/{}")) for it in POLICY_METRICS]
+    return [_by_role(run, it.chart, it.name, policies) for it in POLICY_METRICS]
 
 
 def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int = 0) -> Panel | None:
@@ -284,7 +277,7 @@ def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
     layers = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in OUTCOMES.items()
-        if totals[outcome] or outcome not in RARE
+        if totals[outcome] or outcome not in RARE_OUTCOMES
     ]
     role = run.info.roles.get(groups.role)
     keys = [outcome.figure(groups.role) for outcome in GroupOutcome]

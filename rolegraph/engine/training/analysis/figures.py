@@ -19,6 +19,7 @@ from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.analysis.constants import SAME, figures_of_answers, tally_answers
 from rolegraph.engine.training.analysis.divergence import steps_of_rl
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
+from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS
 
 if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
     from rolegraph.engine.training.policies.batches import RoleBatch
@@ -221,8 +222,7 @@ def constant_figures(roles: Iterable[RolePlan], episodes: Sequence[Episode]) -> 
 def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -> Metrics:
     """Return figures that show whether a role's answers collapse.
 
-    `tokens/per_response/{role}` is the mean number of response tokens. `entropy/{role}` is the mean of
-    -log p over these tokens, in nats: an estimate of the policy's entropy. `answers/same/{role}` is the share
+    They are the metrics of `ROLE_METRICS` that have a measure. `answers/same/{role}` is the share
     of the commonest answer, over a batch of several tasks, whether or not answers are discrete; for
     `answers/constant/{role}` see `constant_figures`, for `answers/n/{role}` `answer_counts`.
 
@@ -233,11 +233,8 @@ def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
     metrics: Metrics = {}
     for role in roles:
         trajectories = [t for episode in episodes for t in episode.trajectories if t.name == role]
-        steps = [step for trajectory in trajectories for step in trajectory.steps]
-        if lengths := [step.response_tokens for step in steps if step.response_tokens]:
-            metrics[f"tokens/per_response/{role}"] = sum(lengths) / len(lengths)
-        if logprobs := [logprob for step in steps for logprob in step.logprobs]:
-            metrics[f"entropy/{role}"] = -sum(logprobs) / len(logprobs)
+        measured = {it.name: it.measure(trajectories) for it in ROLE_METRICS if it.measure}
+        metrics |= {name.format(role): value for name, value in measured.items() if value is not None}
     tallies = tally_answers(episodes, {name: role.allowed_answers for name, role in roles.items()})
     shares = {f"{SAME}{role}": tally.share for role, tally in tallies.items()}
     metrics |= {name: share for name, share in shares.items() if share is not None}

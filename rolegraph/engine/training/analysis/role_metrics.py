@@ -1,0 +1,98 @@
+"""Metrics of roles and policies in a training step, each with its labels in the live table, line and report.
+
+A row is all that a metric needs to be shown; a row with `measure` is computed from a role's answers, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rolegraph.engine.records import Trajectory
+from rolegraph.engine.training.advantages.group_metrics import KL
+from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome
+
+
+class StepMetric(NamedTuple):
+    """Metric of each role, or of each policy, in a training step, and its labels.
+
+    An empty label leaves the metric out of the place that the label is for.
+    """
+
+    name: str
+    """Name in `metrics.jsonl`, with `{}` for the role or policy."""
+    column: str = ""
+    """Heading of its column in the live table."""
+    form: str = ".3f"
+    """Format of a value; `.0%` marks a share, from 0 to 1."""
+    chart: str = ""
+    """Title of its chart in the report."""
+    line: str = ""
+    """Words before the value in the line of a step."""
+    rare: str = ""
+    """Metric that a role needs a value other than 0 of for the column to be shown; empty: always shown."""
+    compares_sharing: bool = False
+    """True for a chart of the roles that share a policy alone."""
+    measure: Callable[[Sequence[Trajectory]], float | None] | None = None
+    """Function from a role's trajectories in a batch to the value; None for a metric of other origin."""
+
+    @property
+    def is_share(self) -> bool:
+        """True where values are shares, from 0 to 1."""
+        return self.form.endswith("%")
+
+
+def _tokens_per_response(trajectories: Sequence[Trajectory]) -> float | None:
+    steps = [step for trajectory in trajectories for step in trajectory.steps]
+    lengths = [step.response_tokens for step in steps if step.response_tokens]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def _entropy(trajectories: Sequence[Trajectory]) -> float | None:
+    """Return the mean of -log p over sampled tokens, in nats: an estimate of the policy's entropy."""
+    logprobs = [it for trajectory in trajectories for step in trajectory.steps for it in step.logprobs]
+    return -sum(logprobs) / len(logprobs) if logprobs else None
+
+
+_ADDED, _IMITATED, _CONSTANT = "signal/{}/advantage/std", "imitation/{}/loss", CONSTANT + "{}"
+RARE_OUTCOMES = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
+"""Outcomes that are shown only where a group has them."""
+
+
+def _outcome(outcome: GroupOutcome) -> StepMetric:
+    """Return the metric of the share of a role's groups with an outcome."""
+    name = outcome.figure("{}")
+    rare = name if outcome in RARE_OUTCOMES else ""
+    return StepMetric(name, outcome.removesuffix(" rewards"), ".0%", rare=rare)
+
+
+ROLE_METRICS = (
+    StepMetric("reward/{}/mean", "reward"),
+    StepMetric(_CONSTANT, "constant", rare=_CONSTANT),
+    StepMetric(SAME + "{}", "commonest", ".0%", "Share of the commonest answer", rare=_CONSTANT),
+    StepMetric("advantage/{}/std", "advantage ±"),
+    StepMetric(_ADDED, "signal ±", rare=_ADDED),
+    StepMetric(
+        _IMITATED,
+        "imitation",
+        chart="Imitation: -log p of a target token (nats)",
+        line="imitation loss",
+        rare=_IMITATED,
+    ),
+    *(_outcome(outcome) for outcome in GroupOutcome if outcome is not GroupOutcome.NEITHER),
+    StepMetric("kl/{}", KL, "z.4f", KL),
+    StepMetric("loss/{}/mean", chart="Loss"),
+    StepMetric("optim/share/{}", form=".0%", chart="Share of its policy's gradient", compares_sharing=True),
+    StepMetric("entropy/{}", chart="Entropy of sampled tokens (nats)", measure=_entropy),
+    StepMetric("tokens/per_response/{}", chart="Mean tokens of a response", measure=_tokens_per_response),
+    StepMetric("truncated/{}", chart="Truncated answers"),
+)
+"""Metrics of roles, in the order of columns and charts."""
+POLICY_METRICS = (
+    StepMetric("optim/loss/{}", "loss", "z.4f", "Loss of each policy"),
+    StepMetric("optim/kl/{}", KL, "z.4f", f"{KL} of each policy"),
+    StepMetric("optim/grad_norm/{}", "grad norm", chart="Gradient norm"),
+    StepMetric("optim/learning_rate/{}", "learning rate", ".2g", "Learning rate"),
+)
+"""Metrics of policies; those of a single policy end without its name, and lack the first two."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import rolegraph as rg
 torch = pytest.importorskip("torch")
 
 from rolegraph.engine.errors import UsageError  # noqa: E402
-from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
+from rolegraph.engine.models.service_traits import ServiceTraits, unmet_needs  # noqa: E402
 from rolegraph.engine.records import MAIN, Step  # noqa: E402
 from rolegraph.engine.training.policies.batches import (  # noqa: E402
     LossPass,
@@ -89,6 +90,26 @@ def test_a_service_that_would_train_otherwise_is_refused(
     check_service(rg.load("solver_judge", "roles.judge.loss=cross_entropy").plan, MAIN, URL, MEANS)
     with pytest.raises(UsageError, match=f"{URL} .*{message}"):
         check_service(plan, MAIN, URL, traits)
+
+
+@pytest.mark.parametrize(
+    ("trait", "words", "message", "severity"),
+    [
+        ("has_stop", ["sampling.stop=[END]"], "takes no `stop`", "error"),
+        ("has_seed", ["sampling.seed=3"], "without a seed", "warning"),
+        ("has_clip_norm", ["train.gradient_clip=0.5"], "does not clip gradients, at 0.5", "warning"),
+        ("keeps_old_samplers", ["train.staleness=2"], "it is 2", "error"),
+    ],
+)
+def test_a_backend_is_asked_what_a_plan_needs(
+    trait: str, words: list[str], message: str, severity: str
+) -> None:
+    plain, plan = (rg.load("solver_judge", "train.gradient_clip=0", *it).plan for it in ([], words))
+    lacking = replace(ServiceTraits(), **{trait: False})
+    found = [*unmet_needs(plan, lacking)]
+    assert message in found[0].message
+    assert {it.severity for it in found} == {severity}
+    assert [*unmet_needs(plan, ServiceTraits())] == [*unmet_needs(plain, lacking)] == []
 
 
 def test_the_record_of_a_service_is_kept_for_later_commands(

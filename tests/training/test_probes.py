@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rolegraph import api  # noqa: E402
 from rolegraph.cli.main import run  # noqa: E402
 from rolegraph.engine.http_server import listen  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
+from rolegraph.engine.training.service.probes import PROBES  # noqa: E402
 from rolegraph.local.service.backend import Backend  # noqa: E402
 from rolegraph.local.service.batcher import SampleJob  # noqa: E402
 from rolegraph.local.service.bodies import AdamSettings  # noqa: E402
@@ -214,3 +215,10 @@ def test_wrong_arguments_are_usage_errors(capsys: pytest.CaptureFixture[str]) ->
     assert "doctor probes Tinker services, not openai" in capsys.readouterr().err
     assert run(["doctor", "--base-url", "http://127.0.0.1:9"]) == 1
     assert "No Tinker service answers at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_a_probe_answers_every_question_about_a_service() -> None:
+    probed = {trait for probe in PROBES for trait in probe.differing} | {"restores_without_client"}
+    declared = {"has_stop"}
+    """Traits that every Tinker service has, and that an integration may lack."""
+    assert {it.name for it in fields(ServiceTraits)} - {"sdk_version", "losses"} == probed | declared

@@ -1,23 +1,31 @@
-"""Record of how a Tinker service behaves where services differ."""
+"""Questions that a plan asks of a backend: what services and rLLM's backends can do, and what a plan needs.
+
+A question is a field of `ServiceTraits` and, where a plan may need what the field says, a finding of
+`unmet_needs`. A backend states the fields in which it differs: `doctor` probes a service, an integration
+declares its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.trainable import drawn
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.confined import make_folder, write_whole
+from rolegraph.engine.spec import Finding
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTraits:
-    """Probed behaviour of one Tinker service with one model; the defaults are hosted Tinker's and our
-    own's."""
+    """Behaviour of one backend with one model; the defaults are hosted Tinker's and our own's."""
 
     sdk_version: str | None = None
     """Version of the Tinker SDK that found these traits; None where nothing was probed."""
@@ -38,6 +46,8 @@ class ServiceTraits:
     """True if the same Adam step moves an adapter of a higher rank further."""
     has_leading_none: bool = True
     """True if `compute_logprobs` returns an entry for each token of the prompt, None for the first."""
+    has_stop: bool = True
+    """True if a call may name strings that end its answer."""
     has_seed: bool = True
     """True if the same seed samples the same tokens."""
     keeps_old_samplers: bool = True
@@ -75,6 +85,42 @@ class ServiceTraits:
         make_folder(file.parent)
         write_whole(file, json.dumps({"url": url, "model": model, **asdict(self)}, indent=1).encode())
         return file
+
+
+def unmet_needs(plan: Plan, traits: ServiceTraits, policy: str | None = None) -> Iterator[Finding]:
+    """Find settings of a plan that a backend cannot follow (errors) or ignores (warnings).
+
+    A message continues a sentence that begins with the backend, such as `the service at URL`.
+
+    Args:
+        plan: The plan.
+        traits: Behaviour of the backend.
+        policy: Policy that is trained there; None checks what concerns no single policy.
+    """
+    train = plan.spec.train
+    roles = [role.name for role in plan.trained.values() if policy in plan.policies_of(role.name)]
+    for path, sampling in (drawing for role in plan.asking for drawing in drawn(plan, role).items()):
+        if sampling.stop and not traits.has_stop:
+            message = "ends an answer where the chat template does, and takes no `stop`"
+            yield Finding((*path, "stop"), message, "", "remove it, and let the parser find the end")
+        if sampling.seed is not None and not traits.has_seed:
+            yield Finding((*path, "seed"), "samples without a seed", hint="remove it", severity="warning")
+    if train.gradient_clip and not traits.has_clip_norm:
+        message = f"does not clip gradients, at {train.gradient_clip:g} or at all"
+        hint = "`train.gradient_clip: 0` accepts it"
+        yield Finding(("train", "gradient_clip"), message, hint=hint, severity="warning")
+    old = "puts old weights back into training when they are sampled"
+    if train.staleness and not traits.keeps_old_samplers:
+        message = f"{old}; set train.staleness to 0 (it is {train.staleness})"
+        yield Finding(("train", "staleness"), message)
+    if plan.past and not traits.keeps_old_samplers:
+        yield Finding(("policies",), f"{old}; leave out past selves")
+    if len(roles) > 1 and not traits.accumulates:
+        each = f"give each of {', '.join(roles)} a policy of its own"
+        yield Finding(("policies",), f"keeps the gradient of the last pass alone; {each}")
+    if len(plan.policies) > 1 and not traits.has_several_adapters:
+        message = f"trains one adapter at a time, and {plan.name} has {len(plan.policies)} policies"
+        yield Finding(("policies",), message)
 
 
 def _file(url: str, model: str) -> Path:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.keys import TINKER, KeyRule
+from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.integrations.rllm.names import Backend
 
 INSTALL = "pip install 'rolegraph[rllm]'"
@@ -45,7 +46,9 @@ class BackendTraits:
     key: KeyRule | None = None
     """Key that the backend sends to the model's URL."""
     is_service: bool = False
-    """True if a service samples and trains, with a service's limits: no `stop` and no `seed` of a call."""
+    """True if a service samples and trains, which cuts answers to the rest of the context."""
+    service: ServiceTraits = field(default_factory=ServiceTraits)
+    """Answers to the questions that a plan asks of every backend."""
     losses: frozenset[str] | None = None
     """Losses that `rllm.algorithm.loss_fn` may name; None if unknown."""
     unknown_loss: str = ""
@@ -70,6 +73,10 @@ TRAITS: Mapping[Backend, BackendTraits] = {
         module="tinker",
         key=TINKER,
         is_service=True,
+        # engine/rollout/tinker_engine.py: `stop` is the chat template's, and of a call it reads temperature,
+        # top_p and top_k, no seed. trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams
+        # without a norm, and no key.
+        service=ServiceTraits(has_stop=False, has_seed=False, has_clip_norm=False),
         # trainer/tinker/tinker_policy_trainer.py, TINKER_KNOWN_LOSSES, without cross_entropy: a datum has no
         # weights there.
         losses=_TINKER_LOSSES,
@@ -112,6 +119,8 @@ TRAITS: Mapping[Backend, BackendTraits] = {
         install="pip install 'rllm[fireworks] @ git+https://github.com/rllm-org/rllm.git'",
         key=KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai"),
         is_service=True,
+        # engine/rollout/fireworks_engine.py: as tinker_engine.py.
+        service=ServiceTraits(has_stop=False, has_seed=False),
         # docs/backends/fireworks.mdx; null stands for grpo.
         losses=frozenset({"grpo", "dapo", "cispo", "gspo"}),
         unknown_loss="it stops when it starts",

@@ -8,9 +8,11 @@ Each check was read in rLLM at the commit that the extra `rllm` pins; paths in c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.trainable import drawn, policy_findings, sampling_findings
+from rolegraph.engine.models.service_traits import unmet_needs
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.run.prepared import is_policy
 from rolegraph.engine.spec import Finding, Path
@@ -57,6 +59,8 @@ def findings(
     traits = TRAITS[backend]
     if traits.is_service:  # verl scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
+    for need in unmet_needs(plan, traits.service):
+        yield replace(need, message=f"{traits.name} {need.message}", hint=f"{need.hint}, or {WITHOUT_RLLM}")
     yield from _policies(plan)
     yield from _steps(plan)
     yield from _model(plan, traits, overrides)
@@ -261,13 +265,6 @@ def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     temperature = first.samplings[0].temperature
     written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
     for role, path, sampling in written:
-        if traits.is_service and sampling.stop:
-            # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
-            message = f"{traits.name} ends an answer where the chat template does, and takes no `stop`"
-            yield Finding((*path, "stop"), message, "", "remove it, and let the parser find the end")
-        if traits.is_service and sampling.seed is not None:
-            # The same two engines read temperature, top_p and top_k of a call, and no seed.
-            yield _idle((*path, "seed"), f"{traits.name} samples without a seed")
         if traits.name == "fireworks" and sampling.max_tokens < longest:
             # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
             message = f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
@@ -290,11 +287,6 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
         if is_set:
             yield Finding(("train", key), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
     clip = ("train", "gradient_clip")
-    if train.gradient_clip and traits.name == "tinker":
-        # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm, and no key.
-        message = f"rLLM does not clip gradients on tinker, at {train.gradient_clip:g} or at all"
-        hint = f"{WITHOUT_RLLM} to clip; `train.gradient_clip: 0` accepts it"
-        yield Finding(clip, message, hint=hint, severity="warning")
     if train.gradient_clip == 0.0 and traits.name == "fireworks":
         yield _idle(clip, "fireworks scales gradients down to the norm given, so 0 leaves nothing")
     if traits.name in ("verl", "fireworks"):  # nothing there reads model.train_*

@@ -391,13 +391,13 @@ def test_validate_shows_warnings_and_ends_with_0(rolegraph: Command) -> None:
     done = rolegraph("validate", "solver_judge", *words)
     assert done.returncode == 0
     assert done.stderr.count("warning:") == 2
-    assert "does not clip gradients on tinker, at 0.5" in done.stderr
+    assert "tinker does not clip gradients, at 0.5" in done.stderr
     assert "command line:1:1" in done.stderr
 
 
 def test_that_tinker_clips_no_gradient_is_always_said_unless_none_is_to_be_clipped() -> None:
     (found,) = check("tinker").diagnostics
-    assert "does not clip gradients on tinker, at 1 or at all" in found.message
+    assert "tinker does not clip gradients, at 1 or at all" in found.message
     assert check("tinker", "train.gradient_clip=0").diagnostics == ()
 
 

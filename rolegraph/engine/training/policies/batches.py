@@ -20,7 +20,7 @@ import tinker
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models.service_traits import ServiceTraits
+from rolegraph.engine.models.service_traits import ServiceTraits, unmet_needs
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.training.advantages.credit import learning, loss_weights, turn_uid
 from rolegraph.engine.training.advantages.group_metrics import any_nonzero
@@ -359,7 +359,7 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
     Raises:
         UsageError: The service lacks a trait that the plan counts on, or this process a library.
     """
-    train, roles = plan.spec.train, [r for r in plan.trained.values() if policy in plan.policies_of(r.name)]
+    roles = [role for role in plan.trained.values() if policy in plan.policies_of(role.name)]
     lacks = [
         f"computes the loss {role.loss.name} of {role.name} otherwise; it has {', '.join(traits.losses)}"
         for role in roles
@@ -374,17 +374,6 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
             f"cross_entropy of sums, which the service lacks; it has {', '.join(traits.losses)}"
             for role in functions
         ]
-    if not traits.keeps_old_samplers and train.staleness:
-        lacks.append(
-            f"puts old weights back into training when they are sampled; set train.staleness to 0 "
-            f"(it is {train.staleness})"
-        )
-    if not traits.keeps_old_samplers and plan.past:
-        lacks.append("puts old weights back into training when they are sampled; leave out past selves")
-    if not traits.accumulates and len(roles) > 1:
-        names = ", ".join(role.name for role in roles)
-        lacks.append(f"keeps the gradient of the last pass alone; give each of {names} a policy of its own")
-    if not traits.has_several_adapters and len(plan.policies) > 1:
-        lacks.append(f"trains one adapter at a time, and {plan.name} has {len(plan.policies)} policies")
+    lacks += [it.message for it in unmet_needs(plan, traits, policy) if it.severity == "error"]
     if lacks:
         raise UsageError("\n".join(f"the service at {url} {lack}" for lack in lacks))

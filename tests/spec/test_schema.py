@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -17,6 +17,7 @@ from rolegraph.engine.compile import check_file
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.schema import json_schema
+from rolegraph.engine.vocabulary.scheduled import SCHEDULED_KEYS
 from tests.documents import PAGES, specs_in
 from tests.spec.test_broken import SPECS as BROKEN
 
@@ -255,3 +256,20 @@ def test_every_call_in_the_models_says_whose_items_it_names() -> None:
     for name, shape in json_schema()["$defs"].items():
         for key, value in shape.get("properties", {}).items() if not name.startswith("rolegraph.") else ():
             assert ANY_CALL not in str(value), f"{name}.{key}: Annotated[CallField, vocabulary.rewards], say"
+
+
+def scheduled(schema: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys that may hold a schedule; `key` is the one that holds `schema`."""
+    if isinstance(schema, list):
+        for part in cast("list[Any]", schema):
+            yield from scheduled(part, key)
+    elif isinstance(schema, dict):
+        parts = cast("dict[str, Any]", schema)
+        if parts.get("title") == "NumberSchedule":
+            yield key
+        for name, part in parts.items():
+            yield from scheduled(part, key if name == "anyOf" else name)
+
+
+def test_the_keys_that_may_follow_the_step_are_those_that_are_marked() -> None:
+    assert {*scheduled(json_schema())} == SCHEDULED_KEYS

@@ -48,10 +48,7 @@ class _Scheduled:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         """Return the JSON Schema of the number or a schedule."""
-        number, integer = {"type": "number"}, {"type": "integer", "minimum": 0}
-        properties = {"from": number, "to": number, "steps": {**integer, "minimum": 1}, "after": integer}
-        ramp = {"type": "object", "properties": properties, "required": ["from", "to", "steps"]}
-        return {"anyOf": [handler(schema), {**ramp, "additionalProperties": False}]}
+        return {"anyOf": [handler(schema), handler(NumberSchedule.__pydantic_core_schema__)]}
 
 
 SCHEDULED = _Scheduled()

@@ -137,7 +137,7 @@ class Display:
         self._answered += name in self._answers and trajectory.by_model
         if trajectory.reward is not None:
             self._means.add({f"reward/{name}": trajectory.reward})
-            if not trajectory.is_unjudged:
+            if trajectory.failed_by != "reward":
                 self._means.add({f"right/{name}": trajectory.is_correct})
         for step in trajectory.steps:
             if name not in self._answers:

@@ -12,7 +12,7 @@ _WRONG, _UNKNOWN, _RIGHT = range(3)
 
 
 def _verdict(trajectory: Trajectory) -> int:
-    return _UNKNOWN if trajectory.is_unjudged else _RIGHT if trajectory.is_correct else _WRONG
+    return _UNKNOWN if trajectory.failed_by == "reward" else _RIGHT if trajectory.is_correct else _WRONG
 
 
 def _known(verdict: int) -> float | None:

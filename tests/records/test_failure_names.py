@@ -19,18 +19,13 @@ def test_a_page_explains_every_failure(page: str) -> None:
     assert not [name.value for name in FailureName if f"`{name.value}`" not in rows]
 
 
-def test_a_cause_decides_how_a_failed_answer_counts() -> None:
-    failed = [Trajectory("solver", failure=Failure(name, "")) for name in FailureName]
-    for trajectory in failed:
-        assert trajectory.failure is not None
-        counts = {
-            "form": trajectory.is_formless,
-            "world": trajectory.is_lost,
-            "reward": trajectory.is_unjudged,
-        }
-        assert [cause for cause, holds in counts.items() if holds] == (
-            [] if trajectory.failure.name.cause == "other" else [trajectory.failure.name.cause]
-        )
+def test_a_trajectory_has_the_cause_of_its_failure() -> None:
+    assert Trajectory("solver").failed_by is None
+    causes = {name: Trajectory("solver", failure=Failure(name, "")).failed_by for name in FailureName}
+    assert causes[FailureName.SPECIAL_TOKEN] == "form"
+    assert causes[FailureName.TIMEOUT] == "world"
+    assert causes[FailureName.UNSUPPORTED_PROGRAM] == "reward"
+    assert causes == {name: name.cause for name in FailureName}
 
 
 def test_a_name_is_its_value_and_travels_to_another_process() -> None:

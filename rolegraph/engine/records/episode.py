@@ -373,19 +373,13 @@ class Trajectory(NamedTuple):
         return [name for name, it in zip(REMARKS, holds, strict=True) if it]
 
     @property
-    def is_unjudged(self) -> bool:
-        """True where the reward failed, so that it is unknown whether the answer is right."""
-        return self.failure is not None and self.failure.name.cause == "reward"
+    def failed_by(self) -> FailureCause | None:
+        """Cause of the failure; None without a failure.
 
-    @property
-    def is_lost(self) -> bool:
-        """True where a machine or network failed, so that the weights gave no answer."""
-        return self.failure is not None and self.failure.name.cause == "world"
-
-    @property
-    def is_formless(self) -> bool:
-        """True where the answer failed by its form, which training can change."""
-        return self.failure is not None and self.failure.name.cause == "form"
+        After `form`, training can change the answers. After `world`, the weights gave no answer. After
+        `reward`, it is unknown whether the answer is right.
+        """
+        return self.failure and self.failure.name.cause
 
     @property
     def failure_line(self) -> str:

@@ -353,7 +353,9 @@ def role_metric(
     """
 
     def counts(it: Trajectory) -> bool:
-        return it.name == role and ((unjudged and it.is_unjudged) or not (it.masked and it.reward is None))
+        return it.name == role and (
+            (unjudged and it.failed_by == "reward") or not (it.masked and it.reward is None)
+        )
 
     def of_episode(episode: Episode) -> float | None:
         trajectories = [*filter(counts, episode.trajectories)]

@@ -220,7 +220,7 @@ def _outcome(episode: Episode, trajectory: Trajectory, *, may_quote: bool) -> di
         outcome["reward"] = f"{trajectory.reward:g}"
     outcome |= {f"reward term {name}": f"{value:g}" for name, value in trajectory.terms.items()}
     if (failure := trajectory.failure) is not None:
-        message = f": {_cut(failure.message)}" if not may_quote and trajectory.is_formless else ""
+        message = f": {_cut(failure.message)}" if not may_quote and trajectory.failed_by == "form" else ""
         outcome["failure"] = f"{failure.name.value}{message}"
     return {**outcome, "the whole episode": "correct" if episode.is_correct else "not correct"}
 

@@ -233,10 +233,8 @@ copyreg.pickle(_CompiledClass, _reduce)  # pyright: ignore[reportArgumentType]  
 _REASONS = {
     FailureName.TIMEOUT: TerminationReason.TIMEOUT,
     FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
-    FailureName.MODEL_ERROR: TerminationReason.ERROR,
-    FailureName.PROMPT_ERROR: TerminationReason.ERROR,
-    FailureName.REWARD_ERROR: TerminationReason.ERROR,
-    FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
+    **dict.fromkeys(("model_error", "prompt_error"), TerminationReason.ERROR),
+    **dict.fromkeys(("reward_error", "environment_error"), TerminationReason.ERROR),
 }
 """rLLM's reason for an episode ended by a role with `then: fail`. rLLM repeats an episode with ERROR, then
 ends the run; other failures, such as an answer that cannot be parsed, are no reason to repeat (UNKNOWN)."""

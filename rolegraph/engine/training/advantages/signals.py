@@ -174,7 +174,7 @@ class _SignalRun:
         self, gate: Template, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> float:
         """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
-        is_rated = not (step.masked or learner.is_unjudged)
+        is_rated = not (step.masked or learner.failed_by == "reward")
         turn = turn_view(learner, step.round)
         rated = {"reward": turn.reward, "right": learner.is_correct}
         variables = {

@@ -48,7 +48,7 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
         answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for episode in trained:
             of_role = (t for t in episode.trajectories if t.name == role.name)
-            if trajectories := [t for t in of_role if not t.is_unjudged]:
+            if trajectories := [t for t in of_role if t.failed_by != "reward"]:
                 answers[episode.task_id] += trajectories
         if not answers:
             continue

@@ -100,7 +100,7 @@ def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     for role, trajectories in _by_role(episodes).items():
         names = {t.failure and t.failure.name for t in trajectories}
         runs_always = all(any(t.name == role for t in episode.trajectories) for episode in episodes)
-        unjudged = [t for t in trajectories if t.is_unjudged]
+        unjudged = [t for t in trajectories if t.failed_by == "reward"]
         if None not in names and (unjudged or (len(names) == 1 and runs_always)):
             yield (unjudged or trajectories)[0]
 
@@ -111,7 +111,7 @@ def lost_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     Figures of such answers say nothing of the weights.
     """
     for trajectories in _by_role(episodes).values():
-        lost = [t for t in trajectories if t.is_lost]
+        lost = [t for t in trajectories if t.failed_by == "world"]
         if 2 * len(lost) > len(trajectories):
             yield lost[0]
 

@@ -296,7 +296,7 @@ class _Loop:
         setup.folder.write_episodes("train", step, batch.episodes)
         # Imitation is what mends a form that every answer lacks.
         mended = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
-        failed = (it for it in failed_roles(batch.episodes) if it.name not in mended or not it.is_formless)
+        failed = (t for t in failed_roles(batch.episodes) if t.name not in mended or t.failed_by != "form")
         self._check_roles(step, failed, batch.episodes)
         self._warn_of_failures(step, batch.episodes)
         return await _completed(self._learn(step, batch, times))
@@ -365,7 +365,7 @@ class _Loop:
             episodes = await self._validated(step, it, rollouts, "validation")
             self._check_answers(step, episodes)
             # A small validation may fail by the answers' form by chance; only training batches stop for that.
-            unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
+            unjudged = (failed for failed in failed_roles(episodes) if failed.failed_by == "reward")
             self._check_roles(step, unjudged, episodes)
             self._warn_of_failures(step, episodes)
             if step == 0 and not it.prefix:
@@ -520,7 +520,7 @@ class _Loop:
             if self.setup.keep_going:
                 self._warn([Note(text, "warning", f"failures of {first.name}")])
                 continue
-            kind = WorldError if first.is_lost else FailedRole
+            kind = WorldError if first.failed_by == "world" else FailedRole
             line = {"step": float(step), **answer_counts(self.trained_roles, episodes), **failures(episodes)}
             if lost := [it.role for it in self._diverged(line)]:
                 text += f"; {', '.join(lost)} diverged, as answers did not fail in the first step"

@@ -35,7 +35,6 @@ from rolegraph.engine.vocabulary import shared_rows
 
 if TYPE_CHECKING:
     from rolegraph.engine.models import LimitedModel, Models, Services
-    from rolegraph.engine.run import Isolation
     from rolegraph.engine.training.loop.rollouts import RemoteModels, TrainingSetup
     from rolegraph.engine.training.policies.policies import Policies
 
@@ -192,6 +191,16 @@ class TrainingJob:
         return jobs.training_rows(self.flow, self.tasks, self.validation)
 
     @property
+    def plans(self) -> list[Plan]:
+        """The plan of the training, and those of the workflows that validate it."""
+        return [self.flow.plan, *self.flow.plan.validations.values()]
+
+    @property
+    def untrained(self) -> list[ModelRef]:
+        """Models of the endpoints without a policy."""
+        return [it.model for plan in self.plans for it in plan.endpoints if it.policy is None]
+
+    @property
     def steps(self) -> int:
         """Number of training steps of the whole training."""
         return self.info.steps
@@ -232,11 +241,57 @@ class TrainingJob:
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
-            await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
+            await self._run(observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
         elif not self.folder.is_whole():  # killed after the last checkpoint
             with sole_writer(self.folder.path, RUN, self.folder.written()), self.folder.ending():
                 _write_results(self.flow.plan, self.folder)
         return TrainingResult(self.folder.path)
+
+    async def _run(
+        self, observe: Observer, track: Sequence[str], cluster: str | None, keep_going: bool, budget: Budget
+    ) -> None:
+        """Train in stages; `stack` closes what the stages open, the newest first."""
+        from rolegraph.engine.models import Services
+        from rolegraph.engine.run import Isolation
+
+        async with AsyncExitStack() as stack:
+            _lock_folder(self, stack)
+            trackers = _open_trackers(self, track, stack)
+            observe(Note("starting the model …"))
+            services = stack.enter_context(Services(self.flow.source.base_url, self.folder.weights))
+            policies = await _open_policies(self, services, stack)
+            models = await _open_models(self, services, policies, stack)
+            _write_start(self, policies)
+            notify = stack.enter_context(jobs.logged(self.folder.log, observe))
+            for warning in _warnings(self):
+                notify(Note(warning, "warning"))
+            workers = None
+            if cluster is not None:
+                workers = await _open_workers(self, cluster, services, policies, notify, stack)
+            imports = dict.fromkeys(wanted for plan in self.plans for wanted in plan.imports)
+            isolation = await stack.enter_async_context(Isolation(tuple(imports)))
+            from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
+            from rolegraph.engine.training.policies.past import PastSelves
+
+            setup = TrainingSetup(
+                plan=self.flow.plan,
+                seed=self.info.seed,
+                steps=self.steps,
+                tasks=self.tasks,
+                validation_tasks=self.validation,
+                rates=self.info.learning_rates,
+                policies=policies,
+                past=PastSelves(self.flow.plan.past, policies, self.start),
+                models=models,
+                isolation=isolation,
+                folder=self.folder,
+                observe=partial(_track, notify, trackers, self),
+                remote=workers,
+                keep_going=keep_going,
+                validations=[ValidationSetup(it.flow.plan, *it[1:]) for it in self.others],
+                budget=budget,
+            )
+            await _train(setup, self.start, trackers, notify)
 
 
 async def train_async(
@@ -316,37 +371,6 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
     return info, tasks, validation_tasks(flow.plan)
 
 
-async def _run(
-    job: TrainingJob,
-    observe: Observer,
-    track: Sequence[str],
-    rollouts_on: str | None,
-    keep_going: bool,
-    budget: Budget,
-) -> None:
-    """Train a job's workflow in stages; `stack` closes what the stages open, the newest first."""
-    from rolegraph.engine.run import Isolation
-
-    async with AsyncExitStack() as stack:
-        _lock_folder(job, stack)
-        trackers = _open_trackers(job, track, stack)
-        observe(Note("starting the model …"))
-        models = await _open_models(job, stack)
-        _write_start(job, models.policies)
-        notify = stack.enter_context(jobs.logged(job.folder.log, observe))
-        for warning in _warnings(job):
-            notify(Note(warning, "warning"))
-        workers = None
-        if rollouts_on is not None:
-            workers = await _open_workers(job, models, rollouts_on, notify, stack)
-        plans = [job.flow.plan, *job.flow.plan.validations.values()]
-        imports = tuple(dict.fromkeys(wanted for plan in plans for wanted in plan.imports))
-        isolation = await stack.enter_async_context(Isolation(imports))
-        watch = partial(_track, notify, trackers, job)
-        setup = _setup(job, models, workers, isolation, watch, keep_going, budget)
-        await _train(setup, job.start, partial(_publish, job.folder, trackers, notify))
-
-
 def _lock_folder(job: TrainingJob, stack: AsyncExitStack) -> None:
     """Become the only writer of a job's folder; raise UsageError if the folder has changed since the job was
     made."""
@@ -361,30 +385,6 @@ def _open_trackers(job: TrainingJob, names: Sequence[str], stack: AsyncExitStack
     """Start a run of the training in each tracker."""
     config = job.info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
     return [stack.enter_context(tracker(name, job.folder.path, job.flow.plan.name, config)) for name in names]
-
-
-class _TrainingModels(NamedTuple):
-    """Open models of a training, and the services that serve them."""
-
-    services: Services
-    policies: Policies
-    frozen: Mapping[ModelRef, LimitedModel]
-    """Models of the endpoints without a policy."""
-    teachers: Mapping[ModelRef, LimitedModel]
-
-
-async def _open_models(job: TrainingJob, stack: AsyncExitStack) -> _TrainingModels:
-    """Start the services of a training, and open its policies, frozen models and teachers."""
-    from rolegraph.engine.models import Models, Services
-
-    plan = job.flow.plan
-    services = stack.enter_context(Services(job.flow.source.base_url, job.folder.weights))
-    policies = await _open_policies(job, services, stack)
-    models = await stack.enter_async_context(Models(services.open))
-    plans = [plan, *plan.validations.values()]
-    untrained = [it.model for one in plans for it in one.endpoints if it.policy is None]
-    frozen = {ref: await models.model(ref) for ref in untrained}
-    return _TrainingModels(services, policies, frozen, await _open_teachers(plan, models, policies))
 
 
 async def _open_policies(job: TrainingJob, services: Services, stack: AsyncExitStack) -> Policies:
@@ -413,6 +413,17 @@ async def _open_policies(job: TrainingJob, services: Services, stack: AsyncExitS
     policies = await stack.enter_async_context(Policies.open(starts))
     policies.check(plan)
     return policies
+
+
+async def _open_models(
+    job: TrainingJob, services: Services, policies: Policies, stack: AsyncExitStack
+) -> dict[ModelRef, LimitedModel]:
+    """Open the models of the endpoints without a policy, and those of the teachers."""
+    from rolegraph.engine.models import Models
+
+    models = await stack.enter_async_context(Models(services.open))
+    frozen = {ref: await models.model(ref) for ref in job.untrained}
+    return frozen | await _open_teachers(job.flow.plan, models, policies)
 
 
 def _write_start(job: TrainingJob, policies: Policies) -> None:
@@ -453,59 +464,28 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
 
 
 async def _open_workers(
-    job: TrainingJob, models: _TrainingModels, cluster: str, notify: Observer, stack: AsyncExitStack
+    job: TrainingJob, name: str, services: Services, policies: Policies, log: Observer, stack: AsyncExitStack
 ) -> RemoteModels:
     """Open the workers of a cluster, which make the episodes."""
     from rolegraph.engine.training.loop.rollouts import RemoteModels
 
     opener = partial(open_served_episodes, job.flow)
-    pool = jobs.open_cluster(cluster)(opener, cluster, slots=NODE_SLOTS, observe=notify)
+    pool = jobs.open_cluster(name)(opener, name, slots=NODE_SLOTS, observe=log)
     maker = await stack.enter_async_context(pool)
-    places = {ref: await models.services.located(ref) for ref in models.frozen}
-    return RemoteModels(maker, models.policies, places, job.flow.plan.spec.train.staleness)
+    places = {ref: await services.located(ref) for ref in job.untrained}
+    return RemoteModels(maker, policies, places, job.flow.plan.spec.train.staleness)
 
 
-def _setup(
-    job: TrainingJob,
-    models: _TrainingModels,
-    workers: RemoteModels | None,
-    isolation: Isolation,
-    observe: Observer,
-    keep_going: bool,
-    budget: Budget,
-) -> TrainingSetup:
-    """Return the setup of the training loop."""
-    from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
-    from rolegraph.engine.training.policies.past import PastSelves
-
-    plan = job.flow.plan
-    return TrainingSetup(
-        plan=plan,
-        seed=job.info.seed,
-        steps=job.info.steps,
-        tasks=job.tasks,
-        validation_tasks=job.validation,
-        rates=job.info.learning_rates,
-        policies=models.policies,
-        past=PastSelves(plan.past, models.policies, job.start),
-        models={**models.frozen, **models.teachers},
-        isolation=isolation,
-        folder=job.folder,
-        observe=observe,
-        remote=workers,
-        keep_going=keep_going,
-        validations=[ValidationSetup(it.flow.plan, it.tasks, it.folder, it.prefix) for it in job.others],
-        budget=budget,
-    )
-
-
-async def _train(setup: TrainingSetup, start: Checkpoint | None, publish: Callable[[], None]) -> None:
+async def _train(
+    setup: TrainingSetup, start: Checkpoint | None, trackers: list[Tracker], notify: Observer
+) -> None:
     """Run the training loop, then write the results, also of a training that fails or is cancelled."""
     from rolegraph.engine.training.loop import loop
 
     async def write_results() -> None:
         await asyncio.to_thread(_write_results, setup.plan, setup.folder)
-        publish()
+        if setup.folder.report.exists():
+            _send(notify, trackers, lambda one: one.add_file(setup.folder.report))
 
     with setup.folder.ending():
         try:
@@ -550,12 +530,6 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
                 tables[f"episodes/{name}"] = episode_table(read_episodes(file), disclosure_rule_of(played))
         _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
-
-
-def _publish(folder: RunFolder, trackers: list[Tracker], notify: Observer) -> None:
-    """Send a training's report to the trackers, if there is a report."""
-    if folder.report.exists():
-        _send(notify, trackers, lambda one: one.add_file(folder.report))
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:

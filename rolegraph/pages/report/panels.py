@@ -28,16 +28,10 @@ from rolegraph.pages.report.charts import (
 from rolegraph.pages.report.digest import Bands, Digest, RoleGroups, bands
 from rolegraph.pages.report.reading import RunRecord
 
-REASONS = {
-    GroupOutcome.FAILED: "failed",
-    GroupOutcome.EASY: "easy",
-    GroupOutcome.HARD: "hard",
-    GroupOutcome.SMALL: "small",
-    GroupOutcome.NEITHER: "rest",
-}
-"""CSS class of each reason why a group has no learning signal."""
-OUTCOMES = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
+OUTCOMES = dict(zip(GroupOutcome, "good equal failed easy hard small rest".split(), strict=True))
 """CSS class of each outcome of a group."""
+REASONS = {outcome: kind for outcome, kind in OUTCOMES.items() if not outcome.moves}
+"""CSS class of each reason why a group has no learning signal."""
 MEANINGS = {
     GroupOutcome.TAUGHT: "advantages differ, so that better answers become likelier",
     GroupOutcome.EQUAL: "all answers have one advantage other than 0: the weights move without preference",
@@ -111,7 +105,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "",
             [
                 *(
-                    _by_role(run, it.chart, it.name, sharing if it.compares_sharing else roles, it.is_share)
+                    _by_role(run, it.chart, it.name, sharing if it.compares_sharing else roles, it.form)
                     for it in ROLE_METRICS
                     if it.chart
                 ),
@@ -252,11 +246,9 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     return _lines(f"Reward: {role}", lines, [*keys, *counted, *constant], ends=ends)
 
 
-def _by_role(
-    run: RunRecord, title: str, key: str, roles: Sequence[str], is_share: bool = False
-) -> Panel | None:
+def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str], form: str = "") -> Panel | None:
     lines = [ChartLine(role, run.series(key.format(role)), colour) for colour, role in enumerate(roles)]
-    return _lines(title, lines, [key.format(role) for role in roles], ends=SHARES if is_share else None)
+    return _lines(title, lines, [key.format(role) for role in roles], ends=SHARES if form == ".0%" else None)
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:

@@ -37,11 +37,6 @@ class StepMetric(NamedTuple):
     measure: Callable[[Sequence[Trajectory]], float | None] | None = None
     """Function from a role's trajectories in a batch to the value; None for a metric of other origin."""
 
-    @property
-    def is_share(self) -> bool:
-        """True where values are shares, from 0 to 1."""
-        return self.form.endswith("%")
-
 
 def _tokens_per_response(trajectories: Sequence[Trajectory]) -> float | None:
     steps = [step for trajectory in trajectories for step in trajectory.steps]
@@ -55,7 +50,7 @@ def _entropy(trajectories: Sequence[Trajectory]) -> float | None:
     return -sum(logprobs) / len(logprobs) if logprobs else None
 
 
-_ADDED, _IMITATED, _CONSTANT = "signal/{}/advantage/std", "imitation/{}/loss", CONSTANT + "{}"
+_ADDED, _IMITATION, _CONSTANT = "signal/{}/advantage/std", "imitation/{}/loss", CONSTANT + "{}"
 RARE_OUTCOMES = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
 """Outcomes that are shown only where a group has them."""
 
@@ -67,19 +62,14 @@ def _outcome(outcome: GroupOutcome) -> StepMetric:
     return StepMetric(name, outcome.removesuffix(" rewards"), ".0%", rare=rare)
 
 
+_TARGETS = "Imitation: -log p of a target token (nats)"
 ROLE_METRICS = (
     StepMetric("reward/{}/mean", "reward"),
     StepMetric(_CONSTANT, "constant", rare=_CONSTANT),
     StepMetric(SAME + "{}", "commonest", ".0%", "Share of the commonest answer", rare=_CONSTANT),
     StepMetric("advantage/{}/std", "advantage ±"),
     StepMetric(_ADDED, "signal ±", rare=_ADDED),
-    StepMetric(
-        _IMITATED,
-        "imitation",
-        chart="Imitation: -log p of a target token (nats)",
-        line="imitation loss",
-        rare=_IMITATED,
-    ),
+    StepMetric(_IMITATION, "imitation", ".3f", _TARGETS, "imitation loss", _IMITATION),
     *(_outcome(outcome) for outcome in GroupOutcome if outcome is not GroupOutcome.NEITHER),
     StepMetric("kl/{}", KL, "z.4f", KL),
     StepMetric("loss/{}/mean", chart="Loss"),

@@ -55,6 +55,10 @@ class RunRecord:
         """Return the (step, value) points of a figure, at the steps that have it."""
         return [(line["step"], line[key]) for line in self.lines if key in line]
 
+    def curve(self, figure: str) -> list[Point]:
+        """Return the points of a figure's validation; of the training batches where none is validated."""
+        return self.series(f"validation/{figure}") or self.series(f"episode/{figure}")
+
     def latest(self, key: str) -> float | None:
         """Return the newest value of a figure; None where no step has it."""
         return next((line[key] for line in reversed(self.lines) if key in line), None)

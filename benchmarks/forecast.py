@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 import click
 
 import rolegraph as rg
-from rolegraph import api
 from rolegraph.engine.records import RunFolder, read_episodes
 from rolegraph.local.launcher import BASE_MODEL, LocalService, running
+from rolegraph.outlook.forecast import Forecast
 
 SPECS = ("solver_judge", "solver_judge_validator", "best_of_n", "solver_verifier_loop", "debate")
 SIZE = ("train.steps=1", "train.validation={every: 0, tasks: 1, rollouts: 1}")
@@ -69,7 +69,7 @@ def trial(spec: str, number: int, service: LocalService, out: Path, apart: int) 
     )
 
 
-def _over(came: api.Forecast, told: api.Forecast, kind: str) -> float:
+def _over(came: Forecast, told: Forecast, kind: str) -> float:
     return (came.tokens(kind) or 0.0) / (told.tokens(kind) or 1.0)
 
 

@@ -21,7 +21,8 @@ from typing import Any
 import click
 import httpx
 
-from rolegraph.local.launcher import BASE_MODEL, PROCESS, LocalService, running
+from rolegraph.engine.models.types import PROCESS
+from rolegraph.local.launcher import BASE_MODEL, LocalService, running
 
 SILENT_SECONDS = 2.0
 PROCESSES = 4

@@ -264,7 +264,7 @@ def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> No
     if file.exists():
         return
     if not folder.exists():
-        api.new_for_data(folder, table, LABELS.get(name))
+        rg.new_for_data(folder, table, LABELS.get(name))
     if not trained.exists():
         rg.train(rg.load(folder / f"{name}.yaml", *overrides), out=trained, seed=seed)
     flow = rg.load(folder / f"{name}.yaml", "data.validation=test.jsonl", *overrides)

@@ -33,6 +33,7 @@ from results_tables import HERE, LOOKS, OVER_STEPS, Arm, ByTask, Run, Study, Tab
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.evaluation import CONCURRENCY
+from rolegraph.local.warm import keep_services
 
 KEEP_SECONDS = 300
 """Time for which the local service stays, so that all arms share one. A larger model's service ends with each
@@ -284,7 +285,7 @@ def main(
             study = Study(name, out, tiny=tiny, full=paper_size)
         except (OSError, rg.UsageError) as error:
             raise click.UsageError(str(error)) from error
-        api.keep_services(0 if study.table.model else KEEP_SECONDS)
+        keep_services(0 if study.table.model else KEEP_SECONDS)
         if unknown := sorted({*arms} - {*study.table.arms}):
             raise click.UsageError(f"{name} has no arm {unknown[0]!r}; it has {', '.join(study.table.arms)}")
         if not tiny:

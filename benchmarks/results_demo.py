@@ -23,8 +23,8 @@ from results_page import Findings, Verdict, changed, interval, shown
 from results_picture import Change
 from results_tables import LOOKS, WINDOW, Study
 
-from rolegraph import api
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.local.warm import keep_services
 from rolegraph.pages.report import html
 from rolegraph.pages.report.charts import SHARES, ChartLine, ChartLink, Stroke, line_chart
 from rolegraph.pages.report.panels import Panel
@@ -434,7 +434,7 @@ def write_demo(study: Study, folder: Path) -> Path:
 @click.option("--page", type=click.Path(path_type=Path), help="Folder of the page; by default docs/demo.")
 def main(seeds: int | None, train: bool, tiny: bool, out: Path | None, page: Path | None) -> None:
     study = Study("capture", out or Path(f"runs/results{'-tiny' * tiny}"), tiny=tiny)
-    api.keep_services(KEEP_SECONDS)
+    keep_services(KEEP_SECONDS)
     jobs = [
         Job(study, arm, seed) for seed in study.table.seeds[: seeds or LOOKS[0]] for arm in study.table.arms
     ]

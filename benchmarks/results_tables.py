@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.jobs import templates_of
+from rolegraph.engine.records.weights import digest
 from rolegraph.engine.shipped import MODELS, model_folder
-from rolegraph.local.weights import digest
 
 HERE = Path(__file__).parent / "results"
 ALLOWED = ("python",)

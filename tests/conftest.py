@@ -129,16 +129,16 @@ def lasting_services(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Let the services that a test starts stay until its end, for its next training or evaluation."""
-    from rolegraph import api
     from rolegraph.cli.main import run
+    from rolegraph.local.warm import keep_services
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))  # a socket's path has a limit
     # Later commands of this process would tell of a service that they started.
     monkeypatch.setattr("rolegraph.local.warm._Kept.started", False)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    api.keep_services(600)
+    keep_services(600)
     yield
-    api.keep_services(0)
+    keep_services(0)
     assert run(["serve", "--stop"]) == 0
 
 

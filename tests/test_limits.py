@@ -14,7 +14,7 @@ READERS = (
     "engine/prompts",
     "engine/compile",
     "engine/records",
-    "engine/sandbox",
+    "sandbox",
     "roles",
     "integrations",
 )

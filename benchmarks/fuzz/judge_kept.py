@@ -19,11 +19,11 @@ from judge_written import FAULT, RESULT, told, write
 from rich.console import Console
 
 import rolegraph as rg
-from rolegraph.cli.reading import comparison_parts
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import read_episodes
 from rolegraph.engine.records.episodes import EpisodeFile
+from rolegraph.pages.commands import comparison_parts
 from rolegraph.pages.view import open_run
 from rolegraph.pages.view.pages import Pages
 from rolegraph.pages.view.serving import ServedLinks, app

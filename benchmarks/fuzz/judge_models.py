@@ -24,11 +24,11 @@ import rolegraph as rg
 from rolegraph.engine.errors import ModelError, RolegraphError
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.records.weights import checkpoint_folder, copy_weights, digest
 from rolegraph.local.launcher import BASE_MODEL, check_model_folder
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import LocalModel
-from rolegraph.local.weights import checkpoint_folder, copy_weights, digest
 
 FOLDER, COPIED = Path("theirs"), Path("copied")
 CHAT = [{"role": "user", "content": "what is 3 + 4?"}]

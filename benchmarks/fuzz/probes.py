@@ -29,12 +29,12 @@ from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.records import RunFolder, read_episodes
 from rolegraph.engine.records.jsonl import read_json
-from rolegraph.engine.sandbox import SandboxError
-from rolegraph.engine.sandbox.python import evaluate
 from rolegraph.engine.spec.sweep import grid_points
 from rolegraph.engine.vocabulary import ItemCall, ParseFailure, ToolError, open_dataset, parsers, tools
 from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
 from rolegraph.roles import countdown
+from rolegraph.sandbox import SandboxError
+from rolegraph.sandbox.python import evaluate
 from tests.attack import tables
 
 LABEL = "(limit: {name})"

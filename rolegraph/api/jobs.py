@@ -457,10 +457,10 @@ def open_cluster(address: str) -> OpenCluster:
     """Return the function that opens models on the cluster of an address.
 
     Args:
-        address: `NAME` or `NAME://…` of a registered cluster; any other address is of Ray.
+        address: `NAME` or `NAME://…` of a registered cluster; any other address is of the first one.
 
     Raises:
         UsageError: The cluster's integration is not installed.
     """
-    name = address.partition("://")[0]
-    return plugin("clusters", name if name in plugin_names("clusters") else "ray")
+    name, clusters = address.partition("://")[0], plugin_names("clusters")
+    return plugin("clusters", name if name in clusters or not clusters else clusters[0])

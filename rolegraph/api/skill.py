@@ -22,7 +22,6 @@ _DESCRIPTION = (
     "judge, validator, debate, router, loops) and train their roles by RL. Use it when a folder has a YAML "
     "file that begins with `rolegraph: 1`, or when someone wants such a workflow."
 )
-_TEMPLATE = Path(__file__).parent / "starter"
 
 
 def language_text(spec: str = "") -> str:
@@ -32,7 +31,7 @@ def language_text(spec: str = "") -> str:
         spec: File name of the spec that the commands name; empty for a made-up one.
     """
     return (
-        templates_in(_TEMPLATE)
+        templates_in(Path(__file__).parent)
         .get_template("skill.md.j2")
         .render(
             spec=spec,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from rolegraph.api import jobs
 from rolegraph.api.evaluation import EVALUATION, Evaluation, EvaluationJob
@@ -16,14 +16,16 @@ from rolegraph.api.training import TrainingJob
 from rolegraph.api.trusting import check_models, resumed_source
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import source_fields
 from rolegraph.engine.records.sweep import NAME, SWEEP, newest_sweep, read_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
+from rolegraph.engine.training.analysis.intervals import Interval, interval
+from rolegraph.engine.training.analysis.sides import TOKENS_OUT, read_side
 from rolegraph.engine.vocabulary import Split
-from rolegraph.pages.report.sweep import SweepPointFigures, figure_names, figures_of_run, sweep_picture
 
 
 class SweepSettings(TypedDict, total=False):
@@ -98,6 +100,35 @@ class SweepPoint:
         if self._started:
             return RunJob.resume(self.folder, self.flow.source, seed=self.seed, **settings)
         return RunJob.create(self.flow, seed=self.seed, out=self.folder, **settings)
+
+
+class SweepPointFigures(NamedTuple):
+    """Figures of a point of a sweep."""
+
+    name: str
+    overrides: Sequence[str]
+    """Overrides that distinguish the point from the others."""
+    figures: Mapping[str, Interval]
+    """Mean over tasks by figure; empty where there are no episodes yet."""
+
+
+def figures_of_run(folder: Path) -> dict[str, Interval]:
+    """Return a run's intervals by name; of a training's best or last validation; {} without episodes.
+
+    Those of a training are from its best validation. Raises UsageError where the folder is not one of a run,
+    DataError where it is damaged.
+    """
+    results = read_side(folder.name, folder, best=True).results
+    if results is None:
+        return {}
+    metrics = RunFolder(folder).info().metrics
+    names = [name for name in ("correct", *metrics, TOKENS_OUT) if name in results.figures]
+    return {name: interval(results.figures[name]) for name in names}
+
+
+def figure_names(points: Sequence[SweepPointFigures]) -> list[str]:
+    """Return the names of all figures."""
+    return list(dict.fromkeys(name for point in points for name in point.figures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +326,8 @@ class SweepJob:
             measured = {name: figure for name, figure in figures.items() if figure.n}
             points.append(SweepPointFigures(point.name, point.overrides, measured))
         result = SweepResult(self.folder, points)
-        write_whole(result.picture, sweep_picture(self.folder.name, points).encode())
+        if draw := optional_plugin("reports", "sweep"):
+            write_whole(result.picture, draw(self.folder.name, points).encode())
         return result
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rolegraph.api.jobs import blocking
+from rolegraph.api.verdicts import Verdict, junit, unknown_names, verdicts
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.models import LimitedModel
@@ -26,7 +27,6 @@ from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.analysis.compare import by_task
 from rolegraph.engine.training.analysis.intervals import interval
-from rolegraph.pages.report.verdicts import Verdict, junit, unknown_names, verdicts
 
 _STARTER = """\
 # What `rolegraph test {spec}` holds against the answers in {answers}.

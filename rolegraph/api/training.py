@@ -20,6 +20,7 @@ from rolegraph.engine.compile.leaving import disclosure_rule_of
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.models.rates import policy_rates, rate_findings
+from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
@@ -550,7 +551,6 @@ def _write_results(plan: Plan, folder: RunFolder) -> None:
     Of several workflows that validate, the first is compared.
     """
     from rolegraph.engine.training.analysis.compare import controls
-    from rolegraph.pages.report import write_report
 
     saved, validation = folder.last_checkpoint(), folder.validation
     steps = (0, saved.step if saved else 0)
@@ -558,5 +558,5 @@ def _write_results(plan: Plan, folder: RunFolder) -> None:
     if saved and first.exists() and last.exists():
         validated = plan.validating[0][1]
         folder.write_controls(controls(validated, [*read_episodes(first)], [*read_episodes(last)]))
-    if folder.metrics_file.exists():
+    if folder.metrics_file.exists() and (write_report := optional_plugin("reports", "train")):
         write_report(folder.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,10 +19,11 @@ from rolegraph.engine.compile import (
     data_findings,
     marker_findings,
 )
+from rolegraph.engine.compile.compiler import PlanCheck
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.models.rates import rate_findings
-from rolegraph.engine.plugins import plugin
+from rolegraph.engine.plugins import plugins
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.shipped import SPECS
@@ -349,7 +350,7 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
     """
     if backend is None:
         return check_source(source, _findings)
-    source, further = plugin("trainers", "rllm").check(source, backend)
+    source, further = _backend_check()(source, backend)
     return check_source(source, lambda plan: chain(_findings(plan), further(plan)))
 
 
@@ -370,7 +371,14 @@ def spec_source(source: Source, backend: str | None) -> Source:
     Raises:
         UsageError: The backend is unknown.
     """
-    return source if backend is None else plugin("trainers", "rllm").check(source, backend)[0]
+    return source if backend is None else _backend_check()(source, backend)[0]
+
+
+def _backend_check() -> Callable[[Source, str], tuple[Source, PlanCheck]]:
+    """Return the check of specs for a trainer's backend; raises UsageError where no package has one."""
+    for check in plugins("backends").values():
+        return check
+    raise UsageError("no installed package checks specs for a backend")
 
 
 def other_spec(name: str) -> str:

@@ -11,6 +11,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
+from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, command, plain
 from rolegraph.cli.terminal import progress_line, run_until_done
 
@@ -23,20 +24,18 @@ SHOWN_OF_DIFF = 4000
 @click.argument(
     "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=options.complete_specs
 )
-@options.model_option(
-    "--model", "The model in place of the spec's: local[:FOLDER], tinker:NAME or openai:NAME."
-)
-@options.backend("Also show which keys this backend of rLLM cannot obey, or would ignore.")
+@options.model_option("--model", f"The model in place of the spec's: {options.ANSWERING}.")
+@contributed("validate")
 @options.flag("--fix", "Correct misspelt names in the files where one name is certain, and check again.")
 @options.imports_option
 @options.allow_option
 @options.output
 def validate_command(
-    specs: tuple[str, ...], backend: str | None, fix: bool, output: OutputOptions, **given: Any
+    specs: tuple[str, ...], fix: bool, output: OutputOptions, backend: str | None = None, **given: Any
 ) -> int:
     """Check specs, and tests of specs, and show every fault, each with its file, line and column.
 
-    Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
+    Overrides apply to each spec.
     Exit code 0 when all are valid, 2 when one is not.
     """
     names = [name for name in specs if "=" not in name]

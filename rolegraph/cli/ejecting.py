@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import click
 
 from rolegraph import api
 from rolegraph.cli import options
-from rolegraph.engine.plugins import plugin, plugin_names
+from rolegraph.cli.doors import contributed
 
-SCRIPTED = "rllm"
-"""Trainer that the script is for."""
-
-
-def _folders(command: click.decorators.FC) -> click.decorators.FC:
-    """Add to a command an option such as `--verifiers DIR` for each installed ejector; return the command."""
-    for name in plugin_names("ejectors"):
-        command = options.path(f"--{name}", name, "DIR", f"New folder for {name}, in place of a script.")(
-            command
-        )
-    return command
+Eject = Callable[[api.Source], None]
+"""Function that writes a spec as code."""
 
 
 @click.command("eject")
-@options.source("The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
-@options.backend("rLLM's backend, or a class of your own. Default: tinker.")
-@options.seed("Seed of the order of the data.")
-@options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
-@options.replaces("out")
-@_folders
+@contributed("eject")
+@options.source(f"The model to train: {options.TRAINABLE}. Default: the spec's model.")
 def eject_command(
-    source: api.Source, backend: str | None, seed: int, out: Path | None, **folders: Path | None
-) -> int:
-    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change.
+    source: api.Source, default: Eject | None = None, chosen: Mapping[str, Eject] = MappingProxyType({})
+) -> None:
+    """Write SPEC as code for another project, to read and change.
 
-    With an option such as --verifiers, write a folder for that project instead.
+    Without an option that names a place, the code is a script that trains SPEC, on standard output.
     """
-    given = {name: folder for name, folder in folders.items() if folder is not None}
-    if len(given) + (out is not None) > 1:
-        raise api.UsageError(f"{', '.join(f'--{name}' for name in ('out', *folders))} exclude each other")
-    for name, folder in given.items():
-        plugin("ejectors", name)(source, folder)
-        is_package = (folder / "pyproject.toml").exists()
-        click.echo(f"wrote {folder}{f'; install it with: pip install -e {folder}' if is_package else ''}")
-        return 0
-    trainer = plugin("trainers", SCRIPTED)
-    job = trainer.prepare(source, backend, seed=seed)
-    for warning in job.warnings:
-        click.echo(f"{warning}\n", err=True)
-    script = trainer.script(job)
-    if out is None:
-        click.echo(script, nl=False)
-        return 0
-    api.write_output(out, script.encode(), "py")
-    click.echo(f"wrote {out}; run it with: python {out}")
-    return 0
+    if len(chosen) > 1:
+        raise api.UsageError(f"{' and '.join(f'--{name}' for name in chosen)} exclude each other")
+    eject = next(iter(chosen.values()), default)
+    if eject is None:
+        raise api.UsageError("name a place for the code; `rolegraph eject --help` lists the options")
+    eject(source)

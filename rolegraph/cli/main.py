@@ -15,11 +15,12 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedWriter, FileIO, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, get_args
 
 import click
 
@@ -33,46 +34,24 @@ from rolegraph.api import (
     printable,
 )
 from rolegraph.cli import options as options  # registers the completion of bash
+from rolegraph.cli.doors import Section, Verb, contributions, doors
 from rolegraph.cli.output import colour
 from rolegraph.engine.plugins import plugin, plugin_names
 
-GROUPS = {
-    "Author": {
-        "new": ("folders", "Write a workflow of your own into a new folder."),
-        "validate": ("checks", "Check specs and show every fault."),
-        "preview": ("looking", "Show the prompts of each role, without a model."),
-        "graph": ("looking", "Draw the roles of a spec."),
-        "test": ("checks", "Run a spec's tests on recorded answers."),
-        "list": ("list_", "Show the specs and the vocabulary that a spec may use."),
-        "skill": ("list_", "Print the language in two pages, as a skill for agents."),
-        "schema": ("list_", "Write the JSON Schema of a spec, for an editor."),
-        "limits": ("list_", "Show the limits on inputs, and their reasons."),
-        "trust": ("folders", "Let the rolegraph.toml of a folder count."),
-    },
-    "Run": {
-        "run": ("running", "Run a spec on its tasks and write the episodes."),
-        "eval": ("running", "Compare a checkpoint with its base model."),
-        "fetch": ("fetching", "Fetch a model onto this machine, to be run as local:NAME."),
-        "serve": ("services", "Serve a local model folder over the Tinker API."),
-        "doctor": ("services", "Probe what a Tinker service does."),
-    },
-    "Train": {
-        "train": ("training", "Train the roles of a spec."),
-        "forecast": ("forecasting", "Estimate the cost and effect of a first training step."),
-    },
-    "Look": {
-        "view": ("reading", "Show the episodes of runs in the browser."),
-        "report": ("reading", "Write a training as one page that opens offline."),
-        "compare": ("reading", "Compare runs, trainings or specs."),
-    },
-    "Share": {
-        "export": ("reading", "Write trained weights for other programs."),
-        "eject": ("ejecting", "Write a spec as code for rLLM or verifiers."),
-    },
+VERBS = {
+    "validate": Verb("Author", "Check specs and show every fault.", "rolegraph.cli.checks"),
+    "test": Verb("Author", "Run a spec's tests on recorded answers.", "rolegraph.cli.checks"),
+    "list": Verb("Author", "Show the specs and the vocabulary that a spec may use.", "rolegraph.cli.list_"),
+    "skill": Verb("Author", "Print the language in two pages, as a skill for agents.", "rolegraph.cli.list_"),
+    "schema": Verb("Author", "Write the JSON Schema of a spec, for an editor.", "rolegraph.cli.list_"),
+    "limits": Verb("Author", "Show the limits on inputs, and their reasons.", "rolegraph.cli.list_"),
+    "trust": Verb("Author", "Let the rolegraph.toml of a folder count.", "rolegraph.cli.trusting"),
+    "run": Verb("Run", "Run a spec on its tasks and write the episodes.", "rolegraph.cli.running"),
+    "eval": Verb("Run", "Compare a checkpoint with its base model.", "rolegraph.cli.running"),
+    "train": Verb("Train", "Train the roles of a spec.", "rolegraph.cli.training"),
+    "eject": Verb("Share", "Write a spec as code for another project.", "rolegraph.cli.ejecting"),
 }
-"""Commands by purpose, each with its module and description; the sections of `rolegraph --help`."""
-VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
-"""Module and description of each command."""
+"""Commands of this package; doors add others."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 _OPEN_FILES = 10_240
 """Open files that a command may have where the hard limit allows it; the most that macOS grants."""
@@ -86,25 +65,25 @@ class _Verbs(click.Group):
     """Command group that imports a command's module only when that command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*VERBS, *plugin_names("commands")]
+        return [*_verbs(), *plugin_names("commands")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        verb = _verbs().get(cmd_name)
+        if verb is None:
             return plugin("commands", cmd_name) if cmd_name in plugin_names("commands") else None
-        module = importlib.import_module(f"rolegraph.cli.{VERBS[cmd_name][0]}")
+        module = importlib.import_module(verb.module)
         commands = (value for value in vars(module).values() if isinstance(value, click.Command))
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections = {
-            title: [(verb, line) for verb, (_, line) in verbs.items()] for title, verbs in GROUPS.items()
-        }
-        if others := plugin_names("commands"):
-            sections["From packages"] = [(name, _summary(name)) for name in others]
-        width = max(len(name) for lines in sections.values() for name, _ in lines)
-        for title, lines in sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), line) for name, line in lines])
+        rows = [(verb.section, name, verb.line) for name, verb in _verbs().items()]
+        for name in plugin_names("commands"):
+            rows.append(("From packages", name, _summary(name)))
+        width = max(len(name) for _, name, _ in rows)
+        for title in (*get_args(Section), "From packages"):
+            if lines := [(name.ljust(width), line) for section, name, line in rows if section == title]:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -114,6 +93,13 @@ class _Verbs(click.Group):
             hint = did_you_mean(name, names, "rolegraph {}") or "`rolegraph --help` lists the commands"
             raise UsageError(f"no such command {name!r}: {hint}")
         return super().resolve_command(ctx, args)
+
+
+@cache
+def _verbs() -> Mapping[str, Verb]:
+    """Return all commands with a line of their own; `eject` only where a door has a target for it."""
+    verbs = {**VERBS, **{name: verb for door in doors() for name, verb in door.commands.items()}}
+    return {name: verb for name, verb in verbs.items() if name != "eject" or contributions("eject")}
 
 
 def _summary(name: str) -> str:
@@ -143,9 +129,13 @@ def cli() -> None:
 class Interrupted(KeyboardInterrupt):
     """Raised to end a command after a signal; `exit_code` is 128 plus the signal's number."""
 
+    codes: ClassVar[list[int]] = []
+    """Exit codes of the signals that this process has received."""
+
     def __init__(self, number: int) -> None:
         super().__init__()
         self.exit_code = 128 + number
+        self.codes.append(self.exit_code)
 
 
 def main() -> None:
@@ -192,9 +182,11 @@ class _Output(FileIO):
             return len(text)
 
 
-def _end(_number: int, _frame: object) -> None:
+def _end(number: int, frame: object) -> None:
     """Handle the first SIGHUP as SIGTERM is handled now; the shell sends a second one."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGTERM) is _interrupt:
+        _interrupt(number, frame)
     signal.raise_signal(signal.SIGTERM)
 
 
@@ -296,10 +288,16 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
+        if Interrupted.codes:  # pydantic wraps what a handler raises in a serializer, without a cause
+            click.echo("interrupted", err=True)
+            return Interrupted.codes[-1]
         if "--debug" in arguments:
             import traceback
 
             click.echo(printable(traceback.format_exc()), err=True)
+        elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("rolegraph."):
+            click.echo(f"error: this needs {error.name}, which is not installed", err=True)
+            return 2
         elif isinstance(error, FileNotFoundError) and _has_no_working_folder():
             return 2
         elif is_out_of_files(error):

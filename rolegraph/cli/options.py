@@ -5,26 +5,36 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from rolegraph import api
+from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, own_stream
-from rolegraph.engine.plugins import plugin
+from rolegraph.engine.plugins import Group, plugin, plugin_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 OVERRIDES = "[KEY.PATH=VALUE…]"
 GOES_ON = ("=", ".", ":", "/")
 """Ends of a completion that more is typed after."""
+_SERVED = [name for name in plugin_names("models") if name != "local"]
+_LOCAL = "local[:FOLDER]" if "local" in plugin_names("models") else ""
+TRAINABLE = " or ".join(filter(None, (_LOCAL, "tinker:NAME")))
+"""Forms of a model that can be trained, for help texts."""
+ANSWERING = ", ".join(
+    filter(None, (_LOCAL, "tinker:NAME", "openai:NAME", *(f"{name}:NAME" for name in _SERVED), "replay:FILE"))
+)
+"""Forms of a model that answers, for help texts."""
+ENDPOINTS = ", ".join(("tinker (the default with this option)", "openai", *_SERVED))
+"""Providers with an endpoint, for help texts."""
 SOURCE_OPTIONS = ("imports", "allow", "model", "base_url")
 """Options of a command that are passed to it in its Source."""
 
@@ -42,30 +52,31 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
     """
 
     named: dict[str, Any] = {"required": required, "shell_complete": complete_specs}
-    return _bundle(
+    asks_a_model = contributed("model") if base_url else _unchanged
+    add = bundle(
         _with_source,
         click.argument("spec", is_eager=True, callback=_take_flags, **named),
         click.argument("overrides", nargs=-1, metavar=OVERRIDES, shell_complete=complete_overrides),
         *([model_option("--model", model)] if model else []),
-        *([fresh_option, text("--base-url", "URL", base_url)] if base_url else []),
+        *([text("--base-url", "URL", base_url)] if base_url else []),
         allow_option,
         imports_option,
     )
+    return lambda command: asks_a_model(add(command))
 
 
 def _with_source(
     command: Callable[..., Any], *, spec: str | None, overrides: tuple[str, ...], **words: Any
 ) -> Any:
     options = {name: words.pop(name) for name in SOURCE_OPTIONS if name in words}
-    api.keep_services(0 if words.pop("fresh", True) else _warm_seconds())
-    code = command(source=in_project(api.Source.of(spec, *overrides, **options)), **words)
-    if api.has_started_service() and not words.get("output", OutputOptions()).quiet:
-        kept = "the model stays loaded for {:g} minutes (to free it: rolegraph serve --stop)"
-        click.echo(kept.format(_warm_seconds() / 60), err=True)
-    return code
+    return command(source=in_project(api.Source.of(spec, *overrides, **options)), **words)
 
 
-def _bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator[Callable[..., Any]]:
+def _unchanged(command: Callable[..., Any]) -> Callable[..., Any]:
+    return command
+
+
+def bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator[Callable[..., Any]]:
     """Return a decorator that adds parameters to a command.
 
     Args:
@@ -80,14 +91,6 @@ def _bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorato
         return decorated
 
     return decorate
-
-
-def _warm_seconds() -> float:
-    """Return the seconds that an unused local service keeps running: `ROLEGRAPH_WARM`, 0 in CI, else 300."""
-    text = os.environ.get("ROLEGRAPH_WARM") or ("0" if os.environ.get("CI") else "300")
-    if not text.isdecimal():
-        raise click.UsageError(f"ROLEGRAPH_WARM is {text!r}; expected seconds, or 0")
-    return float(text)
 
 
 def in_project(source: api.Source) -> api.Source:
@@ -149,10 +152,20 @@ def choice(flag: str, names: Sequence[str], meaning: str, **settings: Any) -> De
     return click.option(flag, type=click.Choice(names), help=meaning, show_default=True, **settings)
 
 
-def cluster(flag: str) -> Decorator[F]:
-    """Return an option for the cluster that makes episodes."""
-    places = "ray (of RAY_ADDRESS or this machine), ray://HOST:PORT, HOST:PORT"
-    return text(flag, "CLUSTER", f"Ray cluster that makes the episodes: {places}.")
+def choice_of_plugins(
+    flag: str, group: Group, meaning: str, *first: str, **settings: Any
+) -> Decorator[Callable[..., Any]]:
+    """Return an option for the name of a registered part; no option where no package registers one.
+
+    Args:
+        flag: The flag.
+        group: Kind of the parts.
+        meaning: Help text.
+        first: Names before those of the parts.
+        settings: Further settings of click's option.
+    """
+    names = plugin_names(group)
+    return choice(flag, (*first, *names), meaning, **settings) if names else _unchanged
 
 
 class NamedPath(click.Path):
@@ -183,7 +196,7 @@ def replaces(*names: str) -> Decorator[Callable[..., Any]]:
     Args:
         names: Names of the options' parameters.
     """
-    return _bundle(partial(_with_replaced, names), force)
+    return bundle(partial(_with_replaced, names), force)
 
 
 def _with_replaced(names: Sequence[str], command: Callable[..., Any], *, force: bool, **words: Any) -> Any:
@@ -212,10 +225,9 @@ allow_option = repeated(
     "--allow",
     "allow",
     "NAME_OR_URL",
-    "A permission: python[=docker:IMAGE], agent:COMMAND, verifiers:ID, URL (and all below).",
+    "A permission that the spec asks for, such as python[=docker:IMAGE], or a URL (and all below).",
 )
 force = flag("--force", "Replace a file that Rolegraph did not write, or that was changed since.")
-fresh_option = flag("--fresh", "Load a local model anew, and for this command alone.")
 split = choice("--split", ("validation", "train"), "Which tasks. Default: validation, if the spec has it.")
 multirun = click.option(
     "-m",
@@ -250,7 +262,7 @@ def _with_output(command: Callable[..., Any], *, quiet: bool, as_json: bool, **w
         return command(output=OutputOptions(quiet, as_json, stream), **words)
 
 
-output = _bundle(
+output = bundle(
     _with_output,
     click.option("-q", "--quiet", is_flag=True, help="Print nothing but warnings and errors."),
     click.option(
@@ -260,39 +272,11 @@ output = _bundle(
 """Decorator that adds `--quiet` and `--json`, which are passed as one OutputOptions, `output`."""
 
 
-class OtlpOptions(NamedTuple):
-    """Values of `--otlp`, `--otlp-share` and `--otlp-content`."""
-
-    url: str | None
-    """URL of the collector; None where no spans are sent."""
-    share: float
-    content: bool
-
-
-def otlp(meaning: str) -> Decorator[Callable[..., Any]]:
-    """Add `--otlp`, `--otlp-share` and `--otlp-content`; pass them as one OtlpOptions, `otlp`.
-
-    Args:
-        meaning: Help text of `--otlp`.
-    """
-    share, shown = click.FloatRange(0, 1, min_open=True), {"default": 1.0, "show_default": True}
-    return _bundle(
-        _with_otlp,
-        text("--otlp", "URL", meaning),
-        text("--otlp-share", "SHARE", "With --otlp: share of the episodes.", type=share, **shown),
-        flag("--otlp-content", "With --otlp: texts as well, without hidden fields."),
-    )
-
-
-def _with_otlp(command: Callable[..., Any], *, otlp: str | None, **words: Any) -> Any:
-    return command(otlp=OtlpOptions(otlp, words.pop("otlp_share"), words.pop("otlp_content")), **words)
-
-
 Watcher = tuple[str, str, Mapping[str, Any]]
 
 
 class Watchers(tuple[Watcher, ...]):
-    """Observers that the command line names (`--observe`, `--otlp`): each a name, a target and settings."""
+    """Observers that the command line names: each a name, a target and settings."""
 
     @contextmanager
     def watching(self, job: api.RunJob | api.TrainingJob, observe: api.Observer) -> Generator[api.Observer]:
@@ -305,24 +289,24 @@ class Watchers(tuple[Watcher, ...]):
 
 
 def watchers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--observe` and the options of `--otlp` to a command, which gets them as the argument
-    `watchers`."""
+    """Add `--observe`, and the options that packages contribute for `episodes`, to a command, which gets the
+    observers as the argument `watchers`."""
     observe = repeated(
         "--observe", "observers", "NAME=TARGET", "An installed package's observer of the episodes."
     )
-    spans = otlp("Send each finished episode as spans to an OpenTelemetry collector.")
-    return spans(_bundle(_with_watchers, observe)(command))
+    return contributed("episodes")(bundle(_with_watchers, observe)(command))
 
 
 def _with_watchers(
-    command: Callable[..., Any], *, otlp: OtlpOptions, observers: tuple[str, ...], **words: Any
+    command: Callable[..., Any],
+    *,
+    observers: tuple[str, ...],
+    watching: tuple[Watcher, ...] = (),
+    **words: Any,
 ) -> Any:
-    wanted: list[Watcher] = [
-        (name, target, {}) for name, _, target in (word.partition("=") for word in observers)
-    ]
-    if otlp.url is not None:
-        wanted.append(("otlp", otlp.url, {"share": otlp.share, "content": otlp.content}))
-    return command(watchers=Watchers(wanted), **words)
+    pairs = (word.partition("=") for word in observers)
+    named: list[Watcher] = [(name, target, {}) for name, _, target in pairs]
+    return command(watchers=Watchers((*named, *watching)), **words)
 
 
 def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
@@ -334,7 +318,7 @@ def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
     metavars = {name: "LOW:HIGH" if name == "reward" else name.upper() for name in meanings}
     options = [text(f"--{name}", metavars[name], meaning) for name, meaning in meanings.items()]
     correct = click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")
-    return _bundle(partial(_with_filters, [*meanings]), *options, correct)
+    return bundle(partial(_with_filters, [*meanings]), *options, correct)
 
 
 def _with_filters(names: Sequence[str], command: Callable[..., Any], **words: Any) -> Any:
@@ -354,11 +338,6 @@ def figure_floor(text: str) -> tuple[str, float]:
         return figure, float(floor)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not FIGURE=VALUE, such as answered=0.99") from None
-
-
-def backend(meaning: str) -> Decorator[F]:
-    """Return the option `--backend`."""
-    return text("--backend", "[tinker|verl|fireworks|MODULE:CLASS]", meaning)
 
 
 def complete_specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
@@ -385,7 +364,7 @@ def complete_overrides(context: click.Context, parameter: click.Parameter, word:
 def complete_models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Suggest providers such as `openai:` for a model's option; `local` needs no model name after it."""
     providers = [row.word.partition("=")[2] for row in api.completions(None, "model.provider=")]
-    offered = ["local", *(f"{provider}:" for provider in providers)]
+    offered = [it for it in providers if it == "local"] + [f"{provider}:" for provider in providers]
     return [CompletionItem(name) for name in offered if name.startswith(word)]
 
 

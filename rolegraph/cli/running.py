@@ -12,6 +12,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
+from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, command, plain
 from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
 
@@ -21,8 +22,8 @@ LIMIT = 64
 
 @click.command("run")
 @options.source(
-    "The model that answers: local[:FOLDER], tinker:NAME, openai:NAME, vllm:NAME, replay:FILE.",
-    "The endpoint, for tinker (the default with this option), openai, vllm, sglang.",
+    f"The model that answers: {options.ANSWERING}.",
+    f"The endpoint, for {options.ENDPOINTS}.",
     required=False,
 )
 @options.count("--limit", None, f"Number of tasks. Default: {LIMIT}.")
@@ -35,8 +36,7 @@ LIMIT = 64
 @options.flag("--retry-failed", "With --resume: make those with a failure again, too.")
 @options.drop_damaged
 @options.multirun
-@options.count("--concurrency", 64, "Episodes in flight; with --on, on each node.")
-@options.cluster("--on")
+@options.count("--concurrency", 64, "Episodes in flight.")
 @options.repeated(
     "--fail-under",
     "floors",
@@ -45,6 +45,7 @@ LIMIT = 64
     options.figure_floor,
 )
 @options.watchers
+@contributed("run")
 @options.output
 def run_command(
     source: api.Source,
@@ -72,13 +73,13 @@ def run_command(
         options.without_damage(out, resume=resume)
     if multirun and watchers:
         raise click.UsageError(
-            "--otlp and --observe go with one run; rolegraph export FOLDER --otlp sends a sweep's"
+            "observers go with one run; rolegraph export FOLDER sends the episodes of a sweep"
         )
     if replay_any and resume:
         raise click.UsageError("--replay-any goes with a new run; a resumed one keeps its own")
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
-    how = {name: settings.pop(name) for name in ("concurrency", "on")}
+    how = {name: settings.pop(name, None) for name in ("concurrency", "on")}
     given = {name: value for name, value in settings.items() if value is not None}
     if not resume:
         given.setdefault("limit", LIMIT)
@@ -97,7 +98,7 @@ def run_command(
 
 @click.command("eval")
 @options.source(
-    "The checkpoint's base model: local[:FOLDER] or tinker:NAME. Default: the spec's.",
+    f"The checkpoint's base model: {options.TRAINABLE}. Default: the spec's.",
     "The Tinker service that holds the checkpoint.",
 )
 @options.text(

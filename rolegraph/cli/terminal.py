@@ -9,7 +9,6 @@ from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rich import progress
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -172,34 +171,6 @@ async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T
             # The shell's SIGHUP may come late, and would cut the last lines of output.
             is_over = number == HANGUP and number in received
             signal.signal(number, signal.SIG_IGN if is_over else handler)
-
-
-class ByteProgress:
-    """Progress line of a fetch: a step, with the share of its bytes where their number is known."""
-
-    def __init__(self, console: Console) -> None:
-        self.progress = progress.Progress(
-            progress.SpinnerColumn(),
-            progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1)),
-            progress.BarColumn(bar_width=12),
-            progress.DownloadColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(compact=True),
-            console=console,
-            transient=True,
-            expand=True,
-            disable=not console.is_terminal,
-        )
-        self._line = self.progress.add_task("", total=None, visible=False)
-        self._text = ""
-
-    def observe(self, state: api.FetchProgress) -> None:
-        """Show a state; a new step begins a new line in place of the one before."""
-        if state.text != self._text:
-            self.progress.remove_task(self._line)
-            self._text = state.text
-            self._line = self.progress.add_task(api.printable(state.text), total=state.total or None)
-        self.progress.update(self._line, completed=state.done)
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rolegraph import api
 from rolegraph.cli import options
+from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import run_until_done
 from rolegraph.engine.plugins import plugin, plugin_names
@@ -17,7 +19,7 @@ OWN_TRAINER = "rolegraph"
 
 @click.command("train")
 @options.source(
-    "The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.",
+    f"The model to train: {options.TRAINABLE}. Default: the spec's model.",
     "A Tinker service to train on, in place of one started for the run.",
     required=False,
 )
@@ -27,23 +29,15 @@ OWN_TRAINER = "rolegraph"
 @options.flag("--keep-going", "Go on after a step in which every answer of a role failed in the same way.")
 @options.drop_damaged
 @options.multirun
-@options.choice(
-    "--track",
-    plugin_names("trackers"),
-    "Send metrics, episodes and the report to a tracker as well.",
-    multiple=True,
+@options.choice_of_plugins(
+    "--track", "trackers", "Send metrics, episodes and the report there.", multiple=True
 )
-@options.choice(
-    "--trainer",
-    (OWN_TRAINER, *plugin_names("trainers")),
-    "This project's loop, or another's.",
-    default=OWN_TRAINER,
+@options.choice_of_plugins(
+    "--trainer", "trainers", "This project's loop, or another's.", OWN_TRAINER, default=OWN_TRAINER
 )
 @options.text("--budget", "LIMIT", "End before it is passed: tokens as in 2M-tokens, or a time as in 30m.")
-@options.cluster("--rollouts-on")
-@options.backend("rLLM's backend, or a class of your own.")
 @options.watchers
-@options.flag("--print-config", "Print rLLM's config and stop.")
+@contributed("train")
 @options.output
 def train_command(
     source: api.Source,
@@ -53,25 +47,23 @@ def train_command(
     keep_going: bool,
     drop_damaged: bool,
     multirun: bool,
-    track: tuple[str, ...],
-    trainer: str,
     budget: str | None,
-    rollouts_on: str | None,
-    backend: str | None,
     watchers: options.Watchers,
-    print_config: bool,
     output: OutputOptions,
+    track: tuple[str, ...] = (),
+    trainer: str = OWN_TRAINER,
+    rollouts_on: str | None = None,
+    **of_trainer: Any,
 ) -> int:
     """Train every trainable role of SPEC (a file, or the name of a shipped spec), as its `train` says.
 
     KEY.PATH=VALUE changes a value of the spec, as in train.steps=50 or train.learning_rate=0.001. With
     --resume the spec and its overrides are those that the training was started with. With -m there is a
-    training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
-    with `rllm.` or `++` change rLLM's config.
+    training for each combination of values, in folders of one sweep.
     """
     if (watchers or rollouts_on or budget is not None) and (multirun or trainer != OWN_TRAINER):
         raise click.UsageError(
-            "--otlp, --observe, --budget and --rollouts-on go with one training of this project's own loop"
+            "observers, --budget and --rollouts-on go with one training of this project's own loop"
         )
     limit = api.Budget.parse(budget)
     if drop_damaged:
@@ -84,21 +76,12 @@ def train_command(
         if resume and out is None:
             raise api.UsageError(f"--resume with --trainer {trainer} needs --out, the training's folder")
         folder = out or api.new_folder(f"{Path(source.named_spec).stem}-{trainer}")
-        other = plugin("trainers", trainer)
-        other_job = other.prepare(
-            source, backend, seed=seed or 0, folder=folder, resume=resume, trackers=track
-        )
-        for warning in other_job.warnings:
-            click.echo(f"{warning}\n", err=True)
-        if print_config:
-            click.echo(api.printable(other.describe(other_job)))
-            return 0
-        for note in other_job.notes:
-            click.echo(note, err=True)
-        other.launch(other_job)
+        train = plugin("trainers", trainer)
+        train(source, folder, seed=seed or 0, resume=resume, trackers=track, **of_trainer)
         return 0
-    if backend is not None or print_config:
-        raise click.UsageError("--backend and --print-config go with --trainer rllm")
+    if given := [name for name, value in of_trainer.items() if value]:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"{flags}: only with --trainer {' or '.join(plugin_names('trainers'))}")
     if multirun:
         from rolegraph.cli.running import run_sweep
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
@@ -15,17 +16,19 @@ from typing import Any, Literal
 from rolegraph.engine.errors import FOREIGN_ERRORS, UsageError, describe_error, did_you_mean
 
 Group = Literal[
+    "backends",
     "call_forms",
     "clusters",
     "commands",
-    "ejectors",
-    "exporters",
+    "doors",
     "models",
     "observers",
+    "reports",
     "trackers",
     "trainers",
 ]
 """Kind of a part; its entry-point group is `rolegraph.` and the kind."""
+_LOGGER = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -91,9 +94,31 @@ def plugin(group: Group, name: str) -> Any:
     """
     points, kind = points_of(f"rolegraph.{group}"), group.removesuffix("s")
     if name not in points:
-        hint = did_you_mean(name, points) or f"expected one of {', '.join(sorted(points)) or 'none'}"
-        raise UsageError(f"no {kind} {name!r}; {hint}")
+        others = f"expected one of {', '.join(sorted(points))}" if points else "no package has any"
+        raise UsageError(f"no {kind} {name!r}; {did_you_mean(name, points) or others}")
     return load_point(points[name], kind)
+
+
+def plugins(group: Group) -> Mapping[str, Any]:
+    """Import and return all parts of a group, by name, in the order of their names.
+
+    A part of this package that needs a deleted room is left out; so is, with a warning, a part of another
+    package that cannot be imported.
+    """
+    parts: dict[str, Any] = {}
+    for name in plugin_names(group):
+        try:
+            parts[name] = plugin(group, name)
+        except UsageError as error:
+            lacking = getattr(error.__cause__, "name", None) or ""
+            if not lacking.startswith("rolegraph."):
+                _LOGGER.warning("%s", error)
+    return parts
+
+
+def optional_plugin(group: Group, name: str) -> Any | None:
+    """Return what a package registered under a name, as `plugin` does; None where no package has the name."""
+    return plugin(group, name) if name in points_of(f"rolegraph.{group}") else None
 
 
 def load_point(point: EntryPoint, kind: str) -> Any:

@@ -18,36 +18,25 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import distributions, requires
 from pathlib import Path
 
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.models.types import LocalService
 from rolegraph.engine.records.files import is_folder, read_bytes
+from rolegraph.engine.records.weights import base_of_adapter, missing_model
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.vocabulary.children import child_environment
-from rolegraph.local.weights import base_of_adapter, missing_model
 
 BASE_MODEL = MODELS[BASE_NAME]
 """Folder of the base model that comes with the package."""
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
-PROCESS = "process"
-"""Key of a session's metadata under which a client on this machine sends its process id."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
 """A requirement of the distribution's metadata: an unconditional one, or one of the extra `local`."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalService:
-    """Address, model name, key and process id of a running local service."""
-
-    base_url: str
-    model_name: str
-    api_key: str = field(repr=False)
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import cache, partial
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -22,11 +22,8 @@ from pydantic import Field
 from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
-from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
-from rolegraph.engine.sandbox.python import MEMORY, SECONDS
 from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.vocabulary import (
-    MONTY,
     Function,
     Pairs,
     SessionCall,
@@ -219,7 +216,7 @@ def calculator(expression: str | None = None, /) -> Tool:
     expression: the expression, a template; left out where a model writes it
     """
     about = f"Computes an arithmetic expression and gives its value. It knows {', '.join(arithmetic.KNOWN)}."
-    function = _function("calculator", about, "expression", "such as 2 * (3 + 4)", _calculate)
+    function = function_opener("calculator", about, "expression", "such as 2 * (3 + 4)", _calculate)
     return Tool(function, source=expression, example=1, gives=NUMBER)
 
 
@@ -228,58 +225,6 @@ async def _calculate(expression: Any, headers: Sent) -> int | float:
         return arithmetic.calculate(str(expression))
     except ValueError as error:
         raise ToolError(str(error)) from None
-
-
-def python(
-    code: str | None = None,
-    /,
-    *,
-    seconds: Seconds = SECONDS,
-    memory: Annotated[int, Field(ge=8, le=4096)] = MEMORY >> 20,
-    interpreter: str = MONTY,
-) -> Tool:
-    """Run Python in a sandbox, without files or network: its output, and the value that it ends with.
-
-    code: the program, a template; left out where a model writes it
-    seconds: the time limit of a program, by the clock
-    memory: the memory limit of a program, in MB
-    """
-    require_interpreter(interpreter)
-    about = (
-        "Runs a Python program and gives what it prints, and the value of the expression that it ends with. "
-        "There are no files, no network and no packages; nothing is kept from one program to the next."
-    )
-    run = partial(_execute, seconds, memory << 20, interpreter)
-    function = _function("python", about, "code", "the program", run)
-    return Tool(function, source=code, permissions=("python",), gives=TEXT)
-
-
-async def _execute(seconds: float, memory: int, interpreter: str, code: Any, headers: Sent) -> str:
-    try:
-        ran = await _sandbox(seconds, memory, interpreter).run(_unfenced(str(code)))
-    except WorldError as error:
-        raise ToolError(str(error)) from None
-    except SandboxError as error:
-        fenced = str(error).startswith("SyntaxError") and "```" in str(code)
-        raise ToolError(f"{error}{'; a Markdown fence stands in the program' if fenced else ''}") from None
-    value = "" if ran.value is None else ran.value if isinstance(ran.value, str) else repr(ran.value)
-    return "\n".join(part for part in (ran.output.rstrip("\n"), value) if part)
-
-
-@cache
-def _sandbox(seconds: float, memory: int, interpreter: str) -> PythonSandbox:
-    """Return the PythonSandbox for these limits, shared by all episodes.
-
-    So no more programs run at once than there are processors.
-    """
-    return PythonSandbox(seconds=seconds, memory=memory, interpreter=interpreter)
-
-
-def _unfenced(code: str) -> str:
-    """Return a program without the Markdown fence around it."""
-    first, *lines = code.strip().split("\n")
-    fenced = lines and first.strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
-    return "\n".join(lines[:-1]) if fenced else code
 
 
 _EXAMPLE_HITS = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]
@@ -316,7 +261,7 @@ def search(
         passages = corpora.open_corpus(str(corpus), folder=folder)
         find, permissions, files = partial(_look_up, passages, k), (), {passages.path: corpora.FIELDS}
     about = f"Looks for passages of text, and gives the {k} that fit the query best."
-    function = _function("search", about, "query", "what is looked for, in a few words", find)
+    function = function_opener("search", about, "query", "what is looked for, in a few words", find)
     gives = {"type": "array", "maxItems": k}
     return Tool(
         function,
@@ -355,7 +300,7 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     about = f"Sends JSON to {without_secrets(check_url(url))} by {method}, and gives what it answers."
     send = partial(_exchange, url, method)
     return Tool(
-        _function("http", about, "body", "the JSON", send, {}),
+        function_opener("http", about, "body", "the JSON", send, {}),
         headers=check_headers(headers),
         source=body,
         permissions=(url,),
@@ -402,7 +347,7 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
         return text
 
 
-def _function(
+def function_opener(
     tool: str,
     about: str,
     name: str,

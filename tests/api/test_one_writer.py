@@ -150,18 +150,21 @@ def test_the_lock_ends_with_its_process_and_names_it(tmp_path: Path) -> None:
         pass
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
+    (tmp_path / "run" / "weights").mkdir()  # as a killed command leaves it, before the mark
     with sole_writer(tmp_path / "run", RUN):
-        (tmp_path / "run" / "weights").mkdir()
-    # No mark was written, so that the lock stays, and the next command takes the folder.
+        (tmp_path / "run" / "adapters").mkdir()
+    # No mark was written: the own subfolder goes; the lock stays, for the next command.
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [LOCK_FILE, "weights"]
     with sole_writer(tmp_path / "run", RUN):
         (tmp_path / "run" / "run.json").write_text('{"name": "x", "roles": {}}')
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "weights"]
 
 
-def test_a_folder_in_which_nothing_was_written_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [(), ("weights",)])
+def test_a_folder_without_a_mark_is_removed(made: Sequence[str], tmp_path: Path) -> None:
     with sole_writer(tmp_path / "run", RUN):
-        pass
+        for name in made:
+            (tmp_path / "run" / name).mkdir()
     assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
-from rolegraph.api import fetch  # noqa: E402
+from rolegraph.local.fetch import fetch  # noqa: E402
 
 pytestmark = [
     pytest.mark.download,

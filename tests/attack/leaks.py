@@ -12,7 +12,6 @@ from typing import Any
 import rolegraph as rg
 from rolegraph.api.jobs import describe
 from rolegraph.api.tracking import episode_table
-from rolegraph.api.viewing import export_chats
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile.leaving import disclosure_rule_of
 from rolegraph.engine.errors import UsageError
@@ -20,9 +19,10 @@ from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Checkpoint, Episode, RunFolder, read_episodes
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
+from rolegraph.local.card import model_card
 from rolegraph.pages.report import write_report
-from rolegraph.pages.report.card import model_card
 from rolegraph.pages.view.pages import PageLinks, Pages
+from rolegraph.pages.viewing import export_chats
 from tests.edge import limited
 from tests.pages.view.runs import learnt
 

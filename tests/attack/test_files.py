@@ -15,7 +15,7 @@ import yaml
 import rolegraph as rg
 from rolegraph.engine.records import Checkpoint
 from rolegraph.engine.records.info import RunInfo
-from rolegraph.pages.report.card import model_card
+from rolegraph.local.card import model_card
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.models.edges import chat_answer, serving
 

@@ -17,8 +17,8 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.info import Checkpoint, SavedPolicy
+from rolegraph.engine.records.weights import checkpoint_folder, copy_weights
 from rolegraph.engine.shipped import PROMPTS, SPECS
-from rolegraph.local.weights import checkpoint_folder, copy_weights
 from tests.cli.conftest import Command
 from tests.models.edges import Endpoint, chat_answer, serving
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.errors import SandboxError, WorldError
-from rolegraph.engine.sandbox import cpython
-from rolegraph.engine.sandbox.grading import run_tests
-from rolegraph.engine.sandbox.python import evaluate
+from rolegraph.sandbox import cpython
+from rolegraph.sandbox.grading import run_tests
+from rolegraph.sandbox.python import evaluate
 from tests.attack.raw_server import dripping, serving
 
 Lie = Callable[[str], Any]

@@ -111,3 +111,19 @@ def test_the_pages_of_view_end_alike_with_both_signals(number: int, folder: Path
         assert process.stdout is not None and b"http://" in process.stdout.readline()
         process.send_signal(number)
         assert process.wait() == 0
+
+
+def test_a_signal_in_a_serializer_or_an_import_is_no_error(folder: Path) -> None:
+    (folder / "late.py").write_text(
+        "import os, signal\n"
+        "from pydantic import BaseModel, field_serializer\n"
+        "class Late(BaseModel):\n"
+        "    x: int = 0\n"
+        "    @field_serializer('x')\n"
+        "    def dump(self, value):\n"
+        "        os.kill(os.getpid(), signal.SIGHUP)\n"
+        "Late().model_dump_json()\n"
+    )
+    words = [sys.executable, "-m", "rolegraph", "run", "own.yaml", "--import", "late.py"]
+    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (128 + signal.SIGHUP, "interrupted")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
-from rolegraph import api
 from rolegraph.api import tracking
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.folder import RUN
@@ -20,6 +19,7 @@ from rolegraph.engine.records.ownership import LOCK_FILE, STAGING, check_replace
 from rolegraph.engine.records.staging import staged
 from rolegraph.engine.records.sweep import SWEEP
 from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.starter.starting import new
 from tests import replays
 from tests.cli.conftest import Command
 
@@ -217,7 +217,7 @@ def test_a_full_disk_in_new_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch, pytest.raises(rg.WorldError, match="No space left"):
         patch.setattr(confined, "write_new", write_two)
-        api.new(tmp_path / "own")
+        new(tmp_path / "own")
     assert not [*tmp_path.iterdir()]
 
 

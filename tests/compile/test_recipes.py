@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.compile.compiler import check_file
-from rolegraph.engine.run.preview import preview_task
+from rolegraph.outlook.preview import preview_task
 from tests.edge import write_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"

@@ -17,7 +17,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
-from rolegraph.local.launcher import PROCESS, LocalService, running  # noqa: E402
+from rolegraph.engine.models.types import PROCESS  # noqa: E402
+from rolegraph.local.launcher import LocalService, running  # noqa: E402
 from rolegraph.local.service.batcher import FairQueue  # noqa: E402
 from rolegraph.local.service.sessions import TurnOrder  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402

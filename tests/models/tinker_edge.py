@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tinker.proto import tinker_public_pb2 as wire
 
-from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from tests.models.edges import served
 
 Sampled = tuple[Sequence[int], Sequence[float], str]

@@ -17,7 +17,7 @@ from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import Episode, TerminationReason
-from rolegraph.engine.run.preview import preview_task
+from rolegraph.outlook.preview import preview_task
 from rolegraph.pages.drawing.picture import picture_of
 from rolegraph.pages.drawing.text_forms import mermaid
 from rolegraph.pages.view.timeline import read_dag, timeline

@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 from rolegraph.engine.compile import CompileResult, Plan, check_file
 from rolegraph.engine.records import Episode
-from rolegraph.engine.run.preview import preview_task
 from rolegraph.engine.vocabulary import Function, Tool, ToolError, tools
+from rolegraph.outlook.preview import preview_task
 from tests.edge import COUNTDOWN, ScriptedModel, episode, limited, write_spec
 from tests.models.edges import served
 from tests.run.test_calls import call, script

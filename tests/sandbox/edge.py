@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rolegraph.engine.sandbox import PythonSandbox
+from rolegraph.sandbox import PythonSandbox
 
 T = TypeVar("T")
 

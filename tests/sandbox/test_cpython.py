@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError
-from rolegraph.engine.sandbox import PythonSandbox, cpython, evaluate, run_tests
 from rolegraph.engine.vocabulary import is_allowed, python_interpreter
+from rolegraph.sandbox import PythonSandbox, cpython, evaluate, run_tests
 from tests.sandbox.generated import generated
 from tests.sandbox.snippets import SNIPPETS
 from tests.sandbox.stub_engine import add_stub_engine
@@ -121,7 +121,7 @@ def test_a_container_that_died_is_replaced(interpreter: str) -> None:
 def test_containers_end_with_the_process_that_was_killed(interpreter: str) -> None:
     code = (
         "import os, sys, time\n"
-        "from rolegraph.engine.sandbox import cpython, evaluate\n"
+        "from rolegraph.sandbox import cpython, evaluate\n"
         f"evaluate('1', {{}}, interpreter={interpreter!r})\n"
         f"print(cpython._pool({interpreter!r}).get()._process.pid, flush=True)\n"
         "time.sleep(600)\n"

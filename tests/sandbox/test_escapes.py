@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.sandbox import ProgramResult, PythonSandbox, SandboxError
+from rolegraph.sandbox import ProgramResult, PythonSandbox, SandboxError
 from tests.sandbox.edge import within
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
@@ -79,7 +79,7 @@ HOST = {
     "inspects": "import inspect\ninspect.stack()",
     "unpickles": "import pickle\npickle.loads(b'cos\\nsystem\\n(S\\'true\\'\\ntR.')",
     "imports the sandbox's library": "import pydantic_monty",
-    "imports the engine": "import rolegraph.engine.sandbox",
+    "imports the engine": "import rolegraph.sandbox",
     "walks from a tuple": "().__class__.__bases__[0].__subclasses__()",
     "walks from object": "object.__subclasses__()",
     "walks from a type": "int.__mro__",

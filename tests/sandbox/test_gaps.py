@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rolegraph.engine.errors import UnsupportedProgram
-from rolegraph.engine.sandbox import run_tests
+from rolegraph.sandbox import run_tests
 from tests.sandbox.generated import generated
 from tests.sandbox.snippets import SNIPPETS, Snippet
 

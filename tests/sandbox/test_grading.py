@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rolegraph.engine.errors import DataError, UsageError
-from rolegraph.engine.sandbox import run_tests
+from rolegraph.sandbox import run_tests
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
 

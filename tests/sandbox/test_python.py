@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.sandbox import ProgramResult, PythonSandbox, SandboxError
+from rolegraph.sandbox import ProgramResult, PythonSandbox, SandboxError
 from tests.sandbox.edge import alive, environment, interpreters, within
 from tests.waiting import until
 
@@ -244,7 +244,7 @@ def test_a_process_sees_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 AT_ONCE = """
 import asyncio
-from rolegraph.engine.sandbox import PythonSandbox
+from rolegraph.sandbox import PythonSandbox
 
 async def main():
     python = PythonSandbox(processes=8)
@@ -261,7 +261,7 @@ def test_the_first_programs_of_a_host_may_start_at_once_and_it_may_end_soon_afte
 
 PARENT = """
 import asyncio, sys
-from rolegraph.engine.sandbox import PythonSandbox
+from rolegraph.sandbox import PythonSandbox
 
 async def main():
     await PythonSandbox(seconds=3).run("while True: pass")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from rolegraph.engine.compile.leaving import read_rule
 from rolegraph.engine.errors import FailedRole, WorldError
 from rolegraph.engine.records import MAIN, Event, Note, StepLogged
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 from rolegraph.engine.training.loop.loop import train
 from rolegraph.pages.report.digest import read_digest
-from rolegraph.pages.report.reading import read_rule
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed
 from tests.training.edge import KEY, LOGPROB, Training, comparable

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import rolegraph as rg
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.compile.leaving import read_rule
 from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.analysis.forecast import forecast
 from rolegraph.engine.vocabulary import NumberSchedule
+from rolegraph.outlook.forecast import forecast
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.panels import sections
-from rolegraph.pages.report.reading import read_rule, read_run
+from rolegraph.pages.report.reading import read_run
 from tests.edge import RIGHT, WRONG, write_spec
 from tests.examples import examples
 from tests.meaning import scheduled

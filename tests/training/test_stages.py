@@ -18,8 +18,8 @@ from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import FailedRole, UsageError
 from rolegraph.engine.records import Failure, FailureName, GroupKey, Trajectory, TrajectoryGroup
 from rolegraph.engine.training.analysis.divergence import divergences
-from rolegraph.engine.training.analysis.forecast import forecast
 from rolegraph.engine.training.loop.schedule import learning_rate, planned_steps
+from rolegraph.outlook.forecast import forecast
 from rolegraph.roles.estimators import best
 from tests.edge import RIGHT, WRONG, write_spec
 from tests.examples import examples

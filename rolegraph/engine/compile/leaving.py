@@ -1,7 +1,8 @@
-"""Copies of episodes that may leave: no hidden task field is in them, nor any text that may quote one. Pure.
+"""Copies of episodes that may leave: no hidden task field is in them, nor any text that may quote one.
 
 A text may quote a hidden field where its author may have seen one: a role that `shows` a field, each role
-that reads the words of such a role, and a reward, which sees the whole task. Numbers leave as they are.
+that reads the words of such a role, and a reward, which sees the whole task. Numbers leave as they are. The
+rule of a run is read from its folder.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any, cast
 from rolegraph.engine.compile.earned import words_read
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.structure import reachable
-from rolegraph.engine.records import Episode, Failure, Step, Task, Trajectory
+from rolegraph.engine.records import Episode, Failure, RunFolder, Step, Task, Trajectory
 from rolegraph.engine.records.episode import REWARD_FAILURES
 from rolegraph.engine.records.metadata import FailureMetadata, FunctionCallMetadata, StepMetadata
-from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec import Spec, load_spec
 
 LEFT_OUT = "[left out: it may quote a hidden field]"
 """Replacement of a text that may quote a hidden field."""
@@ -175,3 +176,16 @@ def _call(call: FunctionCallMetadata) -> FunctionCallMetadata:
     """Return a call without its error. The name that a model gives a function which does not exist is a text
     of the model, and such a call fails."""
     return {"name": "tool", "error": LEFT_OUT} if call.get("error") else {"name": call["name"]}
+
+
+def read_spec(folder: RunFolder) -> Spec | None:
+    """Return the spec of a run; None where its file is missing or invalid."""
+    if not folder.spec_file.is_file():
+        return None
+    loaded = load_spec(folder.spec_file)
+    return None if loaded.faults else loaded.spec
+
+
+def read_rule(folder: RunFolder) -> DisclosureRule:
+    """Return the rule for what may leave of a run's episodes; raises DataError for a damaged `run.json`."""
+    return disclosure_rule(read_spec(folder), folder.info().is_hidden)

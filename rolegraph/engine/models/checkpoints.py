@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from rolegraph.engine.connections import is_loopback
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.records.weights import base_name, checkpoint_folder
 from rolegraph.engine.spec import ModelRef, Path
 from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
-from rolegraph.local.weights import base_name, checkpoint_folder
 
 
 def with_base(ref: ModelRef) -> ModelRef:

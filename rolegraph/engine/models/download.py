@@ -20,8 +20,8 @@ from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_wh
 from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
 from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.records.confined import open_to_write
+from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config
 from rolegraph.engine.spec import ModelRef
-from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config
 
 _LIFE_SECONDS = 3600
 """Lifetime of the files that the service writes for the download; the least that the service accepts."""

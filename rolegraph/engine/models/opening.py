@@ -23,14 +23,12 @@ from urllib.parse import urlsplit
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.limit import LimitedModel
-from rolegraph.engine.models.types import ServedModel
+from rolegraph.engine.models.types import LocalService, ServedModel
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, RunFolder
+from rolegraph.engine.records.weights import copy_weights
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.spec import ModelRef, api_of
-from rolegraph.local.launcher import LocalService, check_model_folder
-from rolegraph.local.warm import borrowed
-from rolegraph.local.weights import copy_weights
 
 if TYPE_CHECKING:
     from rolegraph.engine.compile import Endpoint
@@ -111,7 +109,7 @@ class Services(AbstractContextManager["Services"]):
         if not ref.served_here:
             return self.locate(ref, to_train=to_train)
         folder = model_folder(ref.name)
-        check_model_folder(folder)  # fails at once
+        plugin("models", "local").check_model_folder(folder)  # fails at once
         served, _ = await asyncio.gather(
             asyncio.to_thread(self.locate, ref, to_train=to_train), asyncio.to_thread(_import_client, folder)
         )
@@ -157,7 +155,8 @@ class Services(AbstractContextManager["Services"]):
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
-                service = borrowed(folder, state_dir=state_dir, cancelled=self._cancelled)
+                local = plugin("models", "local")
+                service = local.borrowed(folder, state_dir=state_dir, cancelled=self._cancelled)
                 services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
 

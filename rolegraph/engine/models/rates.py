@@ -18,9 +18,9 @@ from rolegraph.engine.compile import Plan, PolicyPlan
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.records.weights import base_of_adapter
 from rolegraph.engine.shipped import BASE_NAME, model_folder
 from rolegraph.engine.spec import Finding, ModelRef
-from rolegraph.local.weights import base_of_adapter
 
 BASE_RATE = 0.002
 """Learning rate that suits the shipped base model; of 0.0005 to 0.004 in docs/results.md."""

@@ -105,23 +105,22 @@ def unmet_needs(plan: Plan, traits: ServiceTraits, policy: str | None = None) ->
             yield Finding((*path, "stop"), message, "", "remove it, and let the parser find the end")
         if sampling.seed is not None and not traits.has_seed:
             yield Finding((*path, "seed"), "samples without a seed", hint="remove it", severity="warning")
-    if (clip := train.gradient_clip) and not traits.has_clip_norm:
-        message, hint = (
-            f"does not clip gradients, at {clip:g} or at all",
-            "`train.gradient_clip: 0` accepts it",
-        )
+    if train.gradient_clip and not traits.has_clip_norm:
+        message = f"does not clip gradients, at {train.gradient_clip:g} or at all"
+        hint = "`train.gradient_clip: 0` accepts it"
         yield Finding(("train", "gradient_clip"), message, hint=hint, severity="warning")
     old = "puts old weights back into training when they are sampled"
     if train.staleness and not traits.keeps_old_samplers:
-        yield Finding(("train", "staleness"), f"{old}; set train.staleness to 0 (it is {train.staleness})")
+        message = f"{old}; set train.staleness to 0 (it is {train.staleness})"
+        yield Finding(("train", "staleness"), message)
     if plan.past and not traits.keeps_old_samplers:
         yield Finding(("policies",), f"{old}; leave out past selves")
     if len(roles) > 1 and not traits.accumulates:
         each = f"give each of {', '.join(roles)} a policy of its own"
         yield Finding(("policies",), f"keeps the gradient of the last pass alone; {each}")
     if len(plan.policies) > 1 and not traits.has_several_adapters:
-        adapters = f"{plan.name} has {len(plan.policies)} policies"
-        yield Finding(("policies",), f"trains one adapter at a time, and {adapters}")
+        message = f"trains one adapter at a time, and {plan.name} has {len(plan.policies)} policies"
+        yield Finding(("policies",), message)
 
 
 def _file(url: str, model: str) -> Path:

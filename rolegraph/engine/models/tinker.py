@@ -45,11 +45,10 @@ from rolegraph.engine.models.tinker_sdk import (
 )
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
-from rolegraph.engine.models.types import Completion, Request, ServedModel
+from rolegraph.engine.models.types import PROCESS, Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.spec import ModelRef
-from rolegraph.local.launcher import PROCESS
 
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -18,6 +18,8 @@ from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.engine.vocabulary.foreign import short_repr
 
 NO_USAGE: Mapping[str, int] = {}
+PROCESS = "process"
+"""Key of a session's metadata under which a client on this machine sends its process id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,16 @@ class ServedModel:
     """URL that the person gave outside the spec: the environment's key may be sent there."""
     weight_version: int | None = None
     """Number of updates of weights in training; None for other weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalService:
+    """Address, model name, key and process id of a running local service."""
+
+    base_url: str
+    model_name: str
+    api_key: str = field(repr=False)
+    pid: int
 
 
 class Request(NamedTuple):

@@ -1,8 +1,10 @@
-"""Checks that a value of a parser, a tool or an environment can be written as JSON and read back."""
+"""Plain values and texts: checks that a value can be written as JSON and read back, and differences."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Iterable
 from typing import cast
 
@@ -73,3 +75,18 @@ def check_recordable(value: object) -> None:
         raise ValueError("a text in it is not valid Unicode") from None
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def in_xml(value: object) -> str:
+    """Return a value as text, with characters that XML forbids replaced by U+FFFD; `<` and `&` stay as they
+    are."""
+    return _NOT_XML.sub("\ufffd", str(value))
+
+
+def text_difference(was: str, now: str, name: str, other: str) -> str:
+    """Return a unified diff of two texts; empty where they are the same."""
+    lines = difflib.unified_diff(was.splitlines(), now.splitlines(), name, other, n=2, lineterm="")
+    return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Generator, Iterable
@@ -28,8 +29,8 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
 
     Args:
         folder: The folder; a folder that is still empty after the block is removed.
-        kind: Kind of the folder. The block writes a mark of the kind before any other file; the lock's file
-            stays where the block leaves files and no mark.
+        kind: Kind of the folder. The block writes a mark of the kind before any file; without a mark, the
+            subfolders that it made are removed after it.
         writes: Paths that the block writes, which may be no links.
 
     Raises:
@@ -38,6 +39,7 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
         WorldError: The folder is not writable, or one of the paths is a link, a pipe or a device.
     """
     kind.check(folder)
+    before = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     file = _open_locked(folder)
     try:
         os.ftruncate(file, 0)
@@ -49,6 +51,9 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
     finally:
         with suppress(OSError):
             os.ftruncate(file, 0)
+            if unmarked := kind.in_the_way(folder):  # of this block, which has written no mark
+                for name in {*unmarked} - before - {*kind.in_the_way(folder, begun=True)}:
+                    shutil.rmtree(folder / name)
             if not kind.in_the_way(folder):
                 confined.remove(folder / LOCK_FILE)
             folder.rmdir()  # raises OSError for a folder that is not empty

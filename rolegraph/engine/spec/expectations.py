@@ -1,6 +1,6 @@
 """Models and reader of a spec's tests, `NAME.test.yaml`: the expected results of recorded answers.
 
-`rolegraph.pages.report.verdicts` compares episodes with them.
+`rolegraph.api.verdicts` compares episodes with them.
 """
 
 from __future__ import annotations

@@ -30,8 +30,11 @@ def api_of(provider: str) -> str:
 
 
 OWN_PROVIDERS = ("local", "tinker", "openai", "replay")
-"""Providers of the engine itself; packages add others (`rolegraph.models`)."""
-PROVIDERS = ("local", "tinker", "openai", *plugin_names("models"), "replay")
+"""Providers of this project; packages add others (`rolegraph.models`)."""
+_PARTS = plugin_names("models")
+PROVIDERS = tuple(
+    dict.fromkeys(it for it in (*OWN_PROVIDERS[:3], *_PARTS, "replay") if it != "local" or it in _PARTS)
+)
 if TYPE_CHECKING:
     Provider = str
 else:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from rolegraph.integrations.gepa.page import OptimizationRecord
 
 
-@click.command("optimize", short_help="Evolve the prompts of a spec by reflection.")
+@click.command("optimize")
 @options.source(
     "The model that answers for the roles. Default: the spec's.",
     "The endpoint of that model, for tinker and openai.",
 )
 @options.model_option(
     "--reflect-with",
-    "The model that writes new prompts: openai:NAME, tinker:NAME, local:FOLDER. Default: the spec's.",
+    f"The model that writes new prompts: {options.ANSWERING}. Default: the spec's.",
 )
 @options.text("--reflect-url", "URL", "The endpoint of the model that writes prompts.")
 @options.count("--budget", 500, "Episodes at most.")

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rolegraph.api import jobs
-from rolegraph.api.starting import SPEC, spec_files
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Models, Services
@@ -29,6 +28,7 @@ from rolegraph.engine.vocabulary.imports import require_library
 from rolegraph.integrations.gepa.page import OptimizationRecord, optimization_page
 from rolegraph.integrations.gepa.reflecting import Search, identity, reflecting_model
 from rolegraph.integrations.gepa.reflection import SearchPlan, own_templates, scores_of
+from rolegraph.starter.starting import SPEC, spec_files
 
 SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
 """Files in the folder of an optimization; the result is written last."""

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rolegraph.api.viewing import parse_filters, view
 from rolegraph.engine.connections import is_here, route
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer
 from rolegraph.engine.secrets import without_secrets
 from rolegraph.integrations.opentelemetry.spans import Span, TracedRun, is_sampled, spans_of
 from rolegraph.pages.view.finding import find
+from rolegraph.pages.viewing import parse_filters, view
 
 if TYPE_CHECKING:
     from rolegraph.api.running import RunJob

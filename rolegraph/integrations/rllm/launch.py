@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import click
+
 from rolegraph.api.jobs import training_rows
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import PlanCheck, check_source
 from rolegraph.engine.connections import bypass_proxies
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, printable
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
@@ -204,6 +206,32 @@ def describe(job: RllmJob) -> str:
         head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
     head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
     return "\n".join([*head, as_yaml(compose(job.hydra_overrides(), run.backend))])
+
+
+def train(
+    source: Source,
+    folder: Path,
+    *,
+    seed: int,
+    resume: bool,
+    trackers: Sequence[str],
+    backend: str | None = None,
+    print_config: bool = False,
+) -> None:
+    """Train a spec with rLLM's trainer, or print its config; the arguments are those of `prepare`.
+
+    Raises:
+        SpecError, UsageError, DataError, WorldError: As `prepare` and `launch`.
+    """
+    job = prepare(source, backend, seed=seed, folder=folder, resume=resume, trackers=trackers)
+    for warning in job.warnings:
+        click.echo(f"{warning}\n", err=True)
+    if print_config:
+        click.echo(printable(describe(job)))
+        return
+    for note in job.notes:
+        click.echo(note, err=True)
+    launch(job)
 
 
 def launch(job: RllmJob) -> None:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rolegraph.api.starting import SPEC, Files, new_files, rendered, spec_files
 from rolegraph.api.workflow import load, open_source
 from rolegraph.engine.compile import Plan, check_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Source
 from rolegraph.engine.run.prepared import is_policy, policy_roles
+from rolegraph.starter.starting import SPEC, Files, new_files, rendered, spec_files
 
 _TEMPLATES = Path(__file__).parent
 TAKEN = frozenset({"id", "taskset", "timeout", "retries", "max_concurrent_agents", "interception"})

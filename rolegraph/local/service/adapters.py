@@ -18,9 +18,9 @@ from transformers.pytorch_utils import Conv1D
 
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 from rolegraph.local.service.model_files import load_base, open_shell
 from rolegraph.local.service.tensors import read_tensors, safetensors_errors, tensor_faults
-from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 
 LORA_ALPHA = 32
 """Hosted Tinker's value: an adapter's output is scaled by alpha / rank."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, Field
@@ -29,17 +30,19 @@ from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
+from rolegraph.engine.records.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import write_adapter
 from rolegraph.local.service.errors import NotFoundError, RequestError
 from rolegraph.local.service.local_model import LoraShape
 from rolegraph.local.service.tensors import read_tensors, safetensors_errors
-from rolegraph.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state, weights to sample from, or weights to download."""
 NEW = "checkpoint"
 """Subfolder of a staging folder that is to be renamed into place."""
+FINISH_SECONDS = 4.0
+"""Time that a service takes to end a checkpoint; shorter than the launcher waits for its exit."""
 _PORTABLE = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A file name that every file system accepts."""
 
@@ -118,6 +121,7 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
         self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
+        self._writing = Lock()
         self.move_to(folder)
 
     def move_to(self, folder: Path) -> None:
@@ -168,7 +172,7 @@ class CheckpointStore:
                 )
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with staging_folder(self._folder) as staging:
+            with self._writing, staging_folder(self._folder) as staging:
                 whole = staging / NEW
                 whole.mkdir()
                 write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
@@ -182,11 +186,16 @@ class CheckpointStore:
         except OSError as error:
             raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
 
+    def finish_writing(self) -> None:
+        """Wait for a checkpoint that is being written, before the process exits."""
+        if self._writing.acquire(timeout=FINISH_SECONDS):
+            self._writing.release()
+
     def remove(self, path: str) -> None:
         """Delete a checkpoint, if it exists."""
         folder = self._folder_of(path)
         try:
-            with staging_folder(self._folder) as staging:
+            with self._writing, staging_folder(self._folder) as staging:
                 folder.rename(staging / "removed")
             for parent in folder.parents[:2]:
                 parent.rmdir()

@@ -12,13 +12,13 @@ from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.confined import below, check
+from rolegraph.engine.records.weights import base_name, base_of_adapter, checkpoint_folder
 from rolegraph.engine.shipped import model_folder
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import check_adapter, load_model, write_adapter
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.tensors import safetensors_errors
-from rolegraph.local.weights import base_name, base_of_adapter, checkpoint_folder
 
 
 def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = None) -> Path:

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.local.launcher import PROCESS
+from rolegraph.engine.models.types import PROCESS
 from rolegraph.local.service import bodies, wire
 from rolegraph.local.service.admission import Admission
 from rolegraph.local.service.backend import Backend

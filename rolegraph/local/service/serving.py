@@ -145,6 +145,7 @@ def launch(
         backend = Backend(model, checkpoints, name, {str(model_dir), resolved})
         stack.callback(backend.close)
         temporary.callback(backend.forget_all)
+        temporary.callback(checkpoints.finish_writing)
         service = Service(backend, tokenizer=resolved, silent=options.silent)
         app = service.app(api_key, options.host, any_key=options.any_key)
         server = bounded_server(app, takes_signals=as_child is None)

@@ -7,17 +7,12 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+from rolegraph.engine.records.plain import in_xml
+
 PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
 INK = "#768390"
 _GROUND = ".ground{fill:#fff}@media(prefers-color-scheme:dark){.ground{fill:#181c22}}"
 """Style of the background: a viewer that shows a drawing on a ground of its own may not follow the scheme."""
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def in_xml(value: object) -> str:
-    """Return a value as text, with characters that XML forbids replaced by U+FFFD; `<` and `&` stay as they
-    are."""
-    return _NOT_XML.sub("\ufffd", str(value))
 
 
 def text(value: object) -> str:

@@ -16,13 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
+from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
 from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, StepGroups, advantages
-from rolegraph.pages.report.reading import read_rule
 
 SAMPLES = 2
 """Number of best and of worst episodes shown for each role, each of another task."""

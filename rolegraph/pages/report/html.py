@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
@@ -19,9 +19,6 @@ from markupsafe import Markup, escape
 from rolegraph.engine.shipped import templates_in
 from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import clipped, plain_answer
-
-if TYPE_CHECKING:
-    from rolegraph.engine.run.preview import TaskPrompts
 
 _HERE = Path(__file__).parent
 CHARTS = _HERE / "report.js"
@@ -41,13 +38,6 @@ def render(template: Path, *sheets: Path, **values: Any) -> str:
     rules = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
     page = _environment(template.parent).get_template(template.name)
     return page.render(style=Markup("".join(rules)), **values)
-
-
-def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], notes: tuple[str, str]) -> str:
-    """Return the HTML of a preview; `notes` are the source of the answers, and the reason why no tokens are
-    shown."""
-    texts = {"name": name, "description": description, "answers": notes[0], "no_tokens": notes[1]}
-    return render(_HERE / "preview.html.j2", _HERE / "preview.css", tasks=tasks, **texts)
 
 
 @cache

@@ -137,7 +137,7 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
     for names in run.figures:
         name = names[0]
         validated = run.series(f"validation/{name}")
-        if points := run.curve(name):
+        if points := validated or run.series(f"episode/{name}"):
             at_best = next((point for point in points if point[0] == run.best), None)
             largest = max(points, key=lambda point: point[1])
             steps = validations.get(name, {})

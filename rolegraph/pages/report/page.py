@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.compile.graph import check_graph
+from rolegraph.engine.compile.leaving import read_rule
 from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import RoleInfo
@@ -39,7 +40,7 @@ from rolegraph.pages.report.outcome import (
     role_summaries,
 )
 from rolegraph.pages.report.panels import MEANINGS, OUTCOMES, REASONS, sections
-from rolegraph.pages.report.reading import RunRecord, episode_counts, read_rule, read_run
+from rolegraph.pages.report.reading import RunRecord, episode_counts, read_run
 
 _HERE = Path(__file__).parent
 

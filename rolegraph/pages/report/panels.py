@@ -177,13 +177,21 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
     names = dict.fromkeys(name for _, run, _ in trainings for name in run.info.figure_names)
     by_curves: dict[object, list[str]] = {}
     for name in names:
-        curves = tuple(tuple(run.curve(name)) for _, run, _ in trainings)
-        by_curves.setdefault(curves, []).append(name)
+        curves = (
+            run.series(f"validation/{name}") or run.series(f"episode/{name}") for _, run, _ in trainings
+        )
+        by_curves.setdefault(tuple(map(tuple, curves)), []).append(name)
     panels: list[Panel | None] = []
     for equal in by_curves.values():
         name = equal[0]
         lines = [
-            ChartLine(side, run.curve(name), colour, Stroke.BOLD, bands.get(name, ()))
+            ChartLine(
+                side,
+                run.series(f"validation/{name}") or run.series(f"episode/{name}"),
+                colour,
+                Stroke.BOLD,
+                bands.get(name, ()),
+            )
             for colour, (side, run, bands) in enumerate(trainings)
         ]
         ends = share_ends(value for line in lines for _, value in line.points)

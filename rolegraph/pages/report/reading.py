@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Control, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.folder import RUN_ONLY
-from rolegraph.engine.spec import Spec, load_spec
 
 Point = tuple[float, float]
 """Point of a curve: step and value."""
@@ -55,10 +53,6 @@ class RunRecord:
         """Return the (step, value) points of a figure, at the steps that have it."""
         return [(line["step"], line[key]) for line in self.lines if key in line]
 
-    def curve(self, figure: str) -> list[Point]:
-        """Return the points of a figure's validation; of the training batches where none is validated."""
-        return self.series(f"validation/{figure}") or self.series(f"episode/{figure}")
-
     def latest(self, key: str) -> float | None:
         """Return the newest value of a figure; None where no step has it."""
         return next((line[key] for line in reversed(self.lines) if key in line), None)
@@ -87,19 +81,6 @@ class RunRecord:
     def done(self) -> int:
         """Number of the last finished training step; 0 before the first."""
         return int(max((line["step"] for line in self.lines), default=0))
-
-
-def read_spec(folder: RunFolder) -> Spec | None:
-    """Return the spec of a run; None where its file is missing or invalid."""
-    if not folder.spec_file.is_file():
-        return None
-    loaded = load_spec(folder.spec_file)
-    return None if loaded.faults else loaded.spec
-
-
-def read_rule(folder: RunFolder) -> DisclosureRule:
-    """Return the rule for what may leave of a run's episodes; raises DataError for a damaged `run.json`."""
-    return disclosure_rule(read_spec(folder), folder.info().is_hidden)
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -1,4 +1,4 @@
-"""Figures of a sweep's points, and their picture: an interval for each figure and point.
+"""Picture of a sweep's points: an interval for each figure and point.
 
 `rows_picture` draws any picture with a row for each label and a panel for each figure; panels have axes of
 their own.
@@ -6,16 +6,15 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from rolegraph.engine.records import RunFolder
-from rolegraph.engine.training.analysis.intervals import Interval, interval
+from rolegraph.api.sweeping import SweepPointFigures, figure_names
+from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.drawing.ink import PALETTE, document, text
 from rolegraph.pages.report.charts import Axis, nice_ticks, number, share_ends
-from rolegraph.pages.report.compare.sides import TOKENS_OUT, read_side
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 280, 26, 46, 34, 28
 _LETTER = 7.2
@@ -72,35 +71,6 @@ def _draw(panel: FigurePanel, x: float, bottom: float) -> list[str]:
 
 def _middle(row: int) -> float:
     return _TOP + _ROW * (row + 0.5)
-
-
-class SweepPointFigures(NamedTuple):
-    """Figures of a point of a sweep."""
-
-    name: str
-    overrides: Sequence[str]
-    """Overrides that distinguish the point from the others."""
-    figures: Mapping[str, Interval]
-    """Mean over tasks by figure; empty where there are no episodes yet."""
-
-
-def figures_of_run(folder: Path) -> dict[str, Interval]:
-    """Return a run's intervals by name; of a training's best or last validation; {} without episodes.
-
-    Those of a training are from its best validation. Raises UsageError where the folder is not one of a run,
-    DataError where it is damaged.
-    """
-    results = read_side(folder.name, folder, best=True).results
-    if results is None:
-        return {}
-    metrics = RunFolder(folder).info().metrics
-    names = [name for name in ("correct", *metrics, TOKENS_OUT) if name in results.figures]
-    return {name: interval(results.figures[name]) for name in names}
-
-
-def figure_names(points: Sequence[SweepPointFigures]) -> list[str]:
-    """Return the names of all figures."""
-    return list(dict.fromkeys(name for point in points for name in point.figures))
 
 
 def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:

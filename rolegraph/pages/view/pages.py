@@ -21,8 +21,8 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
+from rolegraph.engine.training.analysis.sides import read_side
 from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, compare, comparison_page
-from rolegraph.pages.report.compare.sides import read_side
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.html import CHARTS, render, script
 from rolegraph.pages.report.page import render as report_page

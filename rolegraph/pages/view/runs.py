@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
+from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
@@ -25,8 +25,7 @@ from rolegraph.engine.spec import Spec
 from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.analysis.intervals import ByTask
-from rolegraph.pages.report.compare.sides import side_names
-from rolegraph.pages.report.reading import read_spec
+from rolegraph.engine.training.analysis.sides import side_names
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRows, RunPart
 from rolegraph.pages.view.timeline import Dag, read_dag

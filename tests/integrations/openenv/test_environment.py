@@ -26,7 +26,6 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import ENV_BYTES
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import FailureName
-from rolegraph.engine.run.preview import preview_task
 from rolegraph.engine.vocabulary import (
     Environment,
     EnvironmentFailure,
@@ -35,6 +34,7 @@ from rolegraph.engine.vocabulary import (
     Transition,
     environments,
 )
+from rolegraph.outlook.preview import preview_task
 from tests.edge import ScriptedModel, run_one, write_spec
 from tests.models.edges import served
 

@@ -11,7 +11,7 @@ import pytest
 import rolegraph as rg
 from rolegraph.engine.records import Checkpoint, Control, RunFolder, RunInfo, read_episodes
 from rolegraph.engine.records.episodes import write_episodes
-from rolegraph.pages.report.card import model_card
+from rolegraph.local.card import model_card
 from rolegraph.pages.report.html import aligned
 from rolegraph.pages.report.sweep import SweepPointFigures, figures_of_run, sweep_picture
 from tests.pages.report.runs import write_run as reported

@@ -55,6 +55,13 @@ RARE_OUTCOMES = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
 """Outcomes that are shown only where a group has them."""
 
 
+def _outcome(outcome: GroupOutcome) -> StepMetric:
+    """Return the metric of the share of a role's groups with an outcome."""
+    name = outcome.figure("{}")
+    rare = name if outcome in RARE_OUTCOMES else ""
+    return StepMetric(name, outcome.removesuffix(" rewards"), ".0%", rare=rare)
+
+
 _TARGETS = "Imitation: -log p of a target token (nats)"
 ROLE_METRICS = (
     StepMetric("reward/{}/mean", "reward"),
@@ -63,11 +70,7 @@ ROLE_METRICS = (
     StepMetric("advantage/{}/std", "advantage ±"),
     StepMetric(_ADDED, "signal ±", rare=_ADDED),
     StepMetric(_IMITATION, "imitation", ".3f", _TARGETS, "imitation loss", _IMITATION),
-    *(
-        StepMetric(name, it.removesuffix(" rewards"), ".0%", rare=name if it in RARE_OUTCOMES else "")
-        for it in GroupOutcome
-        if (name := it.figure("{}")) and it is not GroupOutcome.NEITHER
-    ),
+    *(_outcome(outcome) for outcome in GroupOutcome if outcome is not GroupOutcome.NEITHER),
     StepMetric("kl/{}", KL, "z.4f", KL),
     StepMetric("loss/{}/mean", chart="Loss"),
     StepMetric("optim/share/{}", form=".0%", chart="Share of its policy's gradient", compares_sharing=True),

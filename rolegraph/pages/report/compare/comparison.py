@@ -19,6 +19,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder, Trajectory
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
+from rolegraph.engine.training.analysis.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
 from rolegraph.pages.report.charts import COLOURS, Axis, number, ruler, scale
 from rolegraph.pages.report.charts import interval as interval_picture
@@ -30,7 +31,6 @@ from rolegraph.pages.report.compare.differences import (
     template_differences,
 )
 from rolegraph.pages.report.compare.flips import REWARD, TaskFlips, shared_tasks, task_flips
-from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.pages.report.digest import bands, clipped, read_validations
 from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
 from rolegraph.pages.report.panels import common_curves

@@ -6,11 +6,11 @@ parser, a reward, a prompt) is compared as a whole.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rolegraph.engine.records.plain import text_difference
 from rolegraph.engine.spec import Path
 from rolegraph.engine.spec.models import is_atomic
 from rolegraph.engine.spec.validation import validate
@@ -65,12 +65,6 @@ def template_differences(
         if any(diffs):
             changed.append(TemplateChange(template, diffs))
     return changed
-
-
-def text_difference(was: str, now: str, name: str, other: str) -> str:
-    """Return a unified diff of two texts; empty where they are the same."""
-    lines = difflib.unified_diff(was.splitlines(), now.splitlines(), name, other, n=2, lineterm="")
-    return "\n".join(lines)
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,8 +8,8 @@ from itertools import product
 from typing import NamedTuple
 
 from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.training.analysis.sides import SideResults
 from rolegraph.pages.report.charts import number, share_bar
-from rolegraph.pages.report.compare.sides import SideResults
 from rolegraph.pages.report.digest import instance, question
 
 SOLVED = 0.5

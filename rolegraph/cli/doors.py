@@ -1,0 +1,61 @@
+"""Doors of rooms and packages to the command line: commands, and options of other commands.
+
+A door is found by its entry point in `rolegraph.doors`, so that a folder that is deleted leaves none. The
+module of a door imports little, since `rolegraph --help` imports all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from rolegraph.engine.plugins import plugins
+
+Section = Literal["Author", "Run", "Train", "Look", "Share"]
+"""Section of `rolegraph --help`."""
+Decorate = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Decorator of a command's function: adds options, and takes their values out again or passes them on."""
+
+
+class Verb(NamedTuple):
+    """Command as `rolegraph --help` lists it."""
+
+    section: Section
+    line: str
+    """Description in one line."""
+    module: str
+    """Module that has the click command of this name."""
+
+
+class Door(NamedTuple):
+    """Commands and options that a room adds to the command line."""
+
+    commands: Mapping[str, Verb] = MappingProxyType({})
+    """Commands by name."""
+    options: Mapping[str, Decorate] = MappingProxyType({})
+    """Options by place: the name of a command that asks for them, `model` for each command that opens a
+    model, `episodes` for `run` and `train`."""
+
+
+@cache
+def doors() -> list[Door]:
+    """Return the doors of all rooms and packages, in the order of their names."""
+    return [*plugins("doors").values()]
+
+
+def contributions(place: str) -> list[Decorate]:
+    """Return the decorators that doors have for a place."""
+    return [door.options[place] for door in doors() if place in door.options]
+
+
+def contributed(place: str) -> Decorate:
+    """Return a decorator that adds the options of all doors for a place to a command's function."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for add in contributions(place):
+            command = add(command)
+        return command
+
+    return decorate

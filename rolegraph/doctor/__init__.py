@@ -1,0 +1,1 @@
+"""Probes of a Tinker service: sampling, losses, updates and states (`rolegraph doctor`)."""

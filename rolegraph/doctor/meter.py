@@ -1,0 +1,254 @@
+"""Measurements of a Tinker service, of which `rolegraph.doctor.probes` makes its checks.
+
+A service returns no gradients, so they are measured by their effect. With beta1 = beta2 = 0 and an eps far
+above every gradient, a step of Adam is eta · gradient, for a learning rate of eta · eps. To first order it
+changes the log-probabilities of a text by eta · K · g: g are the gradients by the log-probabilities [T], K
+depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and twice
+the gradient gives twice the change. An on-policy importance_sampling with the advantages A is the
+measure: its gradient by a log-probability is -A. Each measurement ends with a step that takes its change
+back, since services load no state into a client that has trained.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import tinker
+
+from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession
+from rolegraph.engine.vocabulary import Floats
+
+RANK, LOWER_RANK = 8, 4
+TIMEOUT_SECONDS = 120.0
+TOLERANCE = 0.1
+"""Largest error of a change, relative to the expected one."""
+_PROMPT = (17, 42, 99, 23, 64, 151, 33, 78, 120, 54, 12, 87)
+"""Token ids that every vocabulary has."""
+_ANSWER_TOKENS = 28
+_EPS = 1e4
+_STEP = 0.03
+"""Largest change of a log-probability by a step, in nats: above rounding, and small enough to be linear."""
+_NATS = 0.02
+"""Largest mean difference of log-probabilities that sampler and trainer give the same tokens."""
+ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
+"""Adam settings under which the first step moves every weight by the learning rate, against its gradient's
+sign."""
+
+
+class Pass(NamedTuple):
+    """Arguments of one `forward_backward` call: loss, datums and settings."""
+
+    loss: str
+    data: Sequence[tinker.Datum]
+    settings: Mapping[str, float] | None = None
+
+
+class ProbeFinding(NamedTuple):
+    """Behaviour of a service, and whether it is the expected one."""
+
+    seen: str
+    ok: bool = True
+
+
+def compared(change: Floats, expected: Floats) -> ProbeFinding:
+    """Compare a measured change of log-probabilities [T] with the expected one; ok if they nearly agree."""
+    size = float(expected @ expected) or 1.0
+    ratio = float(change @ expected) / size
+    beside = float(np.linalg.norm(change - ratio * expected)) / size**0.5
+    seen = f"{ratio:.2f} × the expected change"
+    if beside > TOLERANCE:
+        seen += f", and {beside:.2f} × in other directions"
+    return ProbeFinding(seen, abs(ratio - 1) <= TOLERANCE and beside <= TOLERANCE)
+
+
+def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
+    """Compare two lists of log-probabilities of the same tokens; ok if their mean difference is small."""
+    if len(logprobs) != len(expected):
+        return ProbeFinding(f"{len(logprobs)} in place of {len(expected)} log-probabilities", False)
+    apart = float(np.abs(logprobs - expected).mean())
+    return ProbeFinding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
+
+
+def value_of(result: Any) -> Any:
+    """Wait for a future of the SDK and return its result; other values are returned unchanged."""
+    return result.result(timeout=TIMEOUT_SECONDS) if hasattr(result, "result") else result
+
+
+def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
+    """Return a datum that predicts each of the tokens after the first, with loss inputs [T]."""
+    tensors = {
+        name: tinker.TensorData.from_numpy(values.astype(np.float32)) for name, values in inputs.items()
+    }
+    tensors["target_tokens"] = tinker.TensorData.from_numpy(np.array(tokens[1:], np.int64))
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints([*tokens[:-1]]), loss_fn_inputs=tensors)
+
+
+class ServiceMeter:
+    """Check of a training service: measures on one model whether its log-probabilities, losses and updates
+    are those of the definitions. The methods block."""
+
+    def __init__(self, session: TinkerSession, model: str) -> None:
+        self.session, self.model = session, model
+        self.eta = 1e-8
+        """Size of a step, relative to the gradient."""
+
+    # clients
+
+    def created(self, rank: int) -> tinker.TrainingClient:
+        """Create a training client with a new adapter of this rank, and wait for it."""
+        return value_of(self.session.service.create_lora_training_client(self.model, rank, 1))
+
+    @cached_property
+    def trainer(self) -> tinker.TrainingClient:
+        """Training client whose adapter the measurements change."""
+        return self.created(RANK)
+
+    @cached_property
+    def other(self) -> tinker.TrainingClient:
+        """Training client with an adapter of lower rank."""
+        return self.created(LOWER_RANK)
+
+    @cached_property
+    def base(self) -> tinker.SamplingClient:
+        """Sampling client of the model without an adapter."""
+        service = self.session.service
+        return value_of(service.create_sampling_client(base_model=self.model, retry_config=NO_RETRIES))
+
+    def sampler(self) -> tinker.SamplingClient:
+        """Return a sampling client of the trainer's current weights."""
+        return value_of(self.trainer.save_weights_and_get_sampling_client(retry_config=NO_RETRIES))
+
+    def recover(self) -> None:
+        """Drop the cached training client if it no longer answers, as after a refused call at some
+        services."""
+        try:
+            if "trainer" in vars(self):
+                self.scores()
+        except Exception:  # the SDK raises ValueError, RuntimeError and its own family alike
+            for name in ("trainer", "now"):
+                vars(self).pop(name, None)
+
+    def resumed(self, path: str) -> tinker.TrainingClient:
+        """Return a new training client with a saved state loaded into it."""
+        client: Any = self.created(RANK)
+        with warnings.catch_warnings():
+            # Its replacement makes the client, too, which some services cannot.
+            warnings.simplefilter("ignore", FutureWarning)
+            value_of(client.load_state_with_optimizer(path))
+        return client
+
+    # log-probabilities
+
+    def sampled(
+        self, client: tinker.SamplingClient, *, count: int = 1, seed: int = 1, length: int = _ANSWER_TOKENS
+    ) -> list[tinker.SampledSequence]:
+        """Return `count` answers to the fixed prompt, sampled at temperature 1 with up to `length` tokens."""
+        params = tinker.SamplingParams(max_tokens=length, seed=seed, temperature=1.0, stop=[])
+        prompt = tinker.ModelInput.from_ints([*_PROMPT])
+        return [*value_of(client.sample(prompt, count, params)).sequences]
+
+    @cached_property
+    def answer(self) -> tinker.SampledSequence:
+        """Answer of the base model to the fixed prompt."""
+        return self.sampled(self.base)[0]
+
+    @cached_property
+    def text(self) -> list[int]:
+        """Token ids [T + 1] that all measurements use: the fixed prompt and the base model's answer."""
+        return [*_PROMPT, *self.answer.tokens]
+
+    @cached_property
+    def ones(self) -> Floats:
+        """Array [T] of ones: an advantage of 1 for each token of the text after the first."""
+        return np.ones(len(self.text) - 1)
+
+    def entries(self, client: tinker.SamplingClient) -> list[float | None]:
+        """Return the sampler's `compute_logprobs` of the text: one entry per token, None for the first."""
+        return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
+
+    def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
+        """Return log-probabilities [T] of the text's tokens after the first, from a sampling client."""
+        logprobs = [value for value in self.entries(client) if value is not None]
+        return np.array(logprobs[1 - len(self.text) :])
+
+    def scores(self, client: tinker.TrainingClient | None = None) -> Floats:
+        """Return log-probabilities [T] of the text's tokens after the first, from a training client."""
+        datum = make_datum(self.text, weights=self.ones)
+        output = value_of((client or self.trainer).forward([datum], "cross_entropy"))
+        return np.array(output.loss_fn_outputs[0]["logprobs"].tolist())
+
+    @cached_property
+    def now(self) -> Floats:
+        """Log-probabilities [T] of the text by the trainer's current weights; cached until the next step."""
+        return self.scores()
+
+    # steps
+
+    def rated(self, advantages: Floats, ratios: Floats | float = 1.0, **inputs: Floats) -> tinker.Datum:
+        """Return a datum of the text's first tokens, as many as `advantages` has.
+
+        Args:
+            advantages: Advantage of each token.
+            ratios: P / q of each token; 1 is on-policy.
+            inputs: Further inputs of the loss [T].
+        """
+        count = len(advantages)
+        sampled = self.now[:count] - np.log(np.ones(count) * ratios)
+        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages, **inputs)
+
+    def on_policy(self, *advantages: Floats) -> Pass:
+        """Return an on-policy pass of importance_sampling with a datum for each array of advantages."""
+        return Pass("importance_sampling", [self.rated(each) for each in advantages])
+
+    def step(
+        self,
+        *passes: Pass,
+        client: tinker.TrainingClient | None = None,
+        adam: tinker.AdamParams | None = None,
+    ) -> None:
+        """Send passes to the trainer, then an optimizer step, and wait; by default plain gradient descent."""
+        if client is None:
+            client = self.trainer
+            vars(self).pop("now", None)
+        futures: list[Any] = [
+            client.forward_backward([*data], cast("Any", loss), {**settings} if settings else None)
+            for loss, data, settings in passes
+        ]
+        for future in (*futures, client.optim_step(adam or self.plain_adam())):
+            value_of(future)
+
+    def plain_adam(self, clip: float = 0.0) -> tinker.AdamParams:
+        """Return Adam settings under which a step is `eta` times the gradient, for small gradients."""
+        return tinker.AdamParams(
+            learning_rate=self.eta * _EPS, beta1=0.0, beta2=0.0, eps=_EPS, grad_clip_norm=clip
+        )
+
+    def change(self, *passes: Pass, adam: tinker.AdamParams | None = None) -> Floats:
+        """Take one optimizer step on the passes; return the change [T] of the text's log-probabilities."""
+        before = self.now
+        self.step(*passes, adam=adam)
+        return self.now - before
+
+    def effect(self, advantages: Floats, *passes: Pass) -> Floats:
+        """Measure the change [T] by passes whose gradient should be `-advantages`, then undo it by a step
+        back."""
+        change = self.change(*passes)
+        self.step(self.on_policy(-advantages))
+        return change
+
+    def measured(self, advantages: Floats) -> Floats:
+        """Measure the change [T] by a step with these advantages on the text's first tokens, then undo it."""
+        return self.effect(advantages, self.on_policy(advantages))
+
+    def choose_step(self) -> None:
+        """Choose `eta` for a change of about `_STEP`."""
+        for _ in range(8):
+            largest = float(np.abs(self.measured(self.ones)).max())
+            if _STEP / 2 <= largest <= _STEP * 2:
+                return
+            factor = _STEP / max(largest, 1e-9) if np.isfinite(largest) else 0.0
+            self.eta *= min(max(factor, 1e-3), 1e3)

@@ -1,0 +1,105 @@
+"""Probe of a Tinker service: `rolegraph doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rolegraph.api.jobs import blocking, ignore_event
+from rolegraph.doctor.probes import ProbeRow, ServiceProbe
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
+from rolegraph.engine.models.service_traits import ServiceTraits
+from rolegraph.engine.models.tinker import model_of, open_session
+from rolegraph.engine.models.tinker_sdk import close
+from rolegraph.engine.records import Note, Observer
+from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.spec.sources import PROVIDERS
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReport:
+    """Findings of the probes of a service."""
+
+    url: str
+    model: str
+    rows: tuple[ProbeRow, ...]
+    traits: ServiceTraits
+    seconds: float
+    recorded: bool = False
+    """True if the traits were written for `train`, as they are where the service still samples at the end."""
+
+    @property
+    def ok(self) -> bool:
+        """True if no row differs or failed."""
+        return all(row.status in ("ok", "not offered") for row in self.rows)
+
+
+async def doctor_async(
+    *, base_url: str | None = None, model: str | None = None, observe: Observer | None = None
+) -> ServiceReport:
+    """Probe a Tinker service and compare each behaviour with that of hosted Tinker.
+
+    Takes about a minute. Trains adapters of its own, and leaves saved states named `rolegraph-doctor-…`.
+    With a `base_url`, writes the record that `train` reads for that URL and model, unless the service breaks
+    during the probes.
+
+    Args:
+        base_url: URL of the service; None serves a model folder of this machine for the probes.
+        model: The model, as `tinker:NAME` or `local:FOLDER`, or its name at `base_url`; None takes the first
+            model of the service, or the shipped one.
+        observe: Function called with a note for each row.
+
+    Returns:
+        A row for each probe, and the traits of the service.
+
+    Raises:
+        UsageError: There is no key, or no such model.
+        WorldError: Nothing answers at the URL.
+    """
+
+    def probed() -> list[ProbeRow]:
+        rows: list[ProbeRow] = []
+        for row in probe.rows():
+            rows.append(row)
+            observer(Note(f"{row.name}: {row.status} …"))
+        return rows
+
+    observer, start = observe or ignore_event, time.monotonic()
+    with Services(base_url) as services:
+        observer(Note("opening the service …"))
+        served = await services.located(_ref(base_url, model))
+        session = await open_session(served)
+        try:
+            probe = ServiceProbe(session, model_of(session, served.ref))
+            rows = await asyncio.to_thread(probed)
+            is_alive = await asyncio.to_thread(probe.still_samples)
+        finally:
+            close(session.service, "success")
+    recorded = bool(base_url) and is_alive  # a service that is started for the probes is known
+    if recorded:
+        probe.traits.save(session.url, probe.model)
+    seconds = time.monotonic() - start
+    return ServiceReport(session.url, probe.model, tuple(rows), probe.traits, seconds, recorded)
+
+
+doctor = blocking(doctor_async)
+
+
+def _ref(base_url: str | None, model: str | None) -> ModelRef:
+    """Return the model that `doctor` probes; raise UsageError for a text that is no model of a Tinker
+    service."""
+    text = model or ("tinker" if base_url else "local")
+    if base_url and text.partition(":")[0] not in PROVIDERS:
+        text = f"tinker:{text}"
+    try:
+        ref = ModelRef.model_validate(text).model_copy(update={"base_url": base_url})
+    except ValidationError:
+        raise UsageError(f"--model: {text!r} is not a model; expected tinker:NAME or local:FOLDER") from None
+    if not ref.is_trainable:
+        expected = "expected tinker:NAME or local:FOLDER"
+        raise UsageError(f"doctor probes Tinker services, not {ref.provider}; {expected}")
+    return ref

@@ -1,0 +1,196 @@
+"""Sides of a comparison: the settings of a run, and the figures of each task.
+
+Episodes are read one at a time and reduced to numbers; their index entries are kept, so that the few that are
+shown can be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_hidden
+from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
+from rolegraph.engine.records.means import Means, means_by_task
+from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rewards
+from rolegraph.engine.training.analysis.intervals import ByTask
+
+TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
+"""Names of the figures that every episode has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideResults:
+    """Results of one side of a comparison: its episodes' figures by task, and index entries."""
+
+    what: str
+    """Description of the episodes, such as `validation, step 10`."""
+    file: EpisodeFile
+    entries: Mapping[tuple[str, int], IndexEntry]
+    """Index entry of each episode, by task and rollout."""
+    tasks: Mapping[str, Mapping[str, Any]]
+    """Row of each task, by its id."""
+    figures: Mapping[str, ByTask]
+    """Mean over the rollouts of each task, for `correct`, metrics, `reward/{role}`, tokens, and
+    `answers/same/{role}` and `answers/constant/{role}` of roles with discrete answers."""
+    tokens_in: int
+    """Number of prompt tokens of all episodes."""
+    tokens_out: int
+    calls: int
+    """Number of model calls, without retries."""
+    rule: DisclosureRule
+    """Rule for what may leave of the episodes."""
+
+    def rollouts(self, task: str) -> list[IndexEntry]:
+        """Return the index entries of a task, in the order of the rollouts."""
+        return [entry for (name, _), entry in sorted(self.entries.items()) if name == task]
+
+    def read(self, entry: IndexEntry) -> Episode:
+        """Read an episode without what may not leave; raises DataError where the file no longer has it."""
+        return without_hidden(self.file.read(entry), self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Run, training or spec that is compared."""
+
+    name: str
+    """Name of the side in the comparison."""
+    hash: str
+    spec: Mapping[str, Any]
+    """Resolved spec."""
+    templates: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Settings of the run, such as model and seed."""
+    results: SideResults | None = None
+    """Results; None for a spec, and where there are no episodes."""
+    other: SideResults | None = None
+    """Results of a training's best validation, or of its last where `results` are the best; None where both
+    are one, and for a run."""
+    seconds: float | None = None
+    """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
+    training: Path | None = None
+    """Folder of a training; None for a run and a spec."""
+
+
+def side_names(paths: Sequence[str]) -> list[str]:
+    """Return a name for each side: the last part of its path, or the path where two share that part."""
+    short = [Path(path).resolve().name for path in paths]
+    names: list[str] = []
+    for name, path in zip(short, paths, strict=True):
+        full = name if short.count(name) == 1 else path
+        earlier = paths[: len(names)].count(path)
+        names.append(f"{full} ({earlier + 1})" if earlier else full)
+    return names
+
+
+def read_side(name: str, path: Path, *, best: bool = False) -> Side:
+    """Read the folder of a run or training.
+
+    The results of a training are those of its last validation. The best checkpoint was chosen by its own, so
+    that its figures are too good.
+
+    Args:
+        name: Name of the side.
+        path: The folder.
+        best: Whether to take the validation of a training's best checkpoint, where it has one.
+
+    Raises:
+        UsageError: The folder is not one of a run.
+        DataError: The folder is damaged.
+    """
+    folder = RunFolder(path)
+    info = folder.info()
+    validation = folder.validation
+    words = {name: role.answers for name, role in validation.info().roles.items()}
+    rule = read_rule(validation)
+    files = _episodes(folder, info, best=best)
+    read = [results_of(file, what, words, rule) for what, file in files]
+    results, other = (*(of if of.tasks else None for of in read), None, None)[:2]
+    return Side(
+        name,
+        info.hash,
+        _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info),
+        info.templates,
+        _settings(info),
+        results,
+        other,
+        info.duration,
+        path if info.kind == "train" else None,
+    )
+
+
+def _with_rate(spec: Mapping[str, Any], info: RunInfo) -> Mapping[str, Any]:
+    """Return a spec with the learning rate of its training, where it has none of its own."""
+    train: Mapping[str, Any] = spec.get("train") or {}
+    rates = {*info.learning_rates.values()}
+    if "learning_rate" in train or len(rates) != 1:
+        return spec
+    return {**spec, "train": {**train, "learning_rate": rates.pop()}}
+
+
+def results_of(
+    file: Path, what: str, words: Mapping[str, Sequence[str]], rule: DisclosureRule
+) -> SideResults:
+    """Return the results of a file of episodes; raises DataError where it cannot be read.
+
+    Args:
+        file: The file.
+        what: Description of the episodes.
+        words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
+        rule: Rule for what may leave of the episodes.
+    """
+    read = EpisodeFile(file)
+    entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
+    rows: list[tuple[str, Mapping[str, float]]] = []
+    tasks: dict[str, Mapping[str, Any]] = {}
+    tokens_in = tokens_out = calls = 0
+    tallies = {role: AnswerTally(of_role) for role, of_role in words.items()}
+    for episode in read_episodes(file):
+        tasks.setdefault(episode.task_id, episode.task)
+        steps = [step for t in episode.trajectories for step in t.steps]
+        prompt = sum(step.prompt_tokens for step in steps)
+        response = sum(step.response_tokens for step in steps)
+        # A role's reward is the mean over its instances.
+        rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
+        figures = {**episode.figures, **rewards.means()}
+        rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
+        tokens_in += prompt
+        tokens_out += response
+        calls += sum(not step.tool for step in steps)
+        for trajectory in episode.trajectories:
+            if trajectory.name in tallies:
+                tallies[trajectory.name].add(episode.task_id, trajectory)
+    figures = beside_rewards(means_by_task(rows), tallies)
+    return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls, rule)
+
+
+def _episodes(folder: RunFolder, info: RunInfo, *, best: bool) -> list[tuple[str, Path]]:
+    """Return the description and file of the episodes to compare: of a training the last validation and that
+    of the best checkpoint, or the other way round."""
+    if info.kind == "run":
+        return [("episodes", folder.episodes)] if folder.episodes.exists() else []
+    validations = dict(folder.validation.episodes_files("validation"))
+    saved = (c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations)
+    at_best, at_last = next(saved, None), max(validations, default=None)
+    order = (at_best, at_last) if best else (at_last, at_best)
+    steps = dict.fromkeys(step for step in order if step is not None)
+    return [(f"{'best ' * (step == at_best)}validation, step {step}", validations[step]) for step in steps]
+
+
+def _settings(info: RunInfo) -> dict[str, str]:
+    settings = {
+        "kind": "training" if info.kind == "train" else "run",
+        "model": info.model,
+        "checkpoint": info.checkpoint or "",
+        "seed": str(info.seed),
+        "split": info.split or "",
+        "tasks at most": str(info.limit or ""),
+        "rollouts": str(info.rollouts or "") if info.kind == "run" else "",
+        "version": info.version,
+    }
+    return {name: value for name, value in settings.items() if value}

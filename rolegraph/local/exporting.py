@@ -1,0 +1,170 @@
+"""`rolegraph export`: trained weights as a folder that other programs load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from rolegraph.api.jobs import blocking
+from rolegraph.api.trusting import is_this_machine, typed_words
+from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.records.ownership import NEW
+from rolegraph.engine.records.staging import staged
+from rolegraph.engine.records.weights import ADAPTER_CONFIG, checkpoint_folder, digest, missing_model
+from rolegraph.engine.shipped import MODELS, model_folder
+
+TOKENIZER = (
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+)
+"""Name patterns of a model folder's tokenizer and chat template files."""
+
+
+async def export_async(
+    checkpoint: str | Path,
+    out: str | Path | None = None,
+    *,
+    policy: str | None = None,
+    merged: bool = False,
+    model: str | Path | None = None,
+    base_url: str | None = None,
+) -> Path:
+    """Write trained weights to a folder, with tokenizer, chat template and model card.
+
+    The folder can be run as `local:FOLDER`.
+
+    Args:
+        checkpoint: Folder of a training, for its best weights (also `FOLDER#POLICY`), or a `tinker://` path.
+        out: The new folder; by default `adapter` or `merged` in the training's folder.
+        policy: Policy whose weights to write; by default `main`, or the only one.
+        merged: Whether to write a whole model for transformers, vLLM and others, in place of an adapter in
+            PEFT's form.
+        model: Folder or name of the weights' base model, where it has moved.
+        base_url: URL of the service that holds weights which are not on this machine.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        UsageError: No such weights, `out` has files, or `out` is missing for a `tinker://` path.
+        WorldError: The service or the model hub does not answer, or the disk is full.
+    """
+    run = saved = None
+    place = Path(out) if out else None
+    if (of_training := PolicyPath.parse(str(checkpoint))) is not None:
+        run, policy = RunFolder(Path(of_training.folder)), policy or of_training.policy
+        run.training()  # raises for a folder of another kind
+        saved = run.best_of(policy)
+        kind = "merged" if merged else "adapter"
+        place = place or run.path / (f"{kind}-{policy}" if policy else kind)
+    if place is None:
+        raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
+    NEW.check(place)
+    base = None if model is None else model_folder(str(model))
+    if base is not None and not base.is_dir():
+        raise UsageError(missing_model(base))
+    with staged(place) as whole:
+        adapter = whole.with_name(".adapter") if merged else whole
+        adapter.mkdir()
+        held = run and saved and checkpoint_folder(saved.sampler, run.weights)
+        if run is not None and saved is not None and held and held.is_dir():
+            # torch takes seconds to import
+            from rolegraph.local.service.exporting import export_adapter
+
+            base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
+        else:
+            path = str(checkpoint) if saved is None else saved.state
+            url = base_url or (_address(run) if run else None)
+            base = await _downloaded(path, adapter, base, url, whole=merged)
+        if merged:
+            from rolegraph.local.service.exporting import export_merged
+
+            await asyncio.to_thread(export_merged, adapter, whole)
+        for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
+            for file in filter(Path.is_file, base.glob(pattern)):
+                shutil.copy(file, whole / file.name)
+        if run is not None and saved is not None:
+            card = _card(run, policy, adapter, base=base, merged=merged)
+            (whole / "README.md").write_text(card, encoding="utf-8")
+        for file in whole.iterdir():
+            file.chmod(0o644)  # safetensors writes files that only the owner can read
+    return place
+
+
+export = blocking(export_async)
+
+
+def _address(run: RunFolder) -> str | None:
+    """Return the URL of the service that trained a run, None for the default.
+
+    Raises UsageError for a URL of another machine that only the folder names: the key would be sent there.
+    """
+    info = run.training()
+    if info.base_url is not None and not is_this_machine(info.base_url):
+        words = typed_words("export") or ["export", str(run.path)]
+        raise UsageError(
+            f"{run.path} names the service {info.base_url}, which would get your key, and anybody may have "
+            "written that into the folder; if you want it, give it again:\n  "
+            + shlex.join(["rolegraph", *words, "--base-url", info.base_url])
+        )
+    return info.base_url
+
+
+async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:
+    """Download a service's weights into a folder; return the folder of their base model."""
+    from rolegraph.engine.models.download import download_adapter
+    from rolegraph.engine.models.tokenizer import hub_name
+
+    # Rolegraph saves both kinds under one name, and services only export weights that can be trained on.
+    name = await download_adapter(path.replace("/sampler_weights/", "/weights/"), folder, url)
+    model = MODELS.get(name) or Path(hub_name(name))
+    base = base or (model if model.is_dir() else await asyncio.to_thread(_from_hub, str(model), whole=whole))
+    config = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
+    config["base_model_name_or_path"] = str(base) if whole or model.is_dir() else str(model)
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    return base
+
+
+def _from_hub(name: str, *, whole: bool) -> Path:
+    """Download a model from the hub, `whole` or its tokenizer files alone; return its folder."""
+    import huggingface_hub
+
+    download = cast("Callable[..., str]", cast("Any", huggingface_hub).snapshot_download)
+    try:
+        wanted = ["*.json", "*.safetensors", *TOKENIZER] if whole else [*TOKENIZER]
+        return Path(download(name, allow_patterns=wanted))
+    except Exception as error:  # the hub's client raises many types, all for a model that it cannot give
+        raise WorldError(
+            f"cannot download {name} from the model hub ({first_line(error)}); name a copy with "
+            "--model local:FOLDER"
+        ) from error
+
+
+def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:
+    from rolegraph.local.card import model_card
+
+    named = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    best = run.best()
+    return model_card(
+        run.training(),
+        best,
+        run.spec(),
+        policy=policy or (next(iter(best.policies)) if len(best.policies) == 1 else MAIN),
+        base=named,
+        digest=digest(base),
+        merged=merged,
+        before=next((line for line in run.metrics() if line["step"] == 0), None),
+        controls=run.controls(),
+    )

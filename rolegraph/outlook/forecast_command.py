@@ -1,0 +1,135 @@
+"""`rolegraph forecast`: the cost and effect of a first training step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+import rolegraph as rg
+from rolegraph import api
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, command
+from rolegraph.cli.terminal import clock, make_table, progress_line, run_until_done
+
+if TYPE_CHECKING:
+    from rolegraph.outlook.forecast import Forecast
+
+PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
+"""Field of `Price` for each key of `--price`."""
+
+
+def _price(_context: click.Context, _option: click.Parameter, text: str | None) -> rg.Price | None:
+    """Parse `in=0.4,out=1.2,train=2`; raise UsageError for another key or an amount that is no number."""
+    amounts: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        key, _, amount = part.partition("=")
+        try:
+            amounts[PRICE_FIELDS[key]] = float(amount)
+        except (KeyError, ValueError):
+            hint = "expected in=N, out=N or train=N, as in in=0.4,out=1.2"
+            raise api.UsageError(f"--price: {part!r} is not a price; {hint}") from None
+    return rg.Price(**amounts) if text else None
+
+
+@click.command("forecast")
+@options.source(
+    f"The model to train: {options.TRAINABLE}. Default: the spec's model.",
+    "The endpoint, for a probe.",
+)
+@options.text(
+    "--from",
+    "RUN",
+    "Estimate from the episodes of a run, or of a training's first step.",
+    "run",
+    shell_complete=options.complete_runs,
+)
+@options.count("--probe", None, "Estimate from about so many episodes, made now, such as 32.")
+@options.text("--price", "in=N,out=N[,train=N]", "Price of a million tokens.", callback=_price)
+@options.count("--budget", None, "Also bound `rolegraph optimize` with so many episodes.")
+@options.seed("Seed of the probe.")
+@options.output
+def forecast_command(source: api.Source, budget: int | None, output: OutputOptions, **settings: Any) -> int:
+    """Say what a first step of training SPEC will take and teach: calls, tokens, time, groups, cost.
+
+    Without --from and --probe there are only the bounds of the spec.
+    """
+    flow = api.open_source(source)
+    with progress_line(output, "looking at the spec …") as observe:
+        forecast = run_until_done(rg.forecast_async(flow, observe=observe, **settings))
+    words = api.without_project(source).arguments()
+    following = [command("forecast", *words, "--probe", "32")]
+    if settings["probe"] is not None or settings["run"] is not None:
+        following = [command("train", *source.arguments())] if flow.is_trainable else []
+    _show_forecast(forecast, output)
+    calls = None if budget is None else forecast.calls_of_an_episode * budget
+    if calls is not None:
+        output.line(f"optimize --budget {budget}: at most {calls:,} model calls of the roles")
+    # docs/command.md describes the keys of the document.
+    document = {
+        **asdict(forecast),
+        "episodes": forecast.episodes,
+        "scorings_at_most": forecast.scorings_at_most,
+        "prompt_tokens": forecast.tokens("prompt"),
+        "response_tokens": forecast.tokens("response"),
+        "optimize_calls_at_most": calls,
+    }
+    output.end(document, *following)
+    return 0
+
+
+def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
+    """Print a forecast and its warnings."""
+    out = output.results()
+    out.print(
+        f"a step: {forecast.tasks} tasks × {forecast.rollouts} rollouts = {forecast.episodes:,} episodes"
+    )
+    out.print(
+        f"at most {forecast.calls_at_most:,} model calls, {forecast.chain} of them one after another; "
+        f"estimated from {forecast.source}",
+        markup=False,
+    )
+    if forecast.scorings_at_most:
+        out.print(
+            f"at most {forecast.scorings_at_most:,} requests for log-probabilities "
+            "by teachers and likelihoods"
+        )
+    out.print(_forecast_table(forecast))
+    if (tokens := forecast.tokens()) is not None:
+        out.print(f"tokens: about {forecast.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
+    if forecast.seconds is not None:
+        out.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
+    if forecast.cost is not None:
+        out.print(f"cost: about {forecast.cost:,.4f} at that price")
+    for path, corners in forecast.schedules.items():
+        out.print(
+            f"{path}: {', '.join(f'{value:g} in step {step}' for step, value in corners)}", markup=False
+        )
+    for warning in forecast.warnings:
+        output.warn(warning)
+
+
+def _forecast_table(forecast: Forecast) -> Table:
+    """Build the table of roles; unknown figures are dashes."""
+    fails = any(row.failing and row.failing.mean for row in forecast.roles.values())
+    table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
+    if fails:
+        table.add_column("failed", style="magenta", justify="right")
+    for name, row in forecast.roles.items():
+        prompt, response, teaching = row.prompt_tokens, row.response_tokens, row.teaching
+        small, large = row.group_sizes or (0, 0)
+        cells = [
+            f"{row.calls_at_most:,}",
+            f"{prompt.mean:,.0f}" if prompt else "–",
+            f"{response.mean:,.0f}" if response else f"≤ {row.response_tokens_at_most:,}",
+            f"{row.groups:,.0f}" if row.groups is not None else "–",
+            "–" if not row.group_sizes else f"{small}" if small == large else f"{small}–{large}",
+            f"{teaching.mean:.0%} (n={teaching.n})" if teaching else "–",
+            f"{row.share:.0%}" if row.share is not None else "–",
+        ]
+        if fails:
+            cells.append(f"{row.failing.mean:.0%} (n={row.failing.n})" if row.failing else "–")
+        table.add_row(name, *cells)
+    return table

@@ -1,0 +1,342 @@
+"""Renders the prompts of a plan without a model: its episodes run as usual, on made-up answers.
+
+In: a plan, a task, and a recorded episode, if any. Out: each role's prompts, rendered by the run's own code.
+No model is called, tools return recorded or example results, no reward is computed, and hidden fields hold
+their names; `stand_ins.py` has what takes their place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.imitation import demonstrations
+from rolegraph.engine.compile.leaving import disclosure_rule_of, without_quoting
+from rolegraph.engine.compile.role_plan import EnvPlan
+from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.models.rates import policy_rate
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode, FailureMetadata, FailureName, Message, NodeId, Task
+from rolegraph.engine.run.scheduler import run_episode
+from rolegraph.engine.run.turn import EpisodeJob
+from rolegraph.engine.spec import CALL_OF_A_ROLE, Edge, OnFailure
+from rolegraph.engine.vocabulary import Function, Tool
+from rolegraph.engine.vocabulary.isolation import Isolation
+from rolegraph.outlook.stand_ins import (
+    PLACEHOLDER,
+    PreviewModel,
+    example_answer,
+    example_run,
+    example_tool,
+    hidden_value,
+    lenient_parser,
+    still_environment,
+)
+
+MOST = 6
+"""Most prompts of one role and task that are kept."""
+ROUNDS = 3
+"""Rounds of a loop whose prompts are kept; later rounds continue in the same way."""
+MOST_WAYS = 8
+"""Most runs of one task, each with other example answers of the parsers."""
+UNREACHED = "not reached with these answers"
+_MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?(?: of outer round \d+)?\]")
+
+
+class SentPrompt(NamedTuple):
+    """Prompt, and the turns that send the same prompt."""
+
+    nodes: Sequence[NodeId]
+    """The turns that send this prompt; prompts that differ by numbers in made-up answers count as one."""
+    endpoint: int
+    """Position in the plan's endpoints of the endpoint that the first turn calls."""
+    messages: Sequence[Message]
+    functions: Sequence[Function] = ()
+    """Functions that the model may call."""
+    note: str = ""
+    """Remark on the prompt, such as that it was not reached."""
+    pieces: Sequence[tuple[str, bool]] = ()
+    """The prompt in the model's chat template, in parts; True for those that are special tokens."""
+    tokens: int | None = None
+    """Length in tokens; None without the model's tokenizer."""
+
+
+@dataclass(slots=True)
+class RolePrompts:
+    """Prompts that `preview` shows for one role on one task."""
+
+    role: RolePlan
+    asked: list[SentPrompt] = field(default_factory=list[SentPrompt])
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further facts by name: loop, condition, tools."""
+    more: int = 0
+    """Number of prompts left out: of rounds after `ROUNDS`, or beyond `MOST`."""
+    values: list[str] = field(default_factory=list[str])
+    """Arguments of the tool that the role runs in place of a model."""
+    problems: list[str] = field(default_factory=list[str])
+    """Failures, such as prompts that cannot be rendered."""
+
+    def add_value(self, value: str) -> None:
+        """Add an argument that the role's tool was called with, unless it is listed already."""
+        if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
+            self.values.append(value)
+
+    def who(self, asked: SentPrompt) -> str:
+        """Name the turns of a prompt: `solver 1–2, round 2`."""
+        name = self.role.name
+        if self.role.count > 1:
+            name += f" {_numbers(node.index for node in asked.nodes)}"
+        return name if self.role.loop is None else f"{name}, {self._rounds(asked)}"
+
+    def _rounds(self, asked: SentPrompt) -> str:
+        """Name the rounds of a prompt: `rounds 2–3`, and in a nested loop `round 1 of outer rounds 1–2`."""
+        inner: dict[int, list[int]] = {}
+        for node in asked.nodes:
+            number, outer = self.role.round_at(node.round)
+            inner.setdefault(outer, []).append(number)
+        alike: dict[str, list[int]] = {}
+        for outer, numbers in inner.items():
+            alike.setdefault(_counted("round", numbers), []).append(outer)
+        if not self.role.is_nested:
+            return ", ".join(alike)
+        return ", ".join(f"{rounds} of {_counted('outer round', outer)}" for rounds, outer in alike.items())
+
+
+class TaskPrompts(NamedTuple):
+    """The prompts of all roles on one task."""
+
+    task: Task
+    """Each hidden field holds its name."""
+    hidden: Sequence[str]
+    roles: Sequence[RolePrompts]
+
+
+async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) -> TaskPrompts:
+    """Render the prompts of each role on a task.
+
+    Args:
+        plan: The workflow.
+        task: The task; values of its hidden fields are replaced by their names.
+        recorded: An episode whose answers are used; an answer that it lacks, or that may quote a hidden
+            field, is made up.
+
+    Returns:
+        The prompts by role. Those that the conditions keep from being reached have a note.
+    """
+    hidden = [key for key in task if key in plan.hidden]
+    shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
+    runs = _Runs(plan, shown, recorded and without_quoting(recorded, disclosure_rule_of(plan)))
+    ways = [len(role.parser.examples) for role in plan.roles if role.spec.parses and recorded is None]
+    for way in range(min(max([1, *ways]), MOST_WAYS)):
+        await runs.run(way)
+    if plan.may_skip:
+        await runs.run(0, note=UNREACHED)
+    return TaskPrompts(shown, hidden, runs.roles)
+
+
+async def made_up(
+    plan: Plan, task: Task, answer: str = "", *, texts: Mapping[str, str] = MappingProxyType({})
+) -> Episode:
+    """Run an episode without a model and return it.
+
+    Args:
+        plan: The workflow.
+        task: The task, with its hidden fields.
+        answer: Text that fills the example of each role's parser, which is the role's answer.
+        texts: Whole answers, by role, in place of the parser's example.
+    """
+    return await _Runs(plan, task, None, texts).run(0, answer=answer)
+
+
+class _Runs:
+    """Episodes of one task that are run without a real model, to collect the prompts for `preview`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        recorded: Episode | None,
+        texts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._plan, self._task, self._recorded, self._texts = plan, task, recorded, texts
+        self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
+        self._answering = {it.name for it in recorded.trajectories} if recorded else set[str]()
+        """Roles with a recorded answer."""
+        self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
+        self._by_name = {asked.role.name: asked for asked in self.roles}
+        self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
+        """Position in `asked` of each prompt of a role; -1 for a prompt that is left out."""
+
+    async def run(self, way: int, *, note: str = "", answer: str = "") -> Episode:
+        """Run one episode with made-up answers and collect its prompts.
+
+        With a `note`, conditions are ignored so that every turn runs, and only turns without a prompt so far
+        are kept. `way` is the position of the parser's example to answer with; `answer` replaces its
+        placeholder.
+        """
+        reached = {
+            name: {node.round for prompt in of.asked for node in prompt.nodes}
+            for name, of in self._by_name.items()
+        }
+        model = PreviewModel(
+            {name: of.role for name, of in self._by_name.items()}, way, answer, self._replay, self._texts
+        )
+        job = EpisodeJob({"id": "task", **self._task}, self._recorded.rollout if self._recorded else 0, 0)
+        models = [LimitedModel(model, 4096)] * len(self._plan.endpoints)
+        async with Isolation(self._plan.imports) as isolation:
+            episode = await run_episode(self._harmless(way, answer, note), job, models, isolation=isolation)
+        for request in sorted(model.requests, key=lambda each: (each.id.node.round, each.id.node.index)):
+            node = request.id.node
+            if not note or node.round not in reached[node.role]:
+                self._add(request, note)
+        for failure in episode.failures.values():
+            problem = self._unknown(failure) or f"{failure['name']}: {failure['message']}"
+            problems = self._by_name[failure["role"]].problems
+            if problem not in problems and not note:
+                problems.append(problem)
+        return episode
+
+    def _unknown(self, failure: FailureMetadata) -> str:
+        """Explain a failed prompt that reads the unknown answer of a service; empty for any other failure."""
+        needs = self._by_name[failure["role"]].role.spec.needs
+        upstream = [edge.of or name for name, edge in needs.items()]
+        runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
+        unknown = [f"{name} ({it.name})" for name, it in runs if it and it.tool.example == PLACEHOLDER]
+        is_prompt_error = FailureName(failure["name"]) is FailureName.PROMPT_ERROR
+        if not is_prompt_error or not unknown or self._recorded is not None:
+            return ""
+        answer = f"the answer of {' and '.join(unknown)}"
+        return f"the prompt reads parts of {answer}, which is unknown without a run; show one by --with RUN"
+
+    def _add(self, request: Request, note: str) -> None:
+        node = request.id.node
+        of, seen = self._by_name[node.role], self._seen[node.role]
+        key = _unmarked(repr(request.messages))
+        place = seen.get(key)
+        if place is None and len(of.asked) < MOST and max(of.role.round_at(node.round)) <= ROUNDS:
+            seen[key] = len(of.asked)
+            call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
+            remark = ", ".join(filter(None, (call, note)))
+            endpoint = of.role.endpoints[node.index - 1]
+            of.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, remark))
+        elif place is None:
+            seen[key] = -1
+            of.more += 1
+        elif place >= 0 and node not in of.asked[place].nodes:
+            before = of.asked[place]
+            of.asked[place] = before._replace(nodes=(*before.nodes, node))
+
+    def _harmless(self, way: int, answer: str, note: str) -> Plan:
+        """Return a copy of the plan that computes no reward, runs no tool and moves no environment; for
+        `preview`."""
+        plan = self._plan
+        return replace(
+            plan,
+            roles=tuple(self._harmless_role(role, way, answer, note) for role in plan.roles),
+            loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops) if note else plan.loops,
+            envs=tuple(env if self._moves(env) and not note else still_environment(env) for env in plan.envs),
+            reward_order=(),
+            reward_inputs={},
+            metrics={},
+            withheld=(),
+        )
+
+    def _moves(self, env: EnvPlan) -> bool:
+        """Return whether an environment needs no permission, and each of its players has recorded moves."""
+        players = {self._plan.roles[position].name for position in env.players}
+        return not env.environment.permissions and self._answering.issuperset(players)
+
+    def _harmless_role(self, role: RolePlan, way: int, answer: str, note: str) -> RolePlan:
+        run, closed = role.run, _closed_tools(self._plan, role)
+        if run is not None and run.tool.choose is None:
+            run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
+        if run is not None and run.parser is not None and role.name not in self._answering:
+            example = example_answer(role, way, answer or f"[{role.name}]")
+            run = replace(run, parser=lenient_parser(run.parser, example))
+        return replace(
+            role,
+            spec=role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None}),
+            when=None if note else role.when,
+            reward=None,
+            formulas={},
+            run=run,
+            tools=tuple(
+                example_tool(tool, self._recorded)
+                for tool in role.tools
+                if tool not in closed and tool.agent is None
+            ),
+        )
+
+
+def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
+    """Return facts of a role for the preview page, by name: its inputs, loop, condition, tools."""
+    written, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
+    if role.loop is not None:
+        of = plan.loops[role.loop]
+        rounds = f"{of.times}" if of.outer is None else f"{plan.loops[of.outer].times} × {of.times}"
+        until = f", until {of.until.source}" if of.until is not None else ""
+        loop = f"{of.name}, at most {rounds} rounds{until}"
+    if written.tools:
+        closed = _closed_tools(plan, role)
+        names = [callee.function.name for callee in role.callees]
+        opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]
+        for name, tool in zip(opened, role.tools, strict=True):
+            names.append(f"{name} (not opened: it is not allowed)" if tool in closed else name)
+        tools = f"{', '.join(names)}; at most {written.calls} calls of the model"
+    sources = (shown.source for of, shown in demonstrations(plan).values() if of.name == role.name)
+    facts = {
+        "prompt": ", ".join(role.prompt_files),
+        "needs": ", ".join(_edge(name, edge) for name, edge in written.needs.items()),
+        "loop": loop,
+        "when": role.when.source if role.when else "",
+        "runs": role.run.name if role.run else "",
+        "parser": written.parser.name if role.run and role.run.parser else "",
+        "tools": tools,
+        "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
+        "sees hidden": ", ".join(sorted(written.shows)),
+        "memory": str(written.memory or ""),
+        "imitates": "; ".join(dict.fromkeys(sources)),
+        "learning rate": ", ".join(str(policy_rate(plan.policies[it])) for it in plan.policies_of(role.name)),
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _edge(name: str, edge: Edge) -> str:
+    """Describe an edge, without its defaults: `rival (of candidate, each, history)`."""
+    join = f"chunks of {edge.chunk_size}" if edge.chunks else edge.join
+    parts = (
+        f"of {edge.of}" if edge.of not in (None, name) else "",
+        join if join != "all" else "",
+        {"this": "", "last": "last round", "history": "all rounds before"}[edge.round],
+    )
+    return f"{name} ({', '.join(filter(None, parts))})" if any(parts) else name
+
+
+def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
+    """Return the tools of a role that need a permission which was not given."""
+    withheld = {permission.name for permission in plan.withheld}
+    return [tool for tool in role.tools if not withheld.isdisjoint(tool.permissions)]
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    """Format numbers as ranges: `1–3, 5`."""
+    numbers = sorted(set(numbers))
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _counted(noun: str, numbers: Iterable[int]) -> str:
+    """Format a noun with its numbers: `round 2`, `rounds 1–3`."""
+    shown = _numbers(numbers)
+    return f"{noun}{'' if shown.isdigit() else 's'} {shown}"
+
+
+def _unmarked(text: str) -> str:
+    """Remove instance and round numbers from the made-up answers in a text, so that equal prompts compare
+    equal."""
+    return _MARK.sub(r"[\1]", text)

@@ -1,0 +1,159 @@
+"""`rolegraph preview`, the prompts of each role of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from rolegraph.api.jobs import blocking
+from rolegraph.api.workflow import Workflow
+from rolegraph.engine.compile.leaving import read_rule, without_quoting
+from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
+from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
+from rolegraph.engine.records.ownership import write_output
+from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.vocabulary import Split
+from rolegraph.outlook.preview import SentPrompt, TaskPrompts, preview_task
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The prompts of a workflow on some tasks; made by `preview`."""
+
+    name: str
+    description: str
+    tasks: Sequence[TaskPrompts]
+    """The prompts of each task, role by role."""
+    answers: str
+    """Origin of the answers that later roles see: `made up`, or the file they are from."""
+    no_tokens: str = ""
+    """Reason for missing tokens; empty where there are tokens or none were wanted."""
+
+    def of(self, *roles: str) -> Preview:
+        """Return a copy with some roles only.
+
+        Args:
+            roles: Names of the roles to keep; unknown names are ignored.
+
+        Returns:
+            A preview of the same tasks.
+        """
+        tasks = [
+            task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks
+        ]
+        return replace(self, tasks=tasks)
+
+    def save(self, file: str | Path) -> Path:
+        """Write the preview as one page that opens offline; raises WorldError.
+
+        Args:
+            file: Path of the page.
+
+        Returns:
+            The path.
+        """
+        from rolegraph.pages.report.html import render  # prompts are shown in a terminal without it
+
+        path, here = Path(file), Path(__file__).parent
+        texts = {name: getattr(self, name) for name in ("name", "description", "answers", "no_tokens")}
+        page = render(here / "preview.html.j2", here / "preview.css", tasks=self.tasks, **texts)
+        write_output(path, page.encode("utf-8", "replace"), "html")
+        return path
+
+
+async def preview_async(
+    flow: Workflow,
+    split: Split | None = None,
+    *,
+    limit: int = 1,
+    recorded: str | Path | None = None,
+    tokens: bool = False,
+) -> Preview:
+    """Render the prompts of each role as a run would, without a model.
+
+    Args:
+        flow: The workflow.
+        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+        limit: Number of tasks, the first ones, at least 1.
+        recorded: Folder of a run, or its episodes file, for tasks and the answers that later roles see; None
+            makes answers up.
+        tokens: Whether to render each prompt with its model's chat template as well, where the model is a
+            folder of this machine.
+
+    Returns:
+        The prompts of each task, role by role.
+
+    Raises:
+        UsageError: No data for the split, or no task.
+        DataError: The recording is damaged or empty.
+    """
+    plan = flow.plan
+    rows: list[tuple[Task, Episode | None]]
+    if recorded is not None:
+        episodes = _episodes(Path(recorded), limit)
+        rows = [({**episode.task, "id": episode.task_id}, episode) for episode in episodes]
+    else:
+        rows = [(task, None) for task in flow.tasks(split, limit)]
+    if not rows:
+        raise UsageError(f"the data of {flow.name} holds no task to look at")
+    previews = [await preview_task(plan, task, episode) for task, episode in rows]
+    missing = ""
+    if tokens:
+        load = cache(_chat_format)
+        formats = [load(endpoint.model.provider, endpoint.model.name) for endpoint in plan.endpoints]
+        previews = [_with_tokens(task, formats) for task in previews]
+        missing = "; ".join(dict.fromkeys(reason for reason in formats if isinstance(reason, str)))
+    answers = "made up" if recorded is None else f"those of {recorded}; what is not there is made up"
+    return Preview(plan.name, plan.spec.description, previews, answers, missing)
+
+
+preview = blocking(preview_async)
+
+
+def _episodes(path: Path, limit: int) -> list[Episode]:
+    """Return the first episode of each of the first `limit` tasks of a run, without answers that may quote
+    what the run's spec hides; the spec of the preview may hide other fields, and have other roles."""
+    folder = RunFolder(path if path.is_dir() else path.parent)
+    file = folder.episodes if path.is_dir() else path
+    rule = read_rule(folder) if folder.info_file.is_file() else None
+    episodes: dict[str, Episode] = {}
+    for episode in read_episodes(file):
+        episodes.setdefault(episode.task_id, episode)
+        if len(episodes) == limit:
+            break
+    if not episodes:
+        raise DataError(f"{file} holds no episode; give what `rolegraph run` wrote")
+    return [without_quoting(it, rule) if rule else it for it in episodes.values()]
+
+
+def _chat_format(provider: str, name: str) -> ChatFormat | str:
+    """Return the chat format of a local model, or else a text that says why there is no tokenizer."""
+    if provider != "local":
+        return f"the tokenizer of {provider}:{name} is not on this machine"
+    from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
+
+    folder = model_folder(name)
+    try:
+        return ChatFormat(load_tokenizer(folder), folder.name)
+    except (UsageError, WorldError) as error:
+        return str(error)
+
+
+def _with_tokens(task: TaskPrompts, formats: Sequence[ChatFormat | str]) -> TaskPrompts:
+    """Return a copy of a task's prompts with the tokens of each, where its model's chat format was loaded."""
+
+    def with_tokens(prompt: SentPrompt) -> SentPrompt:
+        chat = formats[prompt.endpoint]
+        if isinstance(chat, str):
+            return prompt
+        try:
+            ids = chat.prompt(prompt.messages, prompt.functions).ids
+        except ModelError as error:  # the template refuses these messages, or has no tools
+            return prompt._replace(note=", ".join(filter(None, (prompt.note, str(error)))))
+        return prompt._replace(pieces=chat.pieces(ids), tokens=len(ids))
+
+    roles = [replace(role, asked=[*map(with_tokens, role.asked)]) for role in task.roles]
+    return task._replace(roles=roles)

@@ -1,0 +1,101 @@
+"""`rolegraph report`, pages and a picture of trainings, and `rolegraph compare`, any runs or specs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rolegraph.api.jobs import describe
+from rolegraph.api.workflow import Workflow, load
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.ownership import write_output
+from rolegraph.engine.records.run_folders import runs_in
+from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.training.analysis.sides import Side, read_side, side_names
+from rolegraph.pages.drawing.png import png_of
+from rolegraph.pages.report import draw_curves, write_report
+from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, Comparison, comparison_page
+from rolegraph.pages.report.compare.comparison import compare as compare_sides
+
+
+def compare(
+    *sides: str | Path | Workflow,
+    imports: Iterable[str | Path] = (),
+    html: str | Path | None = None,
+    shown: int = 3,
+    best: bool = False,
+) -> Comparison:
+    """Compare two or more runs, trainings or specs with the first of them.
+
+    A training is compared by its last validation, and by that of its best checkpoint in a second verdict.
+
+    Args:
+        sides: Folders of runs or trainings, specs (files or names of shipped specs), or workflows. A folder
+            of runs, such as an evaluation's or a sweep's, stands for all runs in it.
+        imports: Python files that register rewards, parsers and so on, for the specs.
+        html: File for the comparison as one page that opens offline; None writes none.
+        shown: Number of flipped tasks, each way, that are returned with an episode of both sides.
+        best: Whether to compare trainings by the validations of their best checkpoints first.
+
+    Returns:
+        A verdict on each side; the keys that differ in the resolved specs; each figure with its interval, and
+        the difference from the first side, paired over the tasks that both have; the tasks that flipped;
+        tokens and time.
+
+    Raises:
+        SpecError: A spec has faults.
+        UsageError: Fewer than two sides, or a folder that holds no run.
+        DataError: A run's files are damaged.
+        WorldError: The page cannot be written.
+    """
+
+    each = [one for side in sides for one in _expand(side)]
+    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in each]
+    comparison = compare_sides(
+        [_side(name, side, imports, best) for name, side in zip(side_names(paths), each, strict=True)],
+        max(shown, FLIPS_OF_PAGE) if html else shown,
+    )
+    if html:
+        write_output(Path(html), comparison_page(comparison, best=best).encode("utf-8", "replace"), "html")
+    return comparison
+
+
+def _expand(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
+    folder = None if isinstance(side, Workflow) else Path(side)
+    return runs_in(folder) if folder and folder.is_dir() else [side]
+
+
+def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path], best: bool) -> Side:
+    if not isinstance(side, Workflow):
+        if Path(side).is_dir():
+            return read_side(name, Path(side), best=best)
+        side = load(side, imports=imports)
+    info = describe(side, "run", seed=0)
+    return Side(name, side.hash, parse_yaml(side.plan.resolved, name).data, info.templates)
+
+
+def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequence[str] = ()) -> list[Path]:
+    """Write `report.html` into the folder of each training; the page opens from disk without a network.
+
+    Args:
+        runs: Folders of trainings.
+        picture: File for the learning curves of all trainings, SVG or PNG by its ending; None draws none.
+        figures: Figures of the picture; by default the spec's metrics.
+
+    Returns:
+        The paths of the pages.
+
+    Raises:
+        UsageError: A folder holds no training; or the picture has another ending, or needs resvg-py.
+        DataError: A folder's files are damaged.
+        WorldError: A file cannot be written.
+    """
+    folders = [Path(run) for run in runs]
+    file = None if picture is None else Path(picture)
+    if file is not None and file.suffix not in (".svg", ".png"):
+        raise UsageError(f"{file} is neither .svg nor .png, the forms of a picture")
+    written = [write_report(folder) for folder in folders]
+    if file is not None:
+        drawn = draw_curves(folders, figures)
+        write_output(file, png_of(drawn) if file.suffix == ".png" else drawn.encode(), file.suffix[1:])
+    return written

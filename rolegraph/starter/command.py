@@ -1,0 +1,65 @@
+"""`rolegraph new NAME`: a folder with a workflow of one's own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from rolegraph import api
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, command
+
+
+@click.command("new")
+@click.argument("folder", metavar="NAME", type=options.NamedPath())
+@options.text("--from", "SPEC", "Shipped spec to copy. Default: solver_judge.", "spec")
+@options.path("--data", "data", "FILE", "Table of your own tasks: .csv, .tsv, .jsonl or .parquet.")
+@options.text("--label", "COLUMN", "With --data: the column with the right answer.", "label")
+def new_command(folder: Path, spec: str | None, data: Path | None, label: str | None) -> int:
+    """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
+
+    The workflow is complete: it runs and trains on the shipped model. AGENTS.md has the language in two
+    pages, for agents. No file is overwritten. `rolegraph list specs` shows the specs for --from.
+
+    With --data the workflow is for the rows of a table: prompts, parser and reward fit the column with the
+    right answer, and its model is a real one.
+    """
+    from rolegraph.starter.starting import new as new_workflow
+
+    if data is not None:
+        if spec is not None:
+            raise click.UsageError("--from copies a shipped spec, and --data writes one; give one of them")
+        return _new_for_data(folder, data, label)
+    if label is not None:
+        raise click.UsageError("--label names a column of --data")
+    files = new_workflow(folder, spec) if spec else new_workflow(folder)
+    for file in files:
+        click.echo(str(file))
+    if folder / api.PROJECT_FILE in files:
+        api.trust(folder)
+    words = f"{folder.resolve().name}.yaml"
+    tested = [command("test")] if any(map(api.is_tests_file, files)) else []
+    following = [*tested, command("preview", words), command("run", words)]
+    OutputOptions().next(shlex.join(["cd", str(folder)]), *following)
+    return 0
+
+
+def _new_for_data(folder: Path, data: Path, label: str | None) -> int:
+    """Write a workflow for a table, and print what was decided about the table and the next commands."""
+    from rolegraph.starter.data_starting import FIRST_MODEL, new_for_data
+
+    made = new_for_data(folder, data, label)
+    for file in made.files:
+        click.echo(str(file))
+    for note in made.notes:
+        click.echo(api.printable(note))
+    words, trained = str(folder / f"{folder.resolve().name}.yaml"), str(folder / "trained")
+    on_test = ("data.validation=test.jsonl", "--tasks", str(made.test_tasks))
+    OutputOptions().next(
+        command("fetch", FIRST_MODEL),
+        command("train", words, "--out", trained),
+        command("eval", words, *on_test, "--checkpoint", trained),
+    )
+    return 0

@@ -1,0 +1,279 @@
+"""New folders from a spec: `rolegraph new`, and the files that a copied spec needs.
+
+`new` copies a shipped spec as it is written, with rows of its own in place of generated ones, and with a
+reward in Python in place of the reward that those rows are for. A spec with `extends` is written out in full,
+so the new folder depends on no shipped file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rolegraph.api.jobs import blocking
+from rolegraph.api.skill import language_text
+from rolegraph.api.trusting import PROJECT_FILE
+from rolegraph.api.workflow import Workflow, json_schema, load
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
+from rolegraph.engine.records import Episode, Source, confined
+from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.records.ownership import NEW, stamped
+from rolegraph.engine.shipped import SPECS, templates_in
+from rolegraph.engine.spec import TESTS_SUFFIX
+from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.vocabulary import Item, Split
+from rolegraph.outlook.preview import made_up
+
+DEFAULT = "solver_judge"
+STARTER = Path(__file__).parent / "templates"
+"""Folder of the templates."""
+ROWS = 10
+"""Rows of each split."""
+BATCH = 5
+"""Tasks in a training step, so that the rows fill two steps."""
+GENERATED = "countdown"
+"""Name of the dataset and of the reward that rows and a Python function replace."""
+SCHEMA = "rolegraph.schema.json"
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SPEC = "spec.yaml"
+Files = Mapping[str, bytes]
+"""Contents of files by their paths in the folder."""
+
+
+async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
+    """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, guides.
+
+    Its `rolegraph.toml` names the reward's file; `trust` makes it count.
+
+    Args:
+        folder: The folder, which must be new or empty; its name becomes the workflow's name.
+        spec: Name of the shipped spec to start from.
+
+    Returns:
+        The paths of the files, sorted.
+
+    Raises:
+        UsageError: The folder has files, its name cannot be a workflow's name, or no such shipped spec.
+        WorldError: A file cannot be written.
+    """
+    folder = Path(folder)
+    name = workflow_name(folder)
+    shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
+    if spec not in shipped:
+        hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
+        raise UsageError(f"no shipped spec {spec!r}; {hint}")
+    shipped_flow = load(spec)
+    about = _about(shipped_flow.plan, name)
+    text = (SPECS / f"{spec}.yaml").read_text("utf-8")
+    with new_files(folder) as new:
+        new.write(_first_files(shipped_flow.plan, text, about))
+        imports = [folder / "rewards.py"] if about["reward"] else []
+        made = load(folder / f"{name}.yaml", imports=imports)
+        new.write(await _later_files(made, imports, about))
+    return sorted(new.written)
+
+
+new = blocking(new_async)
+
+
+def workflow_name(folder: Path) -> str:
+    """Return the name of the workflow in a folder, which is the folder's; raises UsageError for another
+    name."""
+    name = folder.resolve().name
+    if not _IDENTIFIER.fullmatch(name):
+        fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
+        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
+    return name
+
+
+def _about(plan: Plan, name: str) -> dict[str, Any]:
+    """Return the variables for the templates of `rolegraph new`: name, data splits, reward, permissions, …"""
+    rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
+    rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
+    reward = f"{name}_reward" if rows and rewarded else ""
+    return {
+        "name": name,
+        "description": plan.spec.description,
+        "rows": rows,
+        "hidden": sorted({field for split in rows for field in plan.data[split].hidden}),
+        "reward": reward,
+        "rewarded": rewarded[0] if reward else "",
+        "words": f"{name}.yaml",
+        "allow": list(dict.fromkeys(permission.name for permission in plan.permissions)),
+        "split": "train" if "train" in plan.data else "validation",
+    }
+
+
+def _is_generated(item: Item) -> bool:
+    return item.origin is not None and item.origin.call.name == GENERATED
+
+
+def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
+    """Return by file name the contents of the spec, rows, reward and project file that loading a new spec
+    needs."""
+    # The text is kept as it is written, unless it extends another spec: then the whole is copied.
+    written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
+    spec = written if parse_yaml(written, "").data == parse_yaml(whole, "").data else whole
+    files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{spec}".encode()}
+    for split in about["rows"]:
+        rows = (json.dumps(dict(row), ensure_ascii=False) for row in plan.data[split].rows(ROWS))
+        files[f"{split}.jsonl"] = "".join(f"{row}\n" for row in rows).encode()
+    if about["reward"]:
+        files["rewards.py"] = rendered(STARTER, "rewards.py.j2", about)
+    if about["reward"] or about["allow"]:
+        project = {"imports": ["rewards.py"] if about["reward"] else [], "allow": about["allow"]}
+        files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(it)}\n" for key, it in project.items()).encode()
+    return {**files, **prompt_files(plan)}
+
+
+async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
+    """Return by file name the contents made from the loaded new spec: guides, JSON Schema, tests."""
+    files = {**guide_files("README.md.j2", about), SCHEMA: schema_file(imports)}
+    if not about["allow"]:
+        split: Split = about["split"]
+        right, wrong = made.tasks(split, 2)
+        answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
+        files |= recorded_tests([await made_up(made.plan, task, answer) for task, answer in answers], about)
+    return files
+
+
+def guide_files(readme: str, about: Mapping[str, Any]) -> Files:
+    """Return by file name the README for people and AGENTS.md, the language in two pages, for agents."""
+    return {
+        "README.md": rendered(STARTER, readme, about),
+        "AGENTS.md": language_text(about["words"]).encode(),
+    }
+
+
+def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Files:
+    """Return by file name what `rolegraph test` reads: made-up answers, and their expected results.
+
+    Args:
+        episodes: Episodes of two tasks: one whose answer is right, one whose answer is wrong.
+        about: Variables of the templates; `rewarded` is the role whose reward is tested, or empty.
+    """
+    name, role = about["name"], about["rewarded"]
+    expected = zip(episodes, ({"at_least": 1}, {"at_most": 0.99}), strict=True)
+    tasks = {episode.task_id: {"reward": {role: bounds}} for episode, bounds in expected} if role else {}
+    expect: dict[str, Any] = {"failures": 0, **({"tasks": tasks} if tasks else {})}
+    tests = dump_yaml({"tasks": 2, "split": about["split"], "prompts": "any", "expect": expect})
+    lines = b"".join(json_line(episode.to_dict()) for episode in episodes)
+    return {
+        f"{name}{TESTS_SUFFIX}": rendered(STARTER, "test.yaml.j2", {**about, "tests": tests}),
+        f"{name}.answers.jsonl": stamped(lines, "jsonl"),
+    }
+
+
+def schema_file(imports: list[Path]) -> bytes:
+    """Return the JSON Schema of a spec that may use the items of some imported files."""
+    return f"{json.dumps(json_schema(imports), indent=1, ensure_ascii=False)}\n".encode()
+
+
+def _changed(text: str, about: Mapping[str, Any]) -> str:
+    """Return a spec's text with the new name, data files and reward in place of its own."""
+    text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
+    if about["rows"]:
+        lines = "".join(f"  {split}: {split}.jsonl\n" for split in about["rows"])
+        lines += f"  hidden: [{', '.join(about['hidden'])}]\n"
+        text = re.sub(r"(?m)^data:.*\n(  .*\n)*", f"data:\n{lines}", text)
+        text = re.sub(r"\bbatch_size: \d+", f"batch_size: {BATCH}", text)
+    if about["reward"]:
+        text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['reward']}", text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """Files that a command writes into a folder that is missing or empty."""
+
+    folder: Path
+    written: list[Path] = field(default_factory=list[Path])
+
+    def write(self, files: Files) -> None:
+        """Write files that do not exist yet; raises WorldError."""
+        for name, content in files.items():
+            path = self.folder / name
+            confined.make_folder(path.parent)
+            with os_errors_as(WorldError, f"cannot write {path}"):
+                confined.write_new(path, content)
+            self.written.append(path)
+
+    def remove(self) -> None:
+        """Delete the files again, and the folders that they leave empty."""
+        folders = {above for path in self.written for above in path.parents if self.folder in above.parents}
+        for path in (*self.written, *sorted(folders, reverse=True), self.folder):
+            with suppress(OSError):
+                confined.remove(path) if path in self.written else path.rmdir()
+
+
+@contextmanager
+def new_files(folder: Path) -> Generator[NewFiles]:
+    """Create a folder for a block that writes files into it; after an error, nothing of them is left.
+
+    Raises:
+        UsageError: The folder has files.
+        WorldError: The folder cannot be written.
+    """
+    NEW.check(folder)
+    confined.make_folder(folder)
+    new = NewFiles(folder)
+    with confined.held(folder):
+        try:
+            yield new
+        except BaseException:
+            new.remove()
+            raise
+
+
+def prompt_files(plan: Plan) -> Files:
+    """Return the template files that a plan's roles name, by their paths beside the spec."""
+    return {
+        f"prompts/{written.file}": template.source.encode()
+        for role in plan.roles
+        for written, template in (
+            (role.spec.prompt, role.prompt),
+            (role.spec.system, role.system),
+            (role.spec.examples, role.examples),
+        )
+        if written is not None and written.file is not None and template is not None
+    }
+
+
+def spec_files(plan: Plan, source: Source) -> Files:
+    """Return the spec, the templates and rows that it names, and the files that are imported for it."""
+    data: dict[str, Any] = yaml.safe_load(plan.resolved)
+    files: dict[str, bytes] = {Path(name).name: Path(name).read_bytes() for name in source.imports}
+    files |= prompt_files(plan)
+    of_files = {split: dataset for split, dataset in plan.data.items() if dataset.file is not None}
+    for split, dataset in of_files.items():
+        files[f"{split}.jsonl"] = b"".join(map(json_line, dataset.rows(None)))
+        data["data"][split] = f"{split}.jsonl"
+    if of_files:
+        hidden = {field for dataset in of_files.values() for field in dataset.hidden}
+        data["data"]["hidden"] = sorted({*data["data"].get("hidden", ()), *hidden})
+        data["data"].pop("split", None)  # its rows are divided already
+        data["data"].pop("examples", None)  # its rows carry them already
+    if plan.spec.model.served_here and not plan.spec.model.is_shipped:
+        data.pop("model", None)  # a folder of this machine; the trainer's own model answers
+    return {**files, SPEC: dump_yaml(data).encode()}
+
+
+def rendered(folder: Path, template: str, about: Mapping[str, Any]) -> bytes:
+    """Return the text of a template in a folder, filled with values."""
+    environment = templates_in(folder)
+    environment.filters["literal"] = _literal
+    return environment.get_template(template).render(about).encode()
+
+
+def _literal(value: object) -> str:
+    """Return a list of texts as Python source, with the quotes that formatters choose."""
+    return str(value).replace("'", '"') if '"' not in str(value) else repr(value)

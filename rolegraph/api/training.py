@@ -243,9 +243,11 @@ class TrainingJob:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
             await self._run(observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
-        elif not self.folder.is_whole():  # killed after the last checkpoint
-            with sole_writer(self.folder.path, RUN, self.folder.written()), self.folder.ending():
-                _write_results(self.flow.plan, self.folder)
+            return TrainingResult(self.folder.path)
+        with sole_writer(self.folder.path, RUN, self.folder.written()):  # a killed command's lock goes, too
+            if not self.folder.is_whole():  # killed after the last checkpoint
+                with self.folder.ending():
+                    _write_results(self.flow.plan, self.folder)
         return TrainingResult(self.folder.path)
 
     async def _run(

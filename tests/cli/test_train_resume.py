@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
+from rolegraph.engine.records.ownership import LOCK_FILE
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.printed import done, printed
@@ -51,6 +52,15 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     shown = re.search(r"^ ?judge_acc +([\d.]+)", done.stdout, re.MULTILINE)
     assert shown is not None and shown[1] == f"{before:.3f}", "before training, not before the resume"
     assert_same(metrics(out), metrics(whole))
+
+
+def test_a_finished_training_that_is_resumed_loses_the_lock_of_a_killed_command(
+    whole: Path, rolegraph: Command, tmp_path: Path
+) -> None:
+    out = shutil.copytree(whole, tmp_path / "run")
+    (out / LOCK_FILE).write_text("process 1 on elsewhere")
+    assert rolegraph("train", "--resume", "--out", str(out)).returncode == 0
+    assert not (out / LOCK_FILE).exists()
 
 
 def test_of_two_commands_that_resume_one_training_one_is_refused(

@@ -287,7 +287,7 @@ class RunJob:
                     notify(EpisodeDone(episode, finished=True))
         finally:
             with suppress(RolegraphError):  # the first error is the one to report
-                self.folder.add_seconds(time.monotonic() - began)
+                self.folder.add_call(time.monotonic() - began, getattr(maker, "left_out", {}))
 
 
 async def run_async(

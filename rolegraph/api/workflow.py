@@ -165,6 +165,13 @@ class OpenWorkflow:
     _table: Sequence[LimitedModel]
     _isolation: Isolation
 
+    @property
+    def left_out(self) -> Mapping[str, Sequence[str]]:
+        """Fields of requests that servers have refused, by model."""
+        endpoints = zip(self.flow.plan.endpoints, self._table, strict=False)
+        refused = {str(it.model): getattr(limited.model, "left_out", ()) for it, limited in endpoints}
+        return {name: fields for name, fields in refused.items() if fields}
+
     async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
         """Return the same workflow with trained weights; roles that are not trained keep their model.
 

@@ -169,6 +169,8 @@ class Display:
             lines += [f"{remark}: {role.explain(remark)}" for remark in self._roles[role.name].remarks]
             for line in lines:
                 out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
+        for model, fields in self._folder.info().left_out.items():
+            out.print(api.printable(f"{model} refuses {', '.join(fields)}: left out"), style="yellow")
         if missing := self._asked() - self._answered:
             text = f"{missing} of {self._asked()} trajectories got no answer"
             if "answered" not in self._floors:

@@ -105,6 +105,10 @@ class ContextFull(ModelError):
     """Raised before a call whose prompt leaves no room for an answer in the model's context."""
 
 
+class AnswerWithheld(ModelError):
+    """Raised where a model refuses to answer, or a filter of its server withholds the answer."""
+
+
 class SandboxError(RolegraphError, RuntimeError):
     """Raised for a sandboxed program that raised an exception or exceeded a limit.
 

@@ -31,8 +31,8 @@ from rolegraph.engine.errors import SpecError, Suggestion
 from rolegraph.engine.prompts import Template, template_texts
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
-from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, coded, load_spec
-from rolegraph.engine.spec.diagnostics import Path, Severity
+from rolegraph.engine.spec import Diagnostic, Finding, Spec, coded, load_spec
+from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.loader import LoadedSpec, by_place
 from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.spec.yaml_text import dump_yaml
@@ -91,11 +91,8 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
 def marker_findings(plan: Plan) -> Iterator[Finding]:
     """Warn of endpoints whose server makes tokens of texts in which chat markers are not escaped."""
     spec = plan.spec
-    models: list[tuple[Path, ModelRef | None]] = [(("model",), spec.model)]
-    models += [(("policies", name, "model"), policy.model) for name, policy in spec.policies.items()]
-    models += [(("roles", name, "model"), role.model) for name, role in spec.roles.items()]
     used = [endpoint.model for endpoint in plan.endpoints]
-    for path, ref in models:
+    for path, ref in policies.models_of(spec):
         if ref in used and ref.provider == "openai" and ref.escape_markers is None:
             message = "the endpoint encodes texts itself, so a text with chat markers can forge a turn there"
             hint = "set `escape_markers` of the model: true escapes them, false trusts the server"
@@ -219,6 +216,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += chat_findings(spec, instances) if instances else ()
     findings += coded("policy", policies.check_policies(spec, names.counts))
     findings += coded("policy", policies.checkpoint_findings(spec, names.counts))
+    findings += coded("policy", policies.body_findings(spec, names.counts))
     findings += coded("reward", earning_findings(names))
     for check in (read_findings, instruction_findings, stop_findings):
         findings += coded("answer", check(names))

@@ -8,6 +8,7 @@ from typing import TypeVar
 from rolegraph.engine.compile.role_plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Sampling, Spec
+from rolegraph.engine.spec.sources import NO_BODY
 from rolegraph.engine.spec.validation import name_not_found
 
 S = TypeVar("S", Lora, Sampling)
@@ -80,6 +81,24 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
         path: Path = ("sampling",) if sampling is None else ("policies", policy, "sampling")
         samplings.append((path, _laid_over(spec.sampling, sampling)))
     return samplings
+
+
+def models_of(spec: Spec) -> Iterator[tuple[Path, ModelRef | None]]:
+    """Yield each model that the spec names, with its path."""
+    yield ("model",), spec.model
+    yield from ((("policies", name, "model"), policy.model) for name, policy in spec.policies.items())
+    yield from ((("roles", name, "model"), role.model) for name, role in spec.roles.items())
+
+
+def body_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
+    """Find fields for a server of models whose requests take none; `counts` are the numbers of instances."""
+    asked = [((*path, "body"), ref) for path, ref in models_of(spec) if ref is not None and ref.body]
+    for name, role in spec.roles.items():
+        if role.body and role.run is None:
+            asked += [(("roles", name, "body"), ref) for ref in answering(spec, name, counts)]
+    for path, ref in asked:
+        if ref.provider in NO_BODY:
+            yield Finding(path, f"{ref.provider} takes no fields of one's own", "a model of openai")
 
 
 def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:

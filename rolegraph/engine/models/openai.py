@@ -13,7 +13,9 @@ import logging
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
@@ -22,7 +24,14 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from rolegraph.engine.connections import client_options, route
-from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError, is_out_of_files
+from rolegraph.engine.errors import (
+    AnswerWithheld,
+    ContextFull,
+    ModelError,
+    UsageError,
+    WorldError,
+    is_out_of_files,
+)
 from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_SECONDS
 from rolegraph.engine.models.keys import OPENAI, KeyRule, header_value, same_origin
 from rolegraph.engine.models.limit import retry_after
@@ -34,6 +43,15 @@ from rolegraph.engine.models.openai_answers import (
     message_of,
     read_answer,
     says_context_full,
+)
+from rolegraph.engine.models.openai_fields import (
+    EXTRAS,
+    AskedField,
+    Taken,
+    after_refusal,
+    fields_of,
+    sent,
+    warning_of,
 )
 from rolegraph.engine.models.repeats import REPEATS, RepeatedAnswers
 from rolegraph.engine.models.types import Completion, Request, ServedModel
@@ -58,22 +76,14 @@ _REFUSALS = (openai.BadRequestError, openai.PermissionDeniedError, openai.Unproc
 _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
 _MAY_BE_FULL = (400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
-_Fields = Mapping[str, object]
-# Without `top_logprobs`, llama-cpp-python's server gives null for `logprobs`, and llama.cpp's own gives 20
-# tokens for each position, which exceeds the limits of a response after some 2,500 tokens.
-_EXTRAS: _Fields = {
-    "return_token_ids": True,
-    "return_prompt_token_ids": True,
-    "top_logprobs": 1,
-    "logprobs": True,
-}
-"""Fields requested beyond the answer, those that most servers refuse first."""
-_TOGETHER: Mapping[str, Sequence[str]] = {
-    "return_token_ids": ("return_token_ids", "return_prompt_token_ids"),
-    "return_prompt_token_ids": ("return_token_ids", "return_prompt_token_ids"),
-    "logprobs": ("logprobs", "top_logprobs"),
-}
-"""Fields to leave out together where a server refuses one of them."""
+_FIRST_SECONDS = 5.0
+"""Time that other calls wait for the first one of their kind, which learns the fields to send."""
+_OPENAI = Taken(
+    # OpenAI knows no return_token_ids, and its reasoning models refuse the others.
+    frozenset({"return_token_ids", "return_prompt_token_ids", "temperature", "top_p"}),
+    "max_completion_tokens",
+)
+"""Fields that OpenAI's own endpoint takes."""
 
 
 class OpenAIModel:
@@ -81,7 +91,7 @@ class OpenAIModel:
 
     Without `tokens`, nothing but the answer is requested: a gateway in between keeps tokens and logprobs.
     With `escapes`, chat markers in texts are sent with a space, since the server would make special tokens
-    of them.
+    of them. `body` has the model's own fields in the spec.
     """
 
     def __init__(
@@ -92,26 +102,34 @@ class OpenAIModel:
         key: str | None = None,
         tokens: bool = True,
         escapes: bool = False,
+        body: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        self._body = body
         self._escapes = escapes
         self._client = client
         self._name = name
         self._key = key
         self._url = str(client.base_url).rstrip("/")
-        self._is_openai = self._url == OPENAI.default_url
-        self._extras: _Fields = _EXTRAS if tokens else {}
-        """Fields requested beyond the answer; fewer once the server has refused some."""
-        if self._is_openai:  # it knows no return_token_ids
-            self._extras = _without(self._extras, "return_token_ids")
-        self._is_granted = False
+        self._tokens = tokens
+        self._taken = _OPENAI if self._url == OPENAI.default_url else Taken()
+        """Fields that the server took last."""
+        self._known: dict[frozenset[str], Taken] = {}
+        """Fields that the server takes, by those that the spec asks for."""
+        self._learning = asyncio.Lock()
         self._has_warned = not tokens
+        self._has_reasoning_alone = False
         self._repeats = RepeatedAnswers()
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the fields that the server refused, sorted; those of tokens are not among them."""
+        return sorted({name for taken in self._known.values() for name in taken.left_out} - {*EXTRAS})
 
     async def complete(self, request: Request) -> Completion:
         """Send one chat request to the endpoint and return the completion; raises ModelError."""
         try:
             async with errors_of_calls(self._url, self._key, OPENAI):
-                answer = await self._ask(request, self._extras)
+                answer = await self._ask(request)
         except UnreadableAnswer as error:
             # Transient, since a gateway under load may send such an answer.
             message = f"{self._url} does not answer as OpenAI's chat completions do: {error}"
@@ -133,47 +151,72 @@ class OpenAIModel:
             return ContextFull(f"{self._url}: {why}")
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
-    async def _ask(self, request: Request, extras: _Fields) -> ServerCompletion:
-        """Send a request with the fields `extras`; where the server refuses them, retry with fewer."""
-        messages = list(map(wire_message, request.messages))
-        if self._escapes:
-            messages = escape_families(messages)
-        try:
-            answer = await self._client.chat.completions.with_raw_response.create(
-                model=self._name,
-                messages=cast("list[ChatCompletionMessageParam]", messages),
-                extra_body={**self._body(request), **extras},
-            )
-        except _REFUSALS as error:
-            # Fields that the server accepted before are not the reason of the refusal.
-            is_last = not extras or (self._is_granted and extras == self._extras)
-            if is_last or says_context_full(_said(error), error.code, error.type):
-                raise
-            fewer = _accepted(extras, error.response.text)
-        else:
-            self._extras, self._is_granted = extras, True
-            return read_answer(answer.http_response.content)
-        return await self._ask(request, fewer)
+    async def _ask(self, request: Request) -> ServerCompletion:
+        """Send a request; the first of its kind goes alone, so that a thousand are not refused together."""
+        asked = fields_of(request, self._body, tokens=self._tokens)
+        kind = frozenset(name for name, field in asked.items() if field.place)
+        if kind not in self._known:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_SECONDS):
+                    await self._learning.acquire()
+                try:
+                    if kind not in self._known:
+                        return await self._learn(request, asked, kind)
+                finally:
+                    self._learning.release()
+        if (taken := self._known.get(kind)) is None:  # the first one takes long
+            return await self._learn(request, asked, kind)
+        return await self._send(request, sent(asked, taken))
 
-    def _body(self, request: Request) -> dict[str, object]:
-        sampling = request.sampling
-        # OpenAI's reasoning models refuse the older name; many compatible servers know only that one.
-        limit_field = "max_completion_tokens" if self._is_openai else "max_tokens"
-        body: dict[str, object] = {limit_field: sampling.max_tokens}
-        # Sent even at the usual value: servers take other defaults from a model's folder. OpenAI does not,
-        # and its reasoning models refuse these fields.
-        if not self._is_openai or sampling.temperature != 1.0:
-            body["temperature"] = sampling.temperature
-        if not self._is_openai or sampling.top_p != 1.0:
-            body["top_p"] = sampling.top_p
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if request.seed is not None:
-            body["seed"] = request.seed
-        if request.tools:
-            tools = described(request.tools)
-            body["tools"] = escape_families(tools) if self._escapes else tools
-        return body
+    async def _learn(
+        self, request: Request, asked: Mapping[str, AskedField], kind: frozenset[str]
+    ) -> ServerCompletion:
+        """Send a request with fewer fields until the server takes it.
+
+        Raises:
+            UsageError: The server refuses a field that the spec asks for.
+        """
+        taken = self._taken
+        while True:
+            try:
+                answer = await self._send(request, sent(asked, taken))
+            except _REFUSALS as error:
+                if says_context_full(_said(error), error.code, error.type):
+                    raise
+                learned = after_refusal(asked, taken, error.response.text, error.param)
+                if isinstance(learned, str):
+                    raise self._insists(request, learned, asked[learned], error) from error
+                if learned is None:
+                    raise
+                taken = learned
+                continue
+            new = [name for name in asked if name in taken.left_out - self._taken.left_out - {*EXTRAS}]
+            self._known[kind] = self._taken = taken
+            if new:
+                _logger.warning("%s %s", self._url, warning_of(new))
+            return answer
+
+    def _insists(
+        self, request: Request, name: str, field: AskedField, error: openai.APIStatusError
+    ) -> UsageError:
+        leave_out = f"roles: {{{request.id.node.role}: {{body: {{{name}: null}}}}}}"
+        return UsageError(
+            f"{self._url} refuses `{name}`, which {field.place} sets to {field.value!r}: {_said(error)}. "
+            f"Change the value, or leave the field out: `{leave_out}`"
+        )
+
+    async def _send(self, request: Request, fields: Mapping[str, object]) -> ServerCompletion:
+        """Send a request with fields beside model, messages and tools, and read the answer."""
+        messages = with_unique_ids([*map(wire_message, request.messages)])
+        tools = described(request.tools)
+        if self._escapes:
+            messages, tools = escape_families(messages), escape_families(tools)
+        answer = await self._client.chat.completions.with_raw_response.create(
+            model=self._name,
+            messages=cast("list[ChatCompletionMessageParam]", messages),
+            extra_body={**fields, **({"tools": tools} if tools else {})},
+        )
+        return read_answer(answer.http_response.content)
 
     def _warn_of_lack(self) -> None:
         """Log a warning, once, that the answers have no log-probabilities, with the reason."""
@@ -184,9 +227,21 @@ class OpenAIModel:
             "%s %s `logprobs`, so the answers of %s have no log-probabilities: they can be scored, but not "
             "trained on (for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
             self._url,
-            "ignores" if "logprobs" in self._extras else "refuses",
+            "refuses" if "logprobs" in self._taken.left_out else "ignores",
             self._name,
         )
+
+    def _warn_of_reasoning(self) -> None:
+        """Log a warning, once, that the server takes whole answers for reasoning."""
+        if not self._has_reasoning_alone:
+            self._has_reasoning_alone = True
+            _logger.warning(
+                "%s gives answers of %s with reasoning and without content: all of it is in its field of "
+                "reasoning, and no parser reads it; check the server's reasoning parser (vLLM, SGLang: "
+                "--reasoning-parser)",
+                self._url,
+                self._name,
+            )
 
     def _warn_of_repeats(self, request: Request, completion: Completion) -> None:
         """Log a warning, once, if sampled answers are all equal."""
@@ -209,15 +264,17 @@ class OpenAIModel:
         if choice.error:
             raise self._no_answer(choice.error)
         if choice.finish_reason == "content_filter":
-            raise ModelError(f"{self._url} withheld the answer: finish_reason is content_filter.")
+            raise AnswerWithheld(f"{self._url} withheld the answer: finish_reason is content_filter.")
         if choice.is_broken_off:
             raise ModelError(f"{self._url} broke off the answer: {choice.finish_reason}", transient=True)
         content, part, refused = message.content
         refusal = message.refusal or refused
         if refusal and not content:
-            raise ModelError(f"The model refused to answer: {refusal}")
+            raise AnswerWithheld(f"The model refused to answer: {refusal}")
         stated = (message.reasoning or message.reasoning_content or part).strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
+        if stated and not (text or message.tool_calls or choice.is_cut):
+            self._warn_of_reasoning()
         if not choice.scores and (text or thought or stated):
             self._warn_of_lack()
         return Completion(
@@ -234,21 +291,6 @@ class OpenAIModel:
                 if call.function is not None
             ),
         )
-
-
-def _without(fields: _Fields, *names: str) -> _Fields:
-    """Return request fields without those of the given names, and without fields that depend on them."""
-    dropped = {each for name in names for each in _TOGETHER.get(name, (name,))}
-    return {name: value for name, value in fields.items() if name not in dropped}
-
-
-def _accepted(fields: _Fields, refusal: str) -> _Fields:
-    """Return request fields without those that a server's refusal names; without the first if it names all
-    or none."""
-    named = [name for name in fields if re.search(rf"\b{name}\b", refusal)]
-    if not named or len(named) == len(fields):  # the refusal may quote the whole request
-        named = [*fields][:1]
-    return _without(fields, *named)
 
 
 def _codes_of(error: object) -> tuple[object, object]:
@@ -314,7 +356,9 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
     try:
         names = [card.id for card in await list_models(client, url, key)]
         name = served.ref.name or _only_model(names, url)
-        return OpenAIModel(client, name, key=key, escapes=bool(served.ref.escape_markers))
+        return OpenAIModel(
+            client, name, key=key, escapes=bool(served.ref.escape_markers), body=served.ref.body
+        )
     except BaseException:
         await client.close()
         raise
@@ -432,6 +476,33 @@ def wire_message(message: Message) -> dict[str, object]:
         if call.name
     ]
     return {**sent, "tool_calls": calls} if calls else sent
+
+
+def with_unique_ids(messages: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Return wire messages in which each tool call has an id of its own, and each result that of its call.
+
+    Servers give equal ids, or none, to parallel calls and to those of other turns, and refuse such a chat.
+    """
+    used, waiting, sent = set[str](), list[tuple[object, str]](), list[dict[str, object]]()
+    for message in messages:
+        calls = cast("Sequence[Mapping[str, Any]]", message.get("tool_calls") or ())
+        named: list[Mapping[str, Any]] = []
+        for call in calls:
+            free = (f"call-{number}" for number in count(len(used) + 1))
+            id = call.get("id") or ""
+            id = id if id and id not in used else next(it for it in free if it not in used)
+            used.add(id)
+            waiting.append((call.get("id") or "", id))
+            named.append({**call, "id": id})
+        if calls:
+            message = {**message, "tool_calls": named}
+        elif "tool_call_id" in message:
+            place = next((it for it in waiting if it[0] == (message["tool_call_id"] or "")), None)
+            if place is not None:
+                waiting.remove(place)
+                message = {**message, "tool_call_id": place[1]}
+        sent.append(message)
+    return sent
 
 
 def closes_unopened(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import ConfigDict, OnErrorOmit, TypeAdapter
@@ -61,6 +62,8 @@ class Request(NamedTuple):
     """Functions that the model may call."""
     continues: ChatPrefix | None = None
     """Beginning of the messages as tokens, for models that answer with token ids."""
+    body: Mapping[str, Any] = MappingProxyType({})
+    """Fields of the spec's own for the server; None leaves a field out."""
 
 
 class Completion(NamedTuple):

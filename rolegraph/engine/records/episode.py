@@ -107,6 +107,9 @@ class FailureName(StrEnum):
     CONTEXT_FULL = "context_full", "other"
     """The prompt leaves no room for an answer in the model's context."""
 
+    REFUSED = "refused", "other"
+    """The model refused to answer, or a content filter of its server withheld the answer."""
+
     ENVIRONMENT_ERROR = "environment_error", "other"
     """The environment failed and ended the episode; no player is at fault."""
 

@@ -190,12 +190,17 @@ class RunFolder:
         seconds = info.seconds if info.finished and info.kind == "run" else None
         self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
-    def add_seconds(self, seconds: float) -> None:
-        """Add seconds to the run's time in `run.json`; does nothing where a killed command left the time
-        unknown."""
+    def add_call(self, seconds: float, left_out: Mapping[str, Sequence[str]]) -> None:
+        """Add the time of a command to that in `run.json`, and the fields that servers refused.
+
+        A time that a killed command left unknown stays unknown.
+        """
         info = self.info()
-        if info.seconds is not None or not info.resumed:
-            self._update(seconds=(info.seconds or 0.0) + seconds)
+        is_timed = info.seconds is not None or not info.resumed
+        self._update(
+            seconds=(info.seconds or 0.0) + seconds if is_timed else None,
+            left_out={**info.left_out, **{name: (*fields,) for name, fields in left_out.items()}},
+        )
 
     def stop(self, step: int, reason: str) -> None:
         """Record in `run.json` that the training is complete with an earlier step than planned."""

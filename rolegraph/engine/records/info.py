@@ -127,6 +127,8 @@ class RunInfo(SourceRecord):
     """For a run: whether the tasks were given in Python and are not those of the spec."""
     rollouts: int = 0
     """For a run: episodes of each task; 0 in files of earlier versions."""
+    left_out: dict[str, tuple[str, ...]] = {}
+    """For a run: fields of requests that the servers refused and that were left out, by model."""
     checkpoint: Typed | None = None
     """For a run: trained weights that its roles ask; None for untrained models."""
     steps: int = 0

@@ -108,7 +108,7 @@ class AgentCalls:
         episode_seed = session.seed_of(sampling)
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, self._attempt)
         id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
-        request = Request(messages, sampling, seed, id, functions, prefix)
+        request = Request(messages, sampling, seed, id, functions, prefix, role.spec.body)
         completion, began, seconds = await self._model.complete(request, role.spec.timeout, session.observe)
         # Results of functions come back with the id of their call, which tokens do not hold.
         named = [call._replace(id=call.id or f"call-{number}-{n}") for n, call in enumerate(completion.calls)]

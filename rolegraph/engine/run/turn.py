@@ -19,6 +19,7 @@ from rolegraph.engine.compile.plan import Node
 from rolegraph.engine.compile.role_plan import RunPlan
 from rolegraph.engine.errors import (
     FOREIGN_ERRORS,
+    AnswerWithheld,
     ContextFull,
     ModelError,
     RolegraphError,
@@ -277,7 +278,7 @@ async def model_turn(
                 roles = [callee.function for callee in role.callees]
                 functions = await session.open_tools().named_functions(role.tools, roles, role.kept_back)
                 offered = tuple(functions.values())
-            request = Request(messages, sampling, seed, id, offered, prefix)
+            request = Request(messages, sampling, seed, id, offered, prefix, role.spec.body)
             completion, start, seconds = await model.complete(request, limit, session.observe)
             text, thought, _, ids, _, _, _, usage, calls, *_ = completion
             tokens: int | None = len(ids) or (usage.get("completion_tokens") if usage else None)
@@ -437,6 +438,8 @@ def failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Fai
             return Failure(FailureName.TIMEOUT, overtime)
         case ContextFull():
             name = FailureName.CONTEXT_FULL
+        case AnswerWithheld():
+            name = FailureName.REFUSED
         case ModelError():
             name = FailureName.MODEL_ERROR
         case ParseFailure():

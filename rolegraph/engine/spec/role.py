@@ -11,6 +11,7 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
+from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall
 
@@ -333,6 +334,9 @@ class Role(SpecModel):
     """Weight of this role's loss among the roles of its policy."""
     sampling: Sampling | None = None
     """Sampling settings; None uses the policy's."""
+    body: Body = JsonObject()
+    """Further fields of the role's requests to an `openai` endpoint, over those of its model, such as
+    `{chat_template_kwargs: {enable_thinking: false}}`; null leaves a field out."""
     on_failure: OnFailure = OnFailure()
     """Handling of a failed instance."""
     timeout: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] | None = None

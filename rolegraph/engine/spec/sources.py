@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 from rolegraph.engine.plugins import plugin_names
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.spec.base import Count, SpecModel, Strings
+from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.vocabulary import SCHEDULED
 
 
@@ -31,6 +32,8 @@ def api_of(provider: str) -> str:
 
 OWN_PROVIDERS = ("local", "tinker", "openai", "replay")
 """Providers of this project; packages add others (`rolegraph.models`)."""
+NO_BODY = ("local", "tinker", "replay", "sglang", "vllm")
+"""Providers whose requests take no fields of one's own."""
 _PARTS = plugin_names("models")
 PROVIDERS = tuple(
     dict.fromkeys(it for it in (*OWN_PROVIDERS[:3], *_PARTS, "replay") if it != "local" or it in _PARTS)
@@ -66,6 +69,10 @@ class ModelRef(SpecModel):
     """True to write a space into chat markers such as `<|im_end|>` in the texts that are sent to an `openai`
     endpoint, false to send them as they are. None sends them, with a warning of `rolegraph validate`. Other
     models need no escape."""
+
+    body: Body = JsonObject()
+    """Further fields of each request to an `openai` endpoint, such as `{top_k: 20}`; null leaves a field out,
+    such as `{seed: null}`. Those of a role go before them."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

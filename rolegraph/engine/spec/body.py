@@ -1,0 +1,41 @@
+"""Fields of one's own for a server: `body` of a model and of a role."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from rolegraph.engine.records.plain import check_plain
+from rolegraph.engine.secrets import is_secret_name
+
+DECIDED = frozenset("messages model tools tool_choice n stream stream_options logprobs".split())
+"""Fields of a chat request that a run decides."""
+SAMPLED = frozenset("temperature top_p max_tokens max_completion_tokens stop seed".split())
+"""Fields of a chat request that `sampling` sets; a body may leave them out."""
+
+
+class JsonObject(dict[str, Any]):
+    """JSON object in a spec; hashable, as the models of a spec are."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  # dict has none
+        return hash(json.dumps(self, sort_keys=True))
+
+
+def _checked(body: Mapping[str, Any]) -> JsonObject:
+    """Return the fields as a JsonObject; raises ValueError for those that a spec cannot set here."""
+    check_plain(body)
+    for name, value in body.items():
+        if name in DECIDED:
+            raise ValueError(f"fields for the server, without `{name}`, which the run decides")
+        if name in SAMPLED and value is not None:
+            raise ValueError(f"`{name}` under `sampling`; here null alone, which leaves the field out")
+        if is_secret_name(name):
+            raise ValueError(f"fields for the server, without `{name}`: keys come from the environment")
+    return JsonObject(body)
+
+
+Body = Annotated[dict[str, Any], AfterValidator(_checked)]
+"""Fields for a server as JSON, by name; null leaves a field out that is sent otherwise."""

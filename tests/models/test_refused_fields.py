@@ -1,0 +1,245 @@
+"""Fields of a request that a server refuses: left out, renamed, or one fault of the spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.responses import JSONResponse, Response
+
+from rolegraph.engine.models.openai import with_unique_ids
+from rolegraph.engine.models.openai_fields import AskedField, Taken, after_refusal, sent
+from rolegraph.engine.records import RunFolder, read_episodes
+from tests.cli.conftest import Command
+from tests.cli.conftest import rolegraph as rolegraph
+from tests.models.edges import chat_answer, serving
+
+Body = Mapping[str, Any]
+ANSWER = "<answer>42</answer>"
+SPEC = """\
+rolegraph: 1
+name: sums
+data: {validation: rows.jsonl}
+roles:
+  solver:
+    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    parser: {tag: answer}
+    reward: exact_match
+    trainable: false
+"""
+
+
+def refusal(message: str, **fields: object) -> Response:
+    error = {"message": message, "type": "invalid_request_error", **fields}
+    return JSONResponse({"error": error}, status_code=400)
+
+
+def claude(body: Body) -> str | None:
+    both = {"temperature", "top_p"} <= {*body}
+    return "`temperature` and `top_p` cannot both be specified for this model. Please use only one." * both
+
+
+def azure(body: Body) -> str | None:
+    if "max_tokens" in body:
+        return (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+            "'max_completion_tokens' instead."
+        )
+    if body.get("temperature", 1) != 1:
+        return "Unsupported value: 'temperature' does not support 0.7 with this model. Only 1 is supported."
+    return "Unsupported parameter: 'top_p' is not supported with this model." * ("top_p" in body)
+
+
+def gemini(body: Body) -> str | None:
+    return 'Invalid JSON payload received. Unknown name "seed": Cannot find field.' * ("seed" in body)
+
+
+def older(body: Body) -> str | None:
+    """Refuse what no OpenAI-compatible server of 2023 knew."""
+    known = {"model", "messages", "max_tokens", "temperature", "stop"}
+    unknown = [name for name in body if name not in known]
+    return f"Unrecognized request argument supplied: {unknown[0]}" if unknown else None
+
+
+def answering(refuses: Callable[[Body], str | None]) -> Callable[[Body], Response]:
+    return lambda body: refusal(said) if (said := refuses(body)) else chat_answer(ANSWER)
+
+
+def mistral(body: Body) -> Response:
+    unknown = [name for name in ("seed", "logprobs", "top_logprobs", "return_token_ids") if name in body]
+    if not unknown:
+        return chat_answer(ANSWER)
+    detail = [
+        {"type": "extra_forbidden", "loc": ["body", it], "msg": "Extra inputs are not permitted"}
+        for it in unknown
+    ]
+    return JSONResponse({"object": "error", "message": {"detail": detail}}, status_code=422)
+
+
+SERVERS: dict[str, tuple[Callable[[Body], Response], list[str]]] = {
+    "claude": (answering(claude), ["top_p"]),
+    "azure": (answering(azure), ["top_p"]),
+    "gemini": (answering(gemini), ["seed"]),
+    "mistral": (mistral, ["seed"]),
+    "older": (answering(older), ["seed", "top_p"]),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sums.yaml").write_text(SPEC)
+    rows = [{"id": str(n), "question": f"{n}?", "answer": "42"} for n in range(64)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_field_that_nothing_depends_on_is_left_out(
+    name: str, folder: Path, rolegraph: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer, left_out = SERVERS[name]
+    with serving(answer) as endpoint:
+        where = ("--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "run")
+        done = rolegraph("run", "sums.yaml", *where)
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(folder / "run")
+    assert not [it for it in read_episodes(run.episodes) if it.failures]
+    assert {*run.info().left_out["openai:tiny"]} == {*left_out}
+    assert f"refuses {', '.join(left_out)}" in done.stdout
+    warnings = [it.getMessage() for it in caplog.records if "left out from now on" in it.getMessage()]
+    assert len(warnings) == 1
+    # One call learns for all: the others are sent as the server takes them.
+    assert len(endpoint.bodies) <= 64 + 8
+
+
+def test_a_field_that_the_spec_asks_for_is_one_fault_before_the_run(folder: Path, rolegraph: Command) -> None:
+    with serving(answering(azure)) as endpoint:
+        where = ("--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "run")
+        done = rolegraph("run", "sums.yaml", "sampling.temperature=0.7", *where)
+        asked = len(endpoint.bodies)
+        assert done.returncode == 2 and asked <= 8
+        assert "`temperature`, which sampling.temperature sets to 0.7" in done.stderr
+        assert "roles: {solver: {body: {temperature: null}}}" in done.stderr
+        left_out = "roles.solver.body={temperature: null}"
+        done = rolegraph("run", "sums.yaml", "sampling.temperature=0.7", left_out, *where)
+    assert done.returncode == 0, done.stderr
+    assert "temperature" not in endpoint.bodies[-1]
+
+
+def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, rolegraph: Command) -> None:
+    def thinks(body: Body) -> str | None:
+        wanted = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        said = {True: "think", False: "at once"}[wanted]
+        return None if said in body["messages"][-1]["content"] and body["top_k"] == 20 else "wrong"
+
+    (folder / "two.yaml").write_text(
+        "rolegraph: 1\nname: two\ndata: {validation: rows.jsonl}\n"
+        "model: {provider: openai, name: tiny, body: {top_k: 20}}\n"
+        "roles:\n"
+        "  slow:\n"
+        '    prompt: {inline: "think"}\n'
+        "    body: {chat_template_kwargs: {enable_thinking: true}}\n    trainable: false\n"
+        "  fast:\n"
+        '    prompt: {inline: "at once"}\n'
+        "    body: {chat_template_kwargs: {enable_thinking: false}}\n    trainable: false\n"
+    )
+    with serving(answering(thinks)) as endpoint:
+        done = rolegraph(
+            "run", "two.yaml", "--limit", "4", "--base-url", endpoint.base_url, "--model", "openai:tiny",
+            "--out", "run",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not [it for it in read_episodes(RunFolder(folder / "run").episodes) if it.failures]
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("{temperature: 0.5}", "sampling"),
+        ("{messages: []}", "the run decides"),
+        ("{api_key: x}", "environment"),
+    ],
+)
+def test_a_body_sets_nothing_that_has_another_place(
+    body: str, place: str, folder: Path, rolegraph: Command
+) -> None:
+    done = rolegraph("validate", "sums.yaml", f"roles.solver.body={body}", "--model", "openai:tiny")
+    assert done.returncode == 2 and place in done.stderr
+
+
+def test_a_body_is_for_servers_that_take_one(folder: Path, rolegraph: Command) -> None:
+    done = rolegraph("validate", "sums.yaml", "roles.solver.body={top_k: 20}")
+    assert done.returncode == 2 and "local takes no fields" in done.stderr
+
+
+def test_answers_that_are_all_reasoning_name_the_server_s_parser(
+    folder: Path, rolegraph: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(body: Body) -> Response:
+        return chat_answer(None, message={"reasoning_content": ANSWER})
+
+    with serving(answer) as endpoint:
+        rolegraph(
+            "run", "sums.yaml", "--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "run"
+        )
+    said = [it.getMessage() for it in caplog.records if "reasoning parser" in it.getMessage()]
+    assert len(said) == 1 and "reasoning and without content" in said[0]
+
+
+@pytest.mark.parametrize("how", [{"finish": "content_filter"}, {"message": {"refusal": "no"}}])
+def test_a_refusal_is_a_failure_of_its_own(how: dict[str, Any], folder: Path, rolegraph: Command) -> None:
+    with serving(lambda _: chat_answer(None, **how)) as endpoint:
+        where = ("--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "run")
+        rolegraph("run", "sums.yaml", "--limit", "2", *where)
+    failures = [it.failures for it in read_episodes(RunFolder(folder / "run").episodes)]
+    assert [failure["name"] for it in failures for failure in it.values()] == ["refused"] * 2
+
+
+IDS = st.sampled_from(["", "call_0", "call_1", "x"])
+
+
+@given(st.lists(st.lists(IDS, max_size=3), max_size=4))
+def test_all_calls_of_a_chat_have_ids_of_their_own(turns: list[list[str]]) -> None:
+    messages: list[dict[str, object]] = []
+    for ids in turns:
+        calls = [{"id": id, "function": {"name": f"f{n}", "arguments": "{}"}} for n, id in enumerate(ids)]
+        messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+        messages += [{"role": "tool", "content": f"{n}", "tool_call_id": id} for n, id in enumerate(ids)]
+    renamed = with_unique_ids(messages)
+    given_ids = [call["id"] for it in renamed for call in it.get("tool_calls", ())]  # type: ignore[attr-defined]
+    results = [it["tool_call_id"] for it in renamed if it["role"] == "tool"]
+    assert given_ids == results and len({*given_ids}) == len(given_ids) and all(given_ids)
+    flat = [id for ids in turns for id in ids]
+    if all(flat) and len({*flat}) == len(flat):
+        assert renamed == messages
+
+
+FIELDS = ("seed", "top_p", "temperature", "max_tokens", "logprobs", "top_logprobs", "return_token_ids")
+
+
+@given(
+    st.dictionaries(st.sampled_from(FIELDS), st.booleans(), min_size=1),
+    st.sets(st.sampled_from(FIELDS)),
+)
+def test_refusals_end_with_what_the_server_takes_or_with_what_the_spec_asks_for(
+    wanted: dict[str, bool], refused: set[str]
+) -> None:
+    asked = {name: AskedField(1, "sampling" if insists else "") for name, insists in wanted.items()}
+    taken = Taken()
+    for _ in range(2 * len(FIELDS) + 2):
+        fields = sent(asked, taken)
+        bad = [name for name in fields if name in refused]
+        if not bad:
+            break
+        learned = after_refusal(asked, taken, f"unknown field {bad[0]!r} ", None)
+        if learned is None or isinstance(learned, str):
+            assert wanted[learned or bad[0]] or len(fields) == 1
+            return
+        assert learned != taken
+        taken = learned
+    assert not refused & {*sent(asked, taken)}

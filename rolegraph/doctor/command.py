@@ -18,7 +18,7 @@ STYLES = {"ok": "", "differs": "yellow", "failed": "red", "not offered": "dim"}
 @click.command("doctor")
 @options.text("--base-url", "URL", "URL of the service. Default: the local service, started for the probes.")
 @options.model_option(
-    "--model", f"{options.TRAINABLE}. Default: the service's first model, or the shipped one."
+    "--model", f"{options.TRAINABLE}, or openai:NAME. Default: the service's first model, or the shipped one."
 )
 @options.output
 def doctor_command(base_url: str | None, model: str | None, output: OutputOptions) -> int:
@@ -26,8 +26,11 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
 
     Takes about a minute: the service samples, trains small adapters and saves them under names that begin
     with rolegraph-doctor. The exit code is 1 where something differs or fails.
+
+    With --model openai:NAME: which fields an endpoint takes, what its answers hold, and what a run leaves
+    out. Nothing is written, and the exit code is 1 where there is no answer.
     """
-    from rolegraph.doctor.probing import doctor_async
+    from rolegraph.doctor.probing import ServiceReport, doctor_async
 
     Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
     with progress_line(output, "opening the service …") as observe:
@@ -40,7 +43,7 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     output.line(
         api.printable(f"{report.model} at {report.url}: {', '.join(counts)}, in {clock(report.seconds)}")
     )
-    if base_url and not report.recorded:
+    if isinstance(report, ServiceReport) and base_url and not report.recorded:
         output.line("the service has stopped sampling, so these rows are not recorded; mend it and run again")
     rows = [row._asdict() for row in report.rows]
     output.document({**asdict(report), "ok": report.ok, "rows": rows})

@@ -2,4 +2,5 @@
 
 from rolegraph.cli.doors import Door, Verb
 
-DOOR = Door({"doctor": Verb("Run", "Probe what a Tinker service does.", "rolegraph.doctor.command")})
+_LINE = "Probe a Tinker service, or an endpoint of OpenAI's API."
+DOOR = Door({"doctor": Verb("Run", _LINE, "rolegraph.doctor.command")})

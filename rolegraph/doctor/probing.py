@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from rolegraph.api.jobs import blocking, ignore_event
+from rolegraph.doctor.endpoint import EndpointReport, probe_endpoint
 from rolegraph.doctor.probes import ProbeRow, ServiceProbe
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
@@ -40,8 +41,8 @@ class ServiceReport:
 
 async def doctor_async(
     *, base_url: str | None = None, model: str | None = None, observe: Observer | None = None
-) -> ServiceReport:
-    """Probe a Tinker service and compare each behaviour with that of hosted Tinker.
+) -> ServiceReport | EndpointReport:
+    """Probe a Tinker service and compare each behaviour with that of hosted Tinker; or probe an endpoint.
 
     Takes about a minute. Trains adapters of its own, and leaves saved states named `rolegraph-doctor-…`.
     With a `base_url`, writes the record that `train` reads for that URL and model, unless the service breaks
@@ -49,8 +50,8 @@ async def doctor_async(
 
     Args:
         base_url: URL of the service; None serves a model folder of this machine for the probes.
-        model: The model, as `tinker:NAME` or `local:FOLDER`, or its name at `base_url`; None takes the first
-            model of the service, or the shipped one.
+        model: The model, as `tinker:NAME`, `local:FOLDER` or `openai:NAME`, or its name at `base_url`; None
+            takes the first model of the service, or the shipped one.
         observe: Function called with a note for each row.
 
     Returns:
@@ -69,9 +70,12 @@ async def doctor_async(
         return rows
 
     observer, start = observe or ignore_event, time.monotonic()
+    ref = _ref(base_url, model)
+    if ref.provider == "openai":
+        return await probe_endpoint(ref, base_url, observer)
     with Services(base_url) as services:
         observer(Note("opening the service …"))
-        served = await services.located(_ref(base_url, model))
+        served = await services.located(ref)
         session = await open_session(served)
         try:
             probe = ServiceProbe(session, model_of(session, served.ref))
@@ -99,7 +103,9 @@ def _ref(base_url: str | None, model: str | None) -> ModelRef:
         ref = ModelRef.model_validate(text).model_copy(update={"base_url": base_url})
     except ValidationError:
         raise UsageError(f"--model: {text!r} is not a model; expected tinker:NAME or local:FOLDER") from None
-    if not ref.is_trainable:
-        expected = "expected tinker:NAME or local:FOLDER"
-        raise UsageError(f"doctor probes Tinker services, not {ref.provider}; {expected}")
+    if not ref.is_trainable and ref.provider != "openai":
+        expected = "expected tinker:NAME, local:FOLDER or openai:NAME"
+        raise UsageError(
+            f"doctor probes Tinker services and endpoints of OpenAI's API, not {ref.provider}; {expected}"
+        )
     return ref

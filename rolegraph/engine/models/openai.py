@@ -107,7 +107,7 @@ class OpenAIModel:
         self._body = body
         self._escapes = escapes
         self._client = client
-        self._name = name
+        self.name = name
         self._key = key
         self._url = str(client.base_url).rstrip("/")
         self._tokens = tokens
@@ -166,7 +166,7 @@ class OpenAIModel:
                     self._learning.release()
         if (taken := self._known.get(kind)) is None:  # the first one takes long
             return await self._learn(request, asked, kind)
-        return await self._send(request, sent(asked, taken))
+        return await self.send(request, sent(asked, taken))
 
     async def _learn(
         self, request: Request, asked: Mapping[str, AskedField], kind: frozenset[str]
@@ -179,7 +179,7 @@ class OpenAIModel:
         taken = self._taken
         while True:
             try:
-                answer = await self._send(request, sent(asked, taken))
+                answer = await self.send(request, sent(asked, taken))
             except _REFUSALS as error:
                 if says_context_full(_said(error), error.code, error.type):
                     raise
@@ -205,14 +205,14 @@ class OpenAIModel:
             f"Change the value, or leave the field out: `{leave_out}`"
         )
 
-    async def _send(self, request: Request, fields: Mapping[str, object]) -> ServerCompletion:
+    async def send(self, request: Request, fields: Mapping[str, object]) -> ServerCompletion:
         """Send a request with fields beside model, messages and tools, and read the answer."""
         messages = with_unique_ids([*map(wire_message, request.messages)])
         tools = described(request.tools)
         if self._escapes:
             messages, tools = escape_families(messages), escape_families(tools)
         answer = await self._client.chat.completions.with_raw_response.create(
-            model=self._name,
+            model=self.name,
             messages=cast("list[ChatCompletionMessageParam]", messages),
             extra_body={**fields, **({"tools": tools} if tools else {})},
         )
@@ -228,7 +228,7 @@ class OpenAIModel:
             "trained on (for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
             self._url,
             "refuses" if "logprobs" in self._taken.left_out else "ignores",
-            self._name,
+            self.name,
         )
 
     def _warn_of_reasoning(self) -> None:
@@ -240,7 +240,7 @@ class OpenAIModel:
                 "reasoning, and no parser reads it; check the server's reasoning parser (vLLM, SGLang: "
                 "--reasoning-parser)",
                 self._url,
-                self._name,
+                self.name,
             )
 
     def _warn_of_repeats(self, request: Request, completion: Completion) -> None:
@@ -255,7 +255,7 @@ class OpenAIModel:
                 'generation_config.json has `"do_sample": true`), or a gateway may answer from a cache',
                 self._url,
                 REPEATS,
-                self._name,
+                self.name,
                 temperature,
             )
 
@@ -355,7 +355,7 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
     client = open_client(served, OPENAI, url, key)
     try:
         names = [card.id for card in await list_models(client, url, key)]
-        name = served.ref.name or _only_model(names, url)
+        name = served.ref.name or only_model(names, url)
         return OpenAIModel(
             client, name, key=key, escapes=bool(served.ref.escape_markers), body=served.ref.body
         )
@@ -444,7 +444,8 @@ async def list_models(
         return []  # a gateway without a list of models, or with one in another shape
 
 
-def _only_model(names: Sequence[str], url: str) -> str:
+def only_model(names: Sequence[str], url: str) -> str:
+    """Return the only name of a list of models; raises UsageError for none or several."""
     if len(names) == 1:
         return names[0]
     offer = f"{url} offers {', '.join(names[:5])}" if names else f"{url} lists no models"

@@ -1,0 +1,204 @@
+"""Probe of an OpenAI-compatible endpoint: fields that it takes, and parts of its answers. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from rolegraph.doctor.probes import ProbeRow, Status
+from rolegraph.engine.errors import ModelError, UsageError, first_line
+from rolegraph.engine.models.keys import OPENAI
+from rolegraph.engine.models.openai import (
+    ModelCard,
+    OpenAIModel,
+    errors_of_calls,
+    list_models,
+    only_model,
+    open_client,
+)
+from rolegraph.engine.models.openai_answers import Choice, ServerCompletion, UnreadableAnswer
+from rolegraph.engine.models.openai_fields import LIMITS
+from rolegraph.engine.models.types import Request, ServedModel
+from rolegraph.engine.records import CallId, Message, NodeId, Note, Observer
+from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.engine.vocabulary import Function
+
+_TOKENS = 64
+_OK = "Say OK."
+_TOGETHER = 8
+"""Calls at once of the probe of concurrency."""
+_FIELDS: Mapping[str, Mapping[str, object]] = {
+    "temperature": {"temperature": 0.7},
+    "top_p": {"top_p": 0.9},
+    "temperature and top_p": {"temperature": 0.7, "top_p": 0.9},
+    "seed": {"seed": 7},
+    "stop": {"stop": ["###"]},
+    "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": False}},
+}
+"""Fields that are sent, by the name of the probe."""
+_ADD = Function(
+    "add",
+    "Adds two numbers.",
+    {
+        "type": "object",
+        "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+        "required": ["a", "b"],
+    },
+    lambda arguments: None,  # pyright: ignore[reportArgumentType]  # nobody calls it
+)
+Found = tuple[str, Status]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReport:
+    """Findings of the probes of an endpoint."""
+
+    url: str
+    model: str
+    rows: tuple[ProbeRow, ...]
+    left_out: tuple[str, ...]
+    """Fields that a run will leave out."""
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """True if no probe failed."""
+        return all(row.status != "failed" for row in self.rows)
+
+
+async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observer) -> EndpointReport:
+    """Probe a model at an OpenAI-compatible endpoint; errors as in `open_served`."""
+    began, url = time.monotonic(), OPENAI.url(ref.base_url)
+    key = OPENAI.key(url, explicit=None, trusted_url=trusted_url)
+    client = open_client(ServedModel(ref, trusted_url=trusted_url), OPENAI, url, key)
+    try:
+        cards = await list_models(client, url, key)
+        model = OpenAIModel(client, ref.name or only_model([it.id for it in cards], url), key=key)
+        rows: list[ProbeRow] = []
+        async with aclosing(_Probes(model, url, key).rows(cards)) as probes:
+            async for row in probes:
+                rows.append(row)
+                observe(Note(f"{row.name}: {row.status} …"))
+        return EndpointReport(url, model.name, tuple(rows), tuple(model.left_out), time.monotonic() - began)
+    finally:
+        await client.close()
+
+
+class _Probes:
+    """The probes of one model."""
+
+    def __init__(self, model: OpenAIModel, url: str, key: str | None) -> None:
+        self._model, self._url, self._key = model, url, key
+        self._limit = LIMITS[0]
+
+    async def rows(self, cards: list[ModelCard]) -> AsyncGenerator[ProbeRow]:
+        """Yield a row for each probe; where there is no answer at all, the first one alone."""
+        first = await self._row("an answer", "a text", self._answer)
+        yield first
+        if first.status == "failed":
+            return
+        for name, fields in _FIELDS.items():
+            yield await self._row(name, "taken", lambda fields=fields: self._takes(fields))
+        yield await self._row("same seed", "the same answer", self._repeats)
+        yield await self._row("log-probabilities", "one for each token", self._scores)
+        yield await self._row("token ids", "of prompt and answer", self._ids)
+        yield await self._row("tools", "a call", lambda: self._calls("Add 2 and 3 with the tool.", 1))
+        both = "Add 2 and 3, and 4 and 5, with the tool, in two calls at once."
+        yield await self._row(
+            "parallel calls", "two calls with ids of their own", lambda: self._calls(both, 2)
+        )
+        yield await self._row("reasoning", "apart from the answer", self._thinks)
+        length = next((it.max_model_len for it in cards if it.id == self._model.name), None)
+        seen = "not in the list of models" if length is None else f"{length:,} tokens"
+        yield ProbeRow("context", "in the list of models", seen, "ok" if length else "not offered")
+        yield await self._row("concurrency", f"{_TOGETHER} calls at once", self._together)
+        yield await self._row("a run", "all fields", self._run)
+
+    async def _row(self, name: str, expected: str, find: Callable[[], Awaitable[Found]]) -> ProbeRow:
+        try:
+            seen, status = await find()
+        except (ModelError, UsageError, UnreadableAnswer) as error:
+            seen, status = first_line(error), "failed" if name in ("an answer", "a run") else "not offered"
+        return ProbeRow(name, expected, seen.removeprefix(f"{self._url} "), status)
+
+    async def _ask(self, text: str, *tools: Function, **fields: object) -> ServerCompletion:
+        async with errors_of_calls(self._url, self._key, OPENAI):
+            return await self._model.send(_request(text, *tools), {self._limit: _TOKENS, **fields})
+
+    async def _choice(self, text: str = _OK, *tools: Function, **fields: object) -> Choice:
+        answer = await self._ask(text, *tools, **fields)
+        if not answer.choices or answer.choices[0].message is None:
+            raise ModelError("no message in the answer")
+        return answer.choices[0]
+
+    async def _answer(self) -> Found:
+        began = time.monotonic()
+        try:
+            choice = await self._choice()
+        except ModelError:
+            self._limit = LIMITS[1]
+            choice = await self._choice()
+        text = choice.message.content.text if choice.message else ""
+        seen = f"{len(text)} characters in {time.monotonic() - began:.1f} s, limit in `{self._limit}`"
+        return seen, "ok" if text.strip() else "differs"
+
+    async def _takes(self, fields: Mapping[str, object]) -> Found:
+        await self._choice(_OK, **fields)  # pyright: ignore[reportArgumentType]  # no field is named text
+        return "taken", "ok"
+
+    async def _repeats(self) -> Found:
+        asked = "Write five random words."
+        texts = [await self._choice(asked, temperature=1.0, seed=7) for _ in range(2)]
+        first, second = (it.message.content.text if it.message else "" for it in texts)
+        return ("the same answer", "ok") if first == second else ("another answer", "differs")
+
+    async def _scores(self) -> Found:
+        try:
+            choice = await self._choice(logprobs=True, top_logprobs=1)
+        except ModelError:
+            choice = await self._choice(logprobs=True)
+        return (f"{len(choice.scores)}", "ok") if choice.scores else ("the field is ignored", "not offered")
+
+    async def _ids(self) -> Found:
+        answer = await self._ask(_OK, return_token_ids=True, return_prompt_token_ids=True)
+        choice = answer.choices[0] if answer.choices else Choice()
+        parts = {"prompt": answer.prompt_token_ids or choice.prompt_token_ids, "answer": choice.ids}
+        seen = " and ".join(name for name, ids in parts.items() if ids)
+        return (f"of {seen}", "ok") if seen else ("the field is ignored", "not offered")
+
+    async def _calls(self, text: str, wanted: int) -> Found:
+        choice = await self._choice(text, _ADD)
+        calls = choice.message.tool_calls or [] if choice.message else []
+        alone = len({call.id for call in calls if call.id}) == len(calls)
+        seen = f"{len(calls)} calls" + ("" if alone else ", with equal or missing ids (rewritten)")
+        return seen, "ok" if len(calls) >= wanted else "differs" if calls else "not offered"
+
+    async def _thinks(self) -> Found:
+        choice = await self._choice("How many days have two weeks? Think first.")
+        message = choice.message
+        stated = bool(message and (message.reasoning or message.reasoning_content or message.content.thought))
+        if message and "<think>" in message.content.text:
+            return "in the answer's text, as <think>", "differs"
+        return ("in a field of its own", "ok") if stated else ("none", "not offered")
+
+    async def _together(self) -> Found:
+        began = time.monotonic()
+        await self._choice()
+        alone = time.monotonic() - began
+        began = time.monotonic()
+        await asyncio.gather(*(self._choice() for _ in range(_TOGETHER)))
+        return f"{(time.monotonic() - began) / max(alone, 1e-3):.1f} times the time of one call", "ok"
+
+    async def _run(self) -> Found:
+        await self._model.complete(_request(_OK, seed=7))
+        left_out = ", ".join(self._model.left_out)
+        return (f"leaves out {left_out}", "differs") if left_out else ("all fields", "ok")
+
+
+def _request(text: str, *tools: Function, seed: int | None = None) -> Request:
+    call, sampling = CallId("doctor", 0, NodeId("doctor")), Sampling(max_tokens=_TOKENS)
+    messages: Sequence[Message] = ({"role": "user", "content": text},)
+    return Request(messages, sampling, seed, call, tools)

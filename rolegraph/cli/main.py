@@ -130,7 +130,7 @@ class Interrupted(KeyboardInterrupt):
     """Raised to end a command after a signal; `exit_code` is 128 plus the signal's number."""
 
     codes: ClassVar[list[int]] = []
-    """Exit codes of the signals that this process has received."""
+    """Exit codes of the signals that came since the command began."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -241,6 +241,7 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         0, 1, 2, or 128 plus the number of a signal; see the module's docstring.
     """
+    Interrupted.codes.clear()
     sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
     with _printed_warnings():
         code = _run(arguments)

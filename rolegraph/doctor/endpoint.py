@@ -47,7 +47,7 @@ _ADD = Function(
         "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
         "required": ["a", "b"],
     },
-    lambda arguments: None,  # pyright: ignore[reportArgumentType]  # nobody calls it
+    lambda arguments: None,  # pyright: ignore[reportArgumentType]  # it is never called
 )
 Found = tuple[str, Status]
 

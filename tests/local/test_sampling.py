@@ -140,6 +140,13 @@ def test_a_stop_token_and_a_stop_text_end_an_answer_and_are_kept_in_it(
     assert found.tokens == free[: free.index(free[4]) + 1]
     assert found.stop_reason == "stop"
 
+    # A text that never comes leaves the model's own end in force, as no `stop` does.
+    never = types.SamplingParams(max_tokens=200, seed=2, stop=["\x00never"])
+    ended = one.sample(prompt(), 4, never).result().sequences
+    plain = types.SamplingParams(max_tokens=200, seed=2)
+    same = one.sample(prompt(), 4, plain).result().sequences
+    assert [it.tokens for it in ended] == [it.tokens for it in same]
+
     readable = [t for t in free if t >= 4]
     text = AutoTokenizer.from_pretrained(model_dir).decode([readable[0]])
     stopped = (

@@ -27,7 +27,8 @@ from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS
 
-_PROBE_TEMPERATURE = 10.0
+_PROBE_TEMPERATURE = 2.0
+"""Highest temperature that vLLM takes."""
 _PROBE_DIFFERENCE = 0.1
 """Least change of the likeliest token's log-probability that counts as an effect of the temperature."""
 _NOT_COMPARED = re.compile("[\\s\N{REPLACEMENT CHARACTER}]")

@@ -281,11 +281,9 @@ class SampleBody(TinkerBody):
         if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
             raise RequestError("the prompt is empty, or has a token outside the vocabulary of the model")
         params = self.sampling_params
-        stop_ids = (
-            model.end_ids
-            if params.stop is None
-            else frozenset(stop for stop in params.stop if isinstance(stop, int))
-        )
+        # As the SDK's docstring has it, only an empty list lets an answer go on behind the model's end.
+        further = frozenset(stop for stop in params.stop or () if isinstance(stop, int))
+        stop_ids = frozenset[int]() if params.stop == [] else model.end_ids | further
         count = self.num_samples
         requests = params.requests(prompt, model.context, params.max_tokens, stop_ids, count=count)
         return SampleJob(

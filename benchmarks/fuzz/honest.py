@@ -92,7 +92,7 @@ RUN: dict[str, Any] = {
     "run.json": {**_INFO, "kind": "run", "limit": 1, "rollouts": 2},
     "spec.yaml": _SPEC,
     "episodes.jsonl": [EPISODE, _OTHER],
-    "episodes.index.jsonl": [_ENTRY],
+    "episodes.index": [_ENTRY],
 }
 _METRICS = {
     "step": 1,

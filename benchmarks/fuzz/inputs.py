@@ -228,7 +228,7 @@ _ELSEWHERE = [
 ]
 
 _LINKED = [
-    *("log.txt", "episodes.jsonl", "episodes.index.jsonl", "run.json", "spec.yaml", "data.jsonl", ".writer"),
+    *("log.txt", "episodes.jsonl", "episodes.index", "run.json", "spec.yaml", "data.jsonl", ".writer"),
     *("sweep.json", "sweep.svg", "seed=1", "weights", "adapter", "episodes"),
 ]
 """Names that commands write, and that a stranger makes links."""

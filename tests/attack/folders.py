@@ -31,7 +31,7 @@ TEXTS: Sequence[tuple[str, str]] = [
     ("a bomb of YAML", "a: &a [1,1,1,1]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b]\nd: [*c,*c,*c,*c]\n" * 3),
 ]
 FILES = {
-    "run": ("run.json", "episodes.jsonl", "episodes.index.jsonl", "spec.yaml"),
+    "run": ("run.json", "episodes.jsonl", "episodes.index", "spec.yaml"),
     "train": (
         "run.json",
         "metrics.jsonl",
@@ -39,7 +39,7 @@ FILES = {
         "controls.json",
         "spec.yaml",
         "episodes/train-000001.jsonl",
-        "episodes/train-000001.index.jsonl",
+        "episodes/train-000001.index",
         "episodes/validation-000001.jsonl",
     ),
 }
@@ -86,7 +86,7 @@ CASES = [
             ("run", "run.json", INFO),
             ("train", "run.json", INFO),
             ("train", "metrics.jsonl", METRICS),
-            ("run", "episodes.index.jsonl", INDEX),
+            ("run", "episodes.index", INDEX),
             ("run", "episodes.jsonl", WRONG[::4]),
         )
         for number, (path, value) in enumerate(cases)

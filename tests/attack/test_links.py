@@ -104,7 +104,7 @@ MORE = ("--rollouts", "2")
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize(
     "name",
-    ["log.txt", "episodes.jsonl", "episodes.index.jsonl", "run.json", "spec.yaml", "data.jsonl", ".writer"],
+    ["log.txt", "episodes.jsonl", "episodes.index", "run.json", "spec.yaml", "data.jsonl", ".writer"],
 )
 def test_a_run_writes_through_nothing(
     name: str, plant: Plant, refused: Callable[..., None], outside: Path, tmp_path: Path
@@ -126,7 +126,7 @@ def test_a_new_run_writes_through_nothing_in_a_folder_that_was_there(
     refused(name, "run", "solver_judge", "--model", "replay:model.jsonl", "--limit", "2", "--out", "r")
 
 
-@pytest.mark.parametrize("name", [".run.json.part", ".spec.yaml.part", ".episodes.index.jsonl.part"])
+@pytest.mark.parametrize("name", [".run.json.part", ".spec.yaml.part", ".episodes.index.part"])
 def test_names_of_parts_cannot_be_foreseen(
     name: str, rolegraph: Command, outside: Path, tmp_path: Path
 ) -> None:
@@ -143,7 +143,7 @@ def test_names_of_parts_cannot_be_foreseen(
         *("log.txt", "metrics.jsonl", "checkpoints.jsonl", "controls.json", "report.html", "run.json"),
         *(
             "episodes/train-000001.jsonl",
-            "episodes/train-000001.index.jsonl",
+            "episodes/train-000001.index",
             "weights/run/x",
             "adapters/main/x",
         ),

@@ -26,7 +26,7 @@ def damage(file: Path, line: int = 1) -> bytes:
 def test_a_run_goes_on_without_a_damaged_line_and_keeps_a_copy(rolegraph: Command, tmp_path: Path) -> None:
     run = RunFolder(replays.run(tmp_path / "r", replays.solved(0), tasks=4))
     damaged = damage(run.episodes)
-    (tmp_path / "r" / "episodes.index.jsonl").unlink()
+    (tmp_path / "r" / "episodes.index").unlink()
     stopped = rolegraph("run", "--resume", "--out", "r")
     assert stopped.returncode == 2
     assert "episodes.jsonl:2" in stopped.stderr and "--drop-damaged --out r" in stopped.stderr
@@ -57,7 +57,7 @@ def test_a_sweep_drops_the_damaged_lines_of_its_points(rolegraph: Command, tmp_p
     words = ("solver_judge", "seed=0,1", "-m", "--model", "replay:model.jsonl", "--limit", "3", "--out", "s")
     assert rolegraph("run", *words).returncode == 0
     damage(tmp_path / "s" / "seed=1" / "episodes.jsonl")
-    (tmp_path / "s" / "seed=1" / "episodes.index.jsonl").unlink()
+    (tmp_path / "s" / "seed=1" / "episodes.index").unlink()
     stopped = rolegraph("run", "-m", "--resume", "--out", "s")
     assert stopped.returncode == 2 and "--drop-damaged" in stopped.stderr
     done = rolegraph("run", "-m", "--resume", "--drop-damaged", "--out", "s")

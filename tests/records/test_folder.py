@@ -234,7 +234,10 @@ def test_what_came_after_the_last_checkpoint_is_dropped(tmp_path: Path) -> None:
     indexed = {
         index_path(file) for split in ("train", "validation") for _, file in folder.episodes_files(split)
     }
-    assert {*folder.steps.glob("*.index.jsonl")} == indexed
+    assert {*folder.steps.glob("*.index")} == indexed
+    # DuckDB, polars and datasets glob the episodes.
+    files = [file for split in ("train", "validation") for _, file in folder.episodes_files(split)]
+    assert sorted(folder.steps.glob("*.jsonl")) == sorted(files)
 
 
 def test_without_a_checkpoint_a_training_begins_at_the_beginning(tmp_path: Path) -> None:

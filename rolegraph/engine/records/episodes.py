@@ -1,6 +1,6 @@
 """Files of episodes, with one line of JSON for each episode, and the index beside each file.
 
-The index of `episodes.jsonl` is `episodes.index.jsonl`: for each episode a line with its offset and its
+The index of `episodes.jsonl` is `episodes.index`: for each episode a line with its offset and its
 outcome. The index is derived: where it is missing or incomplete, the entries are made from the episodes
 themselves.
 """

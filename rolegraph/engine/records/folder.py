@@ -65,7 +65,7 @@ from rolegraph.engine.secrets import without_secrets
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a run's folder where a training's is needed."""
-_STEP_FILE = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
+_STEP_FILE = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d+)(?P<end>\.jsonl|\.index(\.jsonl)?)")
 _VALIDATION = "validation/"
 INFO = "run.json"
 """Name of the file with the settings of a run."""
@@ -379,7 +379,7 @@ class RunFolder:
         return sorted(
             (int(match["step"]), file)
             for match, file in self._step_files()
-            if match["split"] == split and not match["index"]
+            if match["split"] == split and match["end"] == ".jsonl"
         )
 
     def common_failures(self) -> list[str]:
@@ -487,7 +487,7 @@ class RunFolder:
         return _lines(self.metrics_file, _step_metrics, "a step's metrics", broken)
 
     def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:
-        for file in self.steps.glob("*.jsonl"):
+        for file in self.steps.glob("*-*"):
             if match := _STEP_FILE.fullmatch(file.name):
                 yield match, file
 

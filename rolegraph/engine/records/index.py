@@ -185,8 +185,8 @@ class IndexNumbers:
 
 
 def index_path(path: Path) -> Path:
-    """Return the path of the index of a file of episodes."""
-    return path.with_suffix(f".index{path.suffix}")
+    """Return the path of the index of a file of episodes; others glob `*.jsonl`, which it is none of."""
+    return path.with_suffix(".index" if path.suffix == ".jsonl" else f".index{path.suffix}")
 
 
 def read_index(path: Path, numbers: Callable[[], IndexNumbers]) -> Iterator[IndexBlock]:

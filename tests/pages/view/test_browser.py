@@ -235,11 +235,11 @@ def test_the_list_of_runs_follows_a_run_and_keeps_what_its_reader_did(browser: B
         assert before[1] == "pick-3" and browser.of("scrollY") == 300
         status = "document.querySelector('[data-running] [data-name=status]').textContent"
         assert "running, 3 of 8" in browser.of(status)
-        for name in ("episodes.jsonl", "episodes.index.jsonl"):
+        for name in ("episodes.jsonl", "episodes.index"):
             file = going / name
             with file.open("a") as grown:
                 grown.write(file.read_text().splitlines(keepends=True)[0])
-        (going / "episodes.index.jsonl").unlink()
+        (going / "episodes.index").unlink()
         browser.until(f"{status}.includes('running, 4 of 8')")
         assert browser.of(place) == before, "on the screen"
         assert browser.of("document.getElementById('pick-3').checked") is True

@@ -123,7 +123,7 @@ def test_what_is_written_meanwhile_is_found(tmp_path: Path) -> None:
 def test_a_line_that_is_no_episode_is_passed_over_where_there_is_no_index(tmp_path: Path) -> None:
     folder = RunFolder(write_run(tmp_path / "run", tasks=1))
     lines = folder.episodes.read_bytes().splitlines(keepends=True)
-    folder.episodes.with_suffix(".index.jsonl").unlink()
+    folder.episodes.with_suffix(".index").unlink()
     folder.episodes.write_bytes(b"".join([lines[0], b"[]\n", *lines[1:]]))
     run = open_run(folder.path)
     assert ids(run) == ["t0:0", "t0:1", "t0:2", "t0:3"]

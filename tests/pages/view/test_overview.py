@@ -176,7 +176,7 @@ def cut(folder: Path, episodes: int) -> None:
     """Make a finished run into one that goes on and has fewer episodes."""
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "finished": None, "figures": {}}))
-    for name in ("episodes.jsonl", "episodes.index.jsonl"):
+    for name in ("episodes.jsonl", "episodes.index"):
         lines = (folder / name).read_text().splitlines(keepends=True)
         (folder / name).write_text("".join(lines[:episodes]))
 

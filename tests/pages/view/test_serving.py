@@ -106,7 +106,7 @@ def test_a_damaged_run_is_a_row_with_its_fault_beside_the_others(training: Path,
 
 def test_the_table_of_runs_shows_figures_without_reading_an_episode(training: Path, tmp_path: Path) -> None:
     folder = RunFolder(write_run(tmp_path / "run", tasks=1))
-    for file in (folder.episodes, folder.episodes.with_name("episodes.index.jsonl")):
+    for file in (folder.episodes, folder.episodes.with_name("episodes.index")):
         file.unlink()
         file.mkdir()
     page = Parsed(get(f"/{KEY}/", folder.path, training).text)

@@ -185,7 +185,7 @@ class IndexNumbers:
 
 
 def index_path(path: Path) -> Path:
-    """Return the path of the index of a file of episodes; others glob `*.jsonl`, which it is none of."""
+    """Return the path of the index of a file of episodes; others glob `*.jsonl`, which leaves it out."""
     return path.with_suffix(".index" if path.suffix == ".jsonl" else f".index{path.suffix}")
 
 
@@ -197,7 +197,7 @@ def read_index(path: Path, numbers: Callable[[], IndexNumbers]) -> Iterator[Inde
         numbers: Function that returns the numbers for the next block.
     """
     index, end = index_path(path), 0
-    if is_no_file(index):
+    if not index.exists():
         index = path.with_suffix(".index.jsonl")  # of versions before 0.3
     if is_no_file(path) or is_no_file(index):
         return

@@ -255,6 +255,7 @@ class TrainingJob:
     ) -> None:
         """Train in stages; `stack` closes what the stages open, the newest first."""
         from rolegraph.engine.models import Services
+        from rolegraph.engine.models.limit import left_out
         from rolegraph.engine.run import Isolation
 
         async with AsyncExitStack() as stack:
@@ -294,7 +295,10 @@ class TrainingJob:
                 validations=[ValidationSetup(it.flow.plan, *it[1:]) for it in self.others],
                 budget=budget,
             )
-            await _train(setup, self.start, trackers, notify)
+            try:
+                await _train(setup, self.start, trackers, notify)
+            finally:
+                self.folder.add_left_out(left_out(models.items()))
 
 
 async def train_async(

@@ -168,9 +168,10 @@ class OpenWorkflow:
     @property
     def left_out(self) -> Mapping[str, Sequence[str]]:
         """Fields of requests that servers have refused, by model."""
-        endpoints = zip(self.flow.plan.endpoints, self._table, strict=False)
-        refused = {str(it.model): getattr(limited.model, "left_out", ()) for it, limited in endpoints}
-        return {name: fields for name, fields in refused.items() if fields}
+        from rolegraph.engine.models.limit import left_out
+
+        refs = (endpoint.model for endpoint in self.flow.plan.endpoints)
+        return left_out(zip(refs, self._table, strict=False))
 
     async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
         """Return the same workflow with trained weights; roles that are not trained keep their model.

@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.models.openai import with_unique_ids
 from rolegraph.engine.models.openai_fields import AskedField, Taken, after_refusal, sent
+from rolegraph.engine.models.types import LocalService
 from rolegraph.engine.records import RunFolder, read_episodes
 from tests.cli.conftest import Command
 from tests.cli.conftest import rolegraph as rolegraph
 from tests.models.edges import chat_answer, serving
+from tests.trainings import STEP, at, key
 
 Body = Mapping[str, Any]
 ANSWER = "<answer>42</answer>"
@@ -243,3 +245,35 @@ def test_refusals_end_with_what_the_server_takes_or_with_what_the_spec_asks_for(
         assert learned != taken
         taken = learned
     assert not refused & {*sent(asked, taken)}
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_training_records_a_refused_field_or_stops_before_its_first_step(
+    temperature: float, tmp_path: Path, rolegraph: Command, service: LocalService
+) -> None:
+    (tmp_path / "two.yaml").write_text(
+        "rolegraph: 1\nname: two\n"
+        "data: {train: {countdown: {}}, validation: {countdown: {}}}\n"
+        "roles:\n"
+        "  solver:\n"
+        '    prompt: {inline: "{{ task.question }}"}\n'
+        "    parser: {tag: answer}\n"
+        "    reward: countdown\n"
+        "    estimator: grpo\n"
+        "  critic:\n"
+        '    prompt: {inline: "{{ solver[0].response }}"}\n'
+        "    needs: solver\n"
+        "    trainable: false\n"
+    )
+    with serving(answering(azure)) as endpoint:
+        critic = f"{{provider: openai, name: tiny, base_url: '{endpoint.base_url}'}}"
+        words = (f"roles.critic.model={critic}", f"roles.critic.sampling.temperature={temperature}")
+        done = rolegraph("train", "two.yaml", *STEP, *words, "--out", "t", *at(service), **key(service))
+    run = RunFolder(tmp_path / "t")
+    if temperature == 1.0:
+        assert done.returncode == 0, done.stderr
+        assert run.info().left_out == {"openai:tiny": ("top_p",)}
+    else:
+        assert done.returncode == 2 and "`temperature`, which sampling.temperature sets" in done.stderr
+        assert not [line for line in run.metrics() if line["step"]]

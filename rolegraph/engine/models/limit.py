@@ -10,7 +10,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models.types import Completion, LogprobScorer, Model, Request
 from rolegraph.engine.records import CallDone, Observer
 from rolegraph.engine.records.schema import LOGPROBS
+from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.vocabulary import Function, ToolError
 
 _logger = logging.getLogger(__name__)
@@ -129,6 +130,12 @@ class LimitedModel:
                         observe(CallDone(argument.id, time.monotonic() - start, answered))
             await asyncio.sleep(wait)
             attempt += 1
+
+
+def left_out(models: Iterable[tuple[ModelRef, LimitedModel]]) -> dict[str, tuple[str, ...]]:
+    """Return the fields of requests that servers have refused, by model."""
+    refused = {str(ref): tuple(getattr(limited.model, "left_out", ())) for ref, limited in models}
+    return {name: fields for name, fields in refused.items() if fields}
 
 
 async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: float | None) -> Any:

@@ -197,10 +197,14 @@ class RunFolder:
         """
         info = self.info()
         is_timed = info.seconds is not None or not info.resumed
-        self._update(
-            seconds=(info.seconds or 0.0) + seconds if is_timed else None,
-            left_out={**info.left_out, **{name: (*fields,) for name, fields in left_out.items()}},
-        )
+        self._update(seconds=(info.seconds or 0.0) + seconds if is_timed else None)
+        self.add_left_out(left_out)
+
+    def add_left_out(self, left_out: Mapping[str, Sequence[str]]) -> None:
+        """Add the fields that servers refused, by model, to those in `run.json`."""
+        if left_out:
+            fields = {name: tuple(refused) for name, refused in left_out.items()}
+            self._update(left_out={**self.info().left_out, **fields})
 
     def stop(self, step: int, reason: str) -> None:
         """Record in `run.json` that the training is complete with an earlier step than planned."""

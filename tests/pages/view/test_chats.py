@@ -117,4 +117,4 @@ def test_the_command_writes_the_rows(rolegraph: Command, run: Path, tmp_path: Pa
     refused = rolegraph("export", str(run), "--sft", "rows2.jsonl", "--merged")
     assert refused.returncode == 2 and "options for weights" in refused.stderr
     refused = rolegraph("export", str(run), "--role", "solver")
-    assert refused.returncode == 2 and "need --sft" in refused.stderr
+    assert refused.returncode == 2 and "such as --sft" in refused.stderr

@@ -33,6 +33,7 @@ WORDS = {
     "integrations/opentelemetry": ["--otlp", "--otlp-share", "--otlp-content", "OpenTelemetry"],
     "integrations/ray": ["--on", "--rollouts-on", "Ray"],
     "integrations/rllm": ["--backend", "--print-config", "--trainer", "rllm", "rLLM", "rLLM's"],
+    "integrations/litellm": ["litellm", "litellm:NAME"],
     "integrations/sglang": ["sglang", "sglang:NAME"],
     "integrations/trackers": ["--track", "tensorboard", "wandb", "mlflow", "trackio"],
     "integrations/verifiers": ["--verifiers", "verifiers"],

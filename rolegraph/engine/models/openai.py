@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl
 
 import openai
@@ -86,23 +86,46 @@ _OPENAI = Taken(
 """Fields that OpenAI's own endpoint takes."""
 
 
+class ForeignClient(Protocol):
+    """Client of another API, with answers in the form of OpenAI's and the errors of its client."""
+
+    @property
+    def base_url(self) -> str:
+        """URL, or name, of the API for messages."""
+        ...
+
+    async def post(
+        self, name: str, messages: Sequence[Mapping[str, object]], fields: Mapping[str, object]
+    ) -> bytes:
+        """Send a request to a model, and return the answer as JSON."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+ChatClient = openai.AsyncOpenAI | ForeignClient
+
+
 class OpenAIModel:
     """One model at one endpoint, which has `key`.
 
     Without `tokens`, nothing but the answer is requested: a gateway in between keeps tokens and logprobs.
     With `escapes`, chat markers in texts are sent with a space, since the server would make special tokens
-    of them. `body` has the model's own fields in the spec.
+    of them. `body` has the model's own fields in the spec, `taken` what is known of the server.
     """
 
     def __init__(
         self,
-        client: openai.AsyncOpenAI,
+        client: ChatClient,
         name: str,
         *,
         key: str | None = None,
         tokens: bool = True,
         escapes: bool = False,
         body: Mapping[str, Any] = MappingProxyType({}),
+        taken: Taken | None = None,
     ) -> None:
         self._body = body
         self._escapes = escapes
@@ -111,7 +134,7 @@ class OpenAIModel:
         self._key = key
         self._url = str(client.base_url).rstrip("/")
         self._tokens = tokens
-        self._taken = _OPENAI if self._url == OPENAI.default_url else Taken()
+        self._taken = taken or (_OPENAI if self._url == OPENAI.default_url else Taken())
         """Fields that the server took last."""
         self._known: dict[frozenset[str], Taken] = {}
         """Fields that the server takes, by those that the spec asks for."""
@@ -183,7 +206,8 @@ class OpenAIModel:
             except _REFUSALS as error:
                 if says_context_full(_said(error), error.code, error.type):
                     raise
-                learned = after_refusal(asked, taken, error.response.text, error.param)
+                refusal = f"{error.message}\n{error.response.text}"
+                learned = after_refusal(asked, taken, refusal, error.param)
                 if isinstance(learned, str):
                     raise self._insists(request, learned, asked[learned], error) from error
                 if learned is None:
@@ -211,12 +235,15 @@ class OpenAIModel:
         tools = described(request.tools)
         if self._escapes:
             messages, tools = escape_families(messages), escape_families(tools)
-        answer = await self._client.chat.completions.with_raw_response.create(
-            model=self.name,
-            messages=cast("list[ChatCompletionMessageParam]", messages),
-            extra_body={**fields, **({"tools": tools} if tools else {})},
-        )
-        return read_answer(answer.http_response.content)
+        extra = {**fields, **({"tools": tools} if tools else {})}
+        if isinstance(self._client, openai.AsyncOpenAI):
+            answer = await self._client.chat.completions.with_raw_response.create(
+                model=self.name,
+                messages=cast("list[ChatCompletionMessageParam]", messages),
+                extra_body=extra,
+            )
+            return read_answer(answer.http_response.content)
+        return read_answer(await self._client.post(self.name, messages, extra))
 
     def _warn_of_lack(self) -> None:
         """Log a warning, once, that the answers have no log-probabilities, with the reason."""

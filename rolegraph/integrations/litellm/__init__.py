@@ -1,0 +1,1 @@
+"""Models of providers whose own API LiteLLM speaks: Anthropic, Gemini, Bedrock and others."""

@@ -1,0 +1,96 @@
+"""The provider `litellm:`: a chat request, sent by LiteLLM as the API of the model's own provider.
+
+LiteLLM says which fields a provider takes, and leaves the others out; its retries are off, since ours count.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolegraph.engine.connections import is_here
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models.openai import OpenAIModel
+from rolegraph.engine.models.openai_fields import EXTRAS, LIMITS, Taken, warning_of
+from rolegraph.engine.models.types import ServedModel
+from rolegraph.engine.vocabulary.imports import require_library
+
+_logger = logging.getLogger(__name__)
+_FIELDS = (*EXTRAS, *LIMITS, "temperature", "top_p", "seed", "stop", "tools")
+
+
+async def open_litellm(served: ServedModel) -> OpenAIModel:
+    """Open a model of a provider that LiteLLM knows, as in `litellm:anthropic/claude-sonnet-4-5`.
+
+    Raises:
+        UsageError: LiteLLM is not installed or knows no such provider, or a key would go to a URL that only
+            the spec names.
+    """
+    ref = served.ref
+    if ref.name is None:
+        raise UsageError(
+            "Which model? Write `litellm:PROVIDER/MODEL`, as in litellm:anthropic/claude-opus-4-5."
+        )
+    if ref.base_url and ref.base_url != served.trusted_url and not is_here(ref.base_url):
+        raise UsageError(f"{ref.base_url} would get the provider's key; give --base-url if you want that")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # its import would fetch prices
+    require_library("litellm", "litellm", "models of other providers")
+    litellm: Any = importlib.import_module("litellm")
+    litellm.telemetry, litellm.suppress_debug_info = False, True
+    try:
+        name, provider, _, _ = litellm.get_llm_provider(ref.name)
+    except Exception as error:  # LiteLLM raises its BadRequestError for an unknown provider
+        raise UsageError(f"LiteLLM knows no provider of {ref.name}; write PROVIDER/MODEL") from error
+    taken = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or _FIELDS
+    refused = frozenset({*_FIELDS} - {*taken})
+    limit = next((it for it in LIMITS if it not in refused), LIMITS[0])
+    if lacking := [it for it in ("seed", "top_p", "temperature") if it in refused]:
+        _logger.warning("%s %s", provider, warning_of(lacking))
+    client = LiteLLMClient(litellm, ref.base_url or provider, ref.base_url, refused)
+    escapes = bool(ref.escape_markers)
+    taken_at_first = Taken(refused - {*LIMITS}, limit, refused & {*LIMITS})
+    return OpenAIModel(client, ref.name, body=ref.body, escapes=escapes, taken=taken_at_first)
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLLMClient:
+    """LiteLLM in the place of OpenAI's client."""
+
+    litellm: Any
+    base_url: str
+    """URL, or name of the provider, for messages."""
+    api_base: str | None
+    """URL of the calls; None for the provider's own."""
+    refused: frozenset[str]
+    """Fields that the provider does not take, and that LiteLLM would leave out without a word."""
+
+    async def post(
+        self, name: str, messages: Sequence[Mapping[str, object]], fields: Mapping[str, object]
+    ) -> bytes:
+        """Send a request and return the answer in OpenAI's form.
+
+        Raises:
+            UsageError: The spec sets a field that the provider does not take.
+            openai.OpenAIError: The provider refuses or fails; LiteLLM's errors are of these kinds.
+        """
+        if lost := sorted(self.refused & {*fields}):
+            raise UsageError(
+                f"the provider of {name} takes no `{lost[0]}`, which the spec sets; leave it out"
+            )
+        answer = await self.litellm.acompletion(
+            model=name,
+            messages=[*messages],
+            api_base=self.api_base,
+            num_retries=0,
+            max_retries=0,
+            drop_params=True,
+            **fields,
+        )
+        return answer.model_dump_json().encode()
+
+    async def close(self) -> None:
+        """Keep the connections: LiteLLM shares them between models."""

@@ -38,16 +38,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"extra_body": {"top_k": 10**30}}, "top_k"),
     ({"extra_body": {"min_p": 0.1}}, "min_p"),
     ({"extra_body": {"best_of": 2}}, "best_of"),
-    ({"metadata": {"a": "b"}}, "metadata"),
-    ({"store": True}, "store"),
     ({"service_tier": "flex"}, "service_tier"),
     ({"reasoning_effort": "low"}, "reasoning_effort"),
     ({"modalities": ["audio"]}, "modalities"),
     ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"messages": [{"role": "user", "content": "hi", "name": "me"}]}, "name"),
 ]
+
+
+HINTED: list[tuple[dict[str, Any], str]] = [
+    ({"metadata": {"a": "b"}, "store": True}, "metadata, store"),
+    ({"extra_body": {"prompt_cache_key": "x"}}, "prompt_cache_key"),
+    ({"tools": [{**TOOL, "function": {"name": "add", "strict": True}}], "tool_choice": "none"}, "strict"),
+    ({"messages": [{"role": "user", "content": "hi", "name": "me"}]}, "name"),
+    ({"extra_body": {"repetition_penalty": 1.0, "skip_special_tokens": True}}, ""),
+]
+"""Options that are taken without effect, with the names in the answer's header."""
 
 
 @pytest.fixture
@@ -95,6 +102,16 @@ def test_a_stream_tells_what_the_whole_answer_is(
     assert ids == {choice.index: choice.model_extra["token_ids"] for choice in whole.choices}
     assert reasons == {choice.index: choice.finish_reason for choice in whole.choices}
     assert counted == whole.usage
+
+
+@pytest.mark.parametrize(("options", "names"), HINTED)
+def test_a_hint_is_taken_and_named(
+    chat: openai.OpenAI, service: LocalService, options: dict[str, Any], names: str
+) -> None:
+    given = {"messages": HI, "max_tokens": 6, "seed": 3, "model": service.model_name, **options}
+    answer = chat.chat.completions.with_raw_response.create(**given)
+    assert answer.headers.get("x-rolegraph-without-effect", "") == names
+    assert answer.parse().choices[0].finish_reason in ("stop", "length")
 
 
 def complete(chat: openai.OpenAI, service: LocalService, **options: Any) -> Any:

@@ -17,6 +17,10 @@ from rolegraph.engine.vocabulary import Function
 from rolegraph.engine.vocabulary.tool import never_called
 
 T = TypeVar("T")
+HINTS = frozenset(
+    {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "strict", "user"}
+)
+"""Fields on which no answer depends, or that a model may take as a hint: taken, and without effect."""
 
 
 class RequestBody(BaseModel):
@@ -28,7 +32,7 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
     ignored: ClassVar[frozenset[str]] = frozenset()
-    """Undeclared fields on which no response depends."""
+    """Undeclared fields without effect, of `HINTS`."""
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
     """Undeclared fields with the values, besides null, that ask for nothing; all other values are refused."""
 
@@ -40,6 +44,18 @@ class RequestBody(BaseModel):
             if asks and value is not None and name not in self.ignored:
                 raise ValueError(f"{name[:40]} is not served here")
         return self
+
+
+def without_effect(body: RequestBody) -> set[str]:
+    """Return the names of the fields in a body, and in objects within it, that are taken without effect."""
+    names = {name for name, value in (body.model_extra or {}).items() if value and name in body.ignored}
+    if isinstance(body, BodyMessage) and body.name and body.role != "tool":
+        names.add("name")
+    for name in type(body).model_fields:
+        value: Any = getattr(body, name)
+        parts: list[Any] = value if isinstance(value, list) else [value]
+        names |= {it for part in parts if isinstance(part, RequestBody) for it in without_effect(part)}
+    return names
 
 
 def at_most(limit: Limit) -> AfterValidator:
@@ -117,12 +133,6 @@ class BodyMessage(RequestBody):
     reasoning_content: str | None = None
     """Reasoning of an earlier answer, which chat templates leave out."""
 
-    @model_validator(mode="after")
-    def _check_name(self) -> BodyMessage:
-        if self.name and self.role != "tool":
-            raise ValueError("name is served for messages of the role tool only")
-        return self
-
     def message(self) -> Message:
         """Return the message with its text parts joined."""
         message: dict[str, Any] = {"role": self.role, "content": self.text}
@@ -145,6 +155,7 @@ class BodyMessage(RequestBody):
 class OfferedFunction(RequestBody):
     """A function that the model may call."""
 
+    ignored = HINTS
     name: Annotated[str, Field(min_length=1), no_longer(limits.NAME)]
     description: str = ""
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.chat import encode
+from rolegraph.engine.prompts.chat_bodies import without_effect
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.endpoints import openai_error, read_body, request_error
@@ -30,6 +32,9 @@ OWNER = "/v1"
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
 _PROMPT_IDS = "prompt_token_ids"
+_IGNORED = "x-rolegraph-without-effect"
+"""Header of an answer that names fields of its request without effect."""
+_logger = logging.getLogger(__name__)
 _CHECK_SECONDS = 1.0
 """Interval of checks whether the client of an answer that is sampled is still connected."""
 
@@ -41,6 +46,8 @@ class OpenAIService:
         self._backend = backend
         self._chat = ChatFormat(backend.model.tokenizer, backend.name)
         self._started = int(time.time())
+        self._told = set[str]()
+        """Fields without effect of which the log has told."""
 
     def routes(self) -> list[Route]:
         """Return the routes of all endpoints."""
@@ -118,9 +125,14 @@ class OpenAIService:
         samples = [answer.sample for answer in answers]
         job = SampleJob(await self._checkpoint(body.model), samples, owner=OWNER)
         head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
+        ignored = ", ".join(sorted(without_effect(body)))
+        headers = {_IGNORED: ignored} if ignored else None
+        if ignored and ignored not in self._told:
+            self._told.add(ignored)
+            _logger.warning("/v1 takes %s without effect", ignored)
         if body.stream:
             events = self._events(body, job, answers, head)
-            return StreamingResponse(events, media_type="text/event-stream")
+            return StreamingResponse(events, media_type="text/event-stream", headers=headers)
         sampling = asyncio.ensure_future(self._backend.sample(job))
         try:
             while not sampling.done():
@@ -131,7 +143,7 @@ class OpenAIService:
         finally:
             sampling.cancel()
         choices = [answer.increment() for answer in answers]
-        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples)})
+        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples)}, headers=headers)
 
     async def _events(
         self, body: SampledBody, job: SampleJob, answers: Sequence[SampledAnswer], head: dict[str, Any]

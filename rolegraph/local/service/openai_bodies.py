@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.prompts.chat_bodies import ChatFields, Count, Name, StreamFields, at_most
+from rolegraph.engine.prompts.chat_bodies import HINTS, ChatFields, Count, Name, StreamFields, at_most
 from rolegraph.local.service.bodies import Positive, SamplingFields
 from rolegraph.local.service.errors import RequestError
 
@@ -16,12 +16,17 @@ from rolegraph.local.service.errors import RequestError
 class SampledBody(StreamFields, SamplingFields):
     """Fields that chats and completions share."""
 
-    ignored = frozenset({"user"})
+    ignored = HINTS
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "parallel_tool_calls": (True,),
         "response_format": ({"type": "text"},),
         "service_tier": ("auto", "default"),
         "modalities": (["text"],),
+        "repetition_penalty": (1.0,),
+        "length_penalty": (1.0,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "add_generation_prompt": (True,),
     }
     model: Name | None = None
     """The served model's name, or the `tinker://` path of a checkpoint."""

@@ -108,6 +108,7 @@ def test_a_spec_runs_and_trains_without_a_room_and_no_door_of_it_is_left(
         model = shutil.copytree(BASE_MODEL, tmp_path / "model")
         service = started(model)
     lines = [
+        ["export", "nowhere"],
         ["validate", "solver_judge"],
         ["run", "solver_judge", "--limit", "1", "--out", "run", *at(service)],
         ["train", "solver_judge", *STEP, "--out", "training", *at(service)],
@@ -122,7 +123,7 @@ def test_a_spec_runs_and_trains_without_a_room_and_no_door_of_it_is_left(
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["codes"] == [0, 0, 0], done.stderr
+    assert found["codes"] == [2, 0, 0, 0], done.stderr
     shown = {word.strip(",.:;()[]`") for text in found["helps"].values() for word in text.split()}
     shown |= {*found["completed"]}
     assert not shown & {word.strip("[]") for word in WORDS.get(room, ())}

@@ -27,6 +27,7 @@ from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo
+from rolegraph.engine.records.ownership import LOCK_FILE
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.analysis.verdict import training_verdict
@@ -244,10 +245,12 @@ class TrainingJob:
         if self.done < self.steps:
             await self._run(observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
             return TrainingResult(self.folder.path)
-        with sole_writer(self.folder.path, RUN, self.folder.written()):  # a killed command's lock goes, too
-            if not self.folder.is_whole():  # killed after the last checkpoint
-                with self.folder.ending():
-                    _write_results(self.flow.plan, self.folder)
+        is_whole = self.folder.is_whole()  # else it was killed after the last checkpoint
+        if not is_whole or (self.folder.path / LOCK_FILE).exists():  # a killed command's lock
+            with sole_writer(self.folder.path, RUN, self.folder.written()):
+                if not is_whole:
+                    with self.folder.ending():
+                        _write_results(self.flow.plan, self.folder)
         return TrainingResult(self.folder.path)
 
     async def _run(

@@ -6,6 +6,7 @@ module of a door imports little, since `rolegraph --help` imports all of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine.plugins import plugins
 
+_logger = logging.getLogger(__name__)
 Section = Literal["Author", "Run", "Train", "Look", "Share"]
 """Section of `rolegraph --help`."""
 Decorate = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -41,8 +43,13 @@ class Door(NamedTuple):
 
 @cache
 def doors() -> list[Door]:
-    """Return the doors of all rooms and packages, in the order of their names."""
-    return [*plugins("doors").values()]
+    """Return the doors of all rooms and packages, in the order of their names; what is no Door is left out,
+    with a warning."""
+    parts = plugins("doors")
+    for name in [name for name, part in parts.items() if not isinstance(part, Door)]:
+        _logger.warning("the door %r is no rolegraph.cli.doors.Door", name)
+        del parts[name]
+    return [*parts.values()]
 
 
 def contributions(place: str) -> list[Decorate]:

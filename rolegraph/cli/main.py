@@ -71,9 +71,15 @@ class _Verbs(click.Group):
         verb = _verbs().get(cmd_name)
         if verb is None:
             return plugin("commands", cmd_name) if cmd_name in plugin_names("commands") else None
-        module = importlib.import_module(verb.module)
-        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
-        return next(command for command in commands if command.name == cmd_name)
+        try:
+            module = importlib.import_module(verb.module)
+        except ImportError as error:
+            raise UsageError(f"the command {cmd_name} cannot be loaded: {error}") from error
+        commands = [value for value in vars(module).values() if isinstance(value, click.Command)]
+        command = next((command for command in commands if command.name == cmd_name), None)
+        if command is None:
+            raise UsageError(f"the command {cmd_name} is not in {verb.module}")
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(verb.section, name, verb.line) for name, verb in _verbs().items()]
@@ -98,7 +104,7 @@ class _Verbs(click.Group):
 @cache
 def _verbs() -> Mapping[str, Verb]:
     """Return all commands with a line of their own; `eject` only where a door has a target for it."""
-    verbs = {**VERBS, **{name: verb for door in doors() for name, verb in door.commands.items()}}
+    verbs = {name: verb for door in doors() for name, verb in door.commands.items()} | VERBS
     return {name: verb for name, verb in verbs.items() if name != "eject" or contributions("eject")}
 
 

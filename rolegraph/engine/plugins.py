@@ -99,7 +99,7 @@ def plugin(group: Group, name: str) -> Any:
     return load_point(points[name], kind)
 
 
-def plugins(group: Group) -> Mapping[str, Any]:
+def plugins(group: Group) -> dict[str, Any]:
     """Import and return all parts of a group, by name, in the order of their names.
 
     A part of this package that needs a deleted room is left out; so is, with a warning, a part of another

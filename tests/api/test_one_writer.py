@@ -160,6 +160,13 @@ def test_the_lock_ends_with_its_process_and_names_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "weights"]
 
 
+def test_a_damaged_mark_costs_no_weights(tmp_path: Path) -> None:
+    with sole_writer(tmp_path / "run", RUN):
+        (tmp_path / "run" / "weights").mkdir()
+        (tmp_path / "run" / "run.json").write_text("{}")
+    assert (tmp_path / "run" / "weights").is_dir()
+
+
 @pytest.mark.parametrize("made", [(), ("weights",)])
 def test_a_folder_without_a_mark_is_removed(made: Sequence[str], tmp_path: Path) -> None:
     with sole_writer(tmp_path / "run", RUN):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -164,7 +165,7 @@ def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, ro
     [
         ("{temperature: 0.5}", "sampling"),
         ("{messages: []}", "the run decides"),
-        ("{api_key: x}", "environment"),
+        ("{a: [{api_key: x}]}", "environment"),
     ],
 )
 def test_a_body_sets_nothing_that_has_another_place(
@@ -176,7 +177,7 @@ def test_a_body_sets_nothing_that_has_another_place(
 
 def test_a_body_is_for_servers_that_take_one(folder: Path, rolegraph: Command) -> None:
     done = rolegraph("validate", "sums.yaml", "roles.solver.body={top_k: 20}")
-    assert done.returncode == 2 and "local takes no fields" in done.stderr
+    assert done.returncode == 2 and "local takes no `body`" in done.stderr
 
 
 def test_answers_that_are_all_reasoning_name_the_server_s_parser(
@@ -219,6 +220,35 @@ def test_all_calls_of_a_chat_have_ids_of_their_own(turns: list[list[str]]) -> No
     flat = [id for ids in turns for id in ids]
     if all(flat) and len({*flat}) == len(flat):
         assert renamed == messages
+
+
+def test_a_refusal_of_something_else_teaches_nothing() -> None:
+    asked = {"stop": AskedField(["x"], "sampling.stop"), "seed": AskedField(1), "foo(": AskedField(1, "body")}
+    assert after_refusal(asked, Taken(), "please stop: messages are empty", "messages") is None
+    assert after_refusal(asked, Taken(), "unknown 'foo('", ["seed"]) == "foo("
+    learned = after_refusal(asked, Taken(), "do not stop; unknown `seed`")
+    assert isinstance(learned, Taken) and learned.left_out == {"seed"}
+
+
+@pytest.mark.parametrize("name", ["min_tokens", "stop_token_ids", "skip_special_tokens", "prompt_cache_key"])
+def test_a_field_may_have_tokens_or_a_key_in_its_name(name: str, folder: Path, rolegraph: Command) -> None:
+    body = f"roles.solver.body={{{name}: 1}}"
+    assert rolegraph("validate", "sums.yaml", body, "--model", "openai:tiny").returncode == 0
+
+
+def test_calls_of_a_slow_server_learn_together(folder: Path, rolegraph: Command) -> None:
+    async def slow(body: Body) -> Response:
+        if said := older(body):
+            return refusal(said)
+        await asyncio.sleep(3)
+        return chat_answer(ANSWER)
+
+    with serving(slow) as endpoint:
+        where = ("--model", "openai:tiny", "--base-url", endpoint.base_url, "--out", "run")
+        done = rolegraph("run", "sums.yaml", "roles.solver.timeout=6", *where)
+    assert done.returncode == 0, done.stderr
+    assert not [it for it in read_episodes(RunFolder(folder / "run").episodes) if it.failures]
+    assert len(endpoint.bodies) <= 64 + 8
 
 
 FIELDS = ("seed", "top_p", "temperature", "max_tokens", "logprobs", "top_logprobs", "return_token_ids")

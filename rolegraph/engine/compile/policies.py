@@ -98,7 +98,7 @@ def body_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
             asked += [(("roles", name, "body"), ref) for ref in answering(spec, name, counts)]
     for path, ref in asked:
         if ref.provider in NO_BODY:
-            yield Finding(path, f"{ref.provider} takes no fields of one's own", "a model of openai")
+            yield Finding(path, f"{ref.provider} takes no `body`", "a model of openai or litellm")
 
 
 def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:

@@ -50,6 +50,7 @@ from rolegraph.engine.models.openai_fields import (
     Taken,
     after_refusal,
     fields_of,
+    kind_of,
     sent,
     warning_of,
 )
@@ -76,8 +77,8 @@ _REFUSALS = (openai.BadRequestError, openai.PermissionDeniedError, openai.Unproc
 _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
 _MAY_BE_FULL = (400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
-_FIRST_SECONDS = 5.0
-"""Time that other calls wait for the first one of their kind, which learns the fields to send."""
+_FIRST_SECONDS = 2.0
+"""Time that other calls wait for the first one, in which refusals come."""
 _OPENAI = Taken(
     # OpenAI knows no return_token_ids, and its reasoning models refuse the others.
     frozenset({"return_token_ids", "return_prompt_token_ids", "temperature", "top_p"}),
@@ -133,12 +134,16 @@ class OpenAIModel:
         self.name = name
         self._key = key
         self._url = str(client.base_url).rstrip("/")
+        self._rule = OPENAI if isinstance(client, openai.AsyncOpenAI) else None
         self._tokens = tokens
         self._taken = taken or (_OPENAI if self._url == OPENAI.default_url else Taken())
         """Fields that the server took last."""
+        self._at_first = self._taken.left_out
         self._known: dict[frozenset[str], Taken] = {}
-        """Fields that the server takes, by those that the spec asks for."""
-        self._learning = asyncio.Lock()
+        """Fields that the server took, by kind of request."""
+        self.refused = set[str]()
+        """Names of the fields that the server refused, without those of tokens."""
+        self._has_begun, self._is_open = False, asyncio.Event()
         self._has_warned = not tokens
         self._has_reasoning_alone = False
         self._repeats = RepeatedAnswers()
@@ -146,12 +151,12 @@ class OpenAIModel:
     @property
     def left_out(self) -> list[str]:
         """Names of the fields that the server refused, sorted; those of tokens are not among them."""
-        return sorted({name for taken in self._known.values() for name in taken.left_out} - {*EXTRAS})
+        return sorted(self.refused)
 
     async def complete(self, request: Request) -> Completion:
         """Send one chat request to the endpoint and return the completion; raises ModelError."""
         try:
-            async with errors_of_calls(self._url, self._key, OPENAI):
+            async with errors_of_calls(self._url, self._key, self._rule):
                 answer = await self._ask(request)
         except UnreadableAnswer as error:
             # Transient, since a gateway under load may send such an answer.
@@ -175,50 +180,63 @@ class OpenAIModel:
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
     async def _ask(self, request: Request) -> ServerCompletion:
-        """Send a request; the first of its kind goes alone, so that a thousand are not refused together."""
-        asked = fields_of(request, self._body, tokens=self._tokens)
-        kind = frozenset(name for name, field in asked.items() if field.place)
-        if kind not in self._known:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_FIRST_SECONDS):
-                    await self._learning.acquire()
-                try:
-                    if kind not in self._known:
-                        return await self._learn(request, asked, kind)
-                finally:
-                    self._learning.release()
-        if (taken := self._known.get(kind)) is None:  # the first one takes long
-            return await self._learn(request, asked, kind)
-        return await self.send(request, sent(asked, taken))
-
-    async def _learn(
-        self, request: Request, asked: Mapping[str, AskedField], kind: frozenset[str]
-    ) -> ServerCompletion:
         """Send a request with fewer fields until the server takes it.
+
+        The first call of all goes alone for a moment, so that a thousand are not refused together.
 
         Raises:
             UsageError: The server refuses a field that the spec asks for.
         """
-        taken = self._taken
-        while True:
-            try:
-                answer = await self.send(request, sent(asked, taken))
-            except _REFUSALS as error:
-                if says_context_full(_said(error), error.code, error.type):
-                    raise
-                refusal = f"{error.message}\n{error.response.text}"
-                learned = after_refusal(asked, taken, refusal, error.param)
-                if isinstance(learned, str):
-                    raise self._insists(request, learned, asked[learned], error) from error
-                if learned is None:
-                    raise
-                taken = learned
-                continue
-            new = [name for name in asked if name in taken.left_out - self._taken.left_out - {*EXTRAS}]
-            self._known[kind] = self._taken = taken
-            if new:
-                _logger.warning("%s %s", self._url, warning_of(new))
-            return answer
+        asked = fields_of(request, self._body, tokens=self._tokens)
+        kind = kind_of(asked, request)
+        is_first, self._has_begun = not self._has_begun, True
+        if not is_first and not self._is_open.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_SECONDS):
+                    await self._is_open.wait()
+            self._is_open.set()
+        try:
+            while True:
+                is_known = kind in self._known
+                taken = self._known.get(kind, self._taken)
+                try:
+                    answer = await self.send(request, sent(asked, taken))
+                except _REFUSALS as error:
+                    if says_context_full(_said(error), error.code, error.type):
+                        raise
+                    self._learn(request, asked, taken, error, is_known=is_known)
+                    self._known.pop(kind, None)
+                    continue
+                self._known[kind] = taken
+                self._tell(asked, taken)
+                return answer
+        finally:
+            self._is_open.set()
+
+    def _learn(
+        self,
+        request: Request,
+        asked: Mapping[str, AskedField],
+        taken: Taken,
+        error: openai.APIStatusError,
+        *,
+        is_known: bool,
+    ) -> None:
+        """Keep what a refusal teaches, for all calls; raises `error` where it teaches nothing."""
+        refusal = f"{error.message}\n{error.response.text}"
+        learned = after_refusal(asked, taken, refusal, error.param, blindly=not is_known)
+        if learned is None or (isinstance(learned, str) and is_known):
+            raise error
+        if isinstance(learned, str):
+            raise self._insists(request, learned, asked[learned], error) from error
+        self._taken = learned
+
+    def _tell(self, asked: Mapping[str, AskedField], taken: Taken) -> None:
+        """Log a warning of fields that an answer is the first to lack."""
+        new = [it for it in asked if it in taken.left_out - self._at_first - self.refused - {*EXTRAS}]
+        if new := [it for it in new if not asked[it].place]:
+            self.refused.update(new)
+            _logger.warning("%s %s", self._url, warning_of(new))
 
     def _insists(
         self, request: Request, name: str, field: AskedField, error: openai.APIStatusError
@@ -335,7 +353,7 @@ def _has_error(content: bytes) -> bool:
 
 
 @asynccontextmanager
-async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGenerator[None]:
+async def errors_of_calls(url: str, key: str | None, rule: KeyRule | None) -> AsyncGenerator[None]:
     """Limit the time of a call of the client, and raise its errors as ModelError."""
     try:
         async with asyncio.timeout(COMPLETION_SECONDS.most):
@@ -348,21 +366,21 @@ async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGene
         raise _failure(error, url, key, rule) from error
 
 
-def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule) -> ModelError:
+def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule | None) -> ModelError:
     reason = _said(error)
     match error:
         case openai.APIStatusError(status_code=status) if status in _MAY_BE_FULL and says_context_full(
             reason, error.code, error.type
         ):
             return ContextFull(f"{url} answers {status}: {reason}")
-        case openai.AuthenticationError() | openai.PermissionDeniedError():
+        case openai.AuthenticationError() | openai.PermissionDeniedError() if rule is not None:
             return ModelError(_refused(url, key, reason, rule))
         case openai.APIStatusError():
             is_spent = error.code == "insufficient_quota"
             transient = (error.status_code in (408, 409, 429) or error.status_code >= 500) and not is_spent
             after = retry_after(error.response.headers)
             message = f"{url} answers {error.status_code}: {reason}"
-            if error.status_code in (404, 405) and not _has_error(error.response.content):
+            if rule and error.status_code in (404, 405) and not _has_error(error.response.content):
                 message += _IS_URL_RIGHT
             return ModelError(message, transient=transient, after=after)
         case openai.APITimeoutError():

@@ -80,7 +80,7 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
     if tokens:
         asked = {name: AskedField(value) for name, value in EXTRAS.items()} | asked
     for name, value in {**body, **request.body}.items():
-        asked.pop(name, None)
+        asked.pop(LIMITS[0] if name in LIMITS else name, None)
         if value is not None:
             place = f"roles.{role}.body" if name in request.body else "model.body"
             asked[name] = AskedField(value, place)
@@ -96,8 +96,19 @@ def sent(asked: Mapping[str, AskedField], taken: Taken) -> dict[str, Any]:
     }
 
 
+def kind_of(asked: Mapping[str, AskedField], request: Request) -> frozenset[str]:
+    """Return the kind of a request: requests of one kind are taken, or refused, alike."""
+    places = {f"{name}={field.value!r}" if field.place else name for name, field in asked.items()}
+    return frozenset(places | ({"tools"} if request.tools else set()))
+
+
 def after_refusal(
-    asked: Mapping[str, AskedField], taken: Taken, refusal: str, parameter: str | None
+    asked: Mapping[str, AskedField],
+    taken: Taken,
+    refusal: str,
+    parameter: object = None,
+    *,
+    blindly: bool = True,
 ) -> Taken | str | None:
     """Return what a refusal teaches.
 
@@ -106,26 +117,32 @@ def after_refusal(
         taken: The knowledge with which it was sent.
         refusal: The server's response.
         parameter: Name of the refused field, where the response states it.
+        blindly: Whether a refusal that names no field is answered by leaving out what most servers refuse.
 
     Returns:
         More knowledge, with which the request is to be sent again; the name of a refused field that the spec
         asks for; or None where the refusal is about something else.
     """
     fields = sent(asked, taken)
-    named = [parameter] if parameter in fields else [it for it in fields if re.search(rf"\b{it}\b", refusal)]
-    if len(named) == len(fields):  # the refusal may quote the whole request
-        named = []
+    named = [parameter] if isinstance(parameter, str) and parameter else _named(fields, refusal)
     other = LIMITS[1 - LIMITS.index(taken.limit)]
     if taken.limit in named and other not in taken.refused_limits:
         return taken._replace(limit=other, refused_limits=taken.refused_limits | {taken.limit})
     extras = [it for it in EXTRAS if it in fields and not asked[it].place]
     if refused := [it for it in extras if it in named]:
         return _without(taken, refused)
-    if free := [it for it in named if it in asked and not asked[it].place]:
+    if free := [it for it in named if it in fields and it in asked and not asked[it].place]:
         return _without(taken, free[:1])
-    if named:
-        return LIMITS[0] if named[0] in LIMITS else named[0]
-    return _without(taken, extras[:1]) if extras else None
+    if insisted := [it for it in named if it in fields]:
+        return LIMITS[0] if insisted[0] in LIMITS else insisted[0]
+    return _without(taken, extras[:1]) if extras and blindly and not named else None
+
+
+def _named(fields: Fields, refusal: str) -> list[str]:
+    """Return the fields that a refusal names: those in quotes, where any is; none where it names all."""
+    quoted = [it for it in fields if re.search(rf"[\"'`]{re.escape(it)}[\"'`]", refusal)]
+    named = quoted or [it for it in fields if re.search(rf"(?<!\w){re.escape(it)}(?!\w)", refusal)]
+    return [] if len(named) == len(fields) else named  # the refusal may quote the whole request
 
 
 def _without(taken: Taken, names: Sequence[str]) -> Taken:

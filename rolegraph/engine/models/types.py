@@ -63,7 +63,7 @@ class Request(NamedTuple):
     continues: ChatPrefix | None = None
     """Beginning of the messages as tokens, for models that answer with token ids."""
     body: Mapping[str, Any] = MappingProxyType({})
-    """Fields of the spec's own for the server; None leaves a field out."""
+    """The role's `body` in the spec: further fields; None leaves a field out."""
 
 
 class Completion(NamedTuple):

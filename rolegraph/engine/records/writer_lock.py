@@ -51,8 +51,8 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
     finally:
         with suppress(OSError):
             os.ftruncate(file, 0)
-            if unmarked := kind.in_the_way(folder):  # of this block, which has written no mark
-                for name in {*unmarked} - before - {*kind.in_the_way(folder, begun=True)}:
+            if not any((folder / mark).exists() for mark in kind.marks):
+                for name in {*kind.in_the_way(folder)} - before - {*kind.in_the_way(folder, begun=True)}:
                     shutil.rmtree(folder / name)
             if not kind.in_the_way(folder):
                 confined.remove(folder / LOCK_FILE)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator
 
 from rolegraph.engine.records.plain import check_plain
-from rolegraph.engine.secrets import is_secret_name
 
 DECIDED = frozenset("messages model tools tool_choice n stream stream_options logprobs".split())
 """Fields of a chat request that a run decides."""
 SAMPLED = frozenset("temperature top_p max_tokens max_completion_tokens stop seed".split())
 """Fields of a chat request that `sampling` sets; a body may leave them out."""
+
+
+SECRETS = frozenset(
+    "api_key apikey x_api_key key authorization proxy_authorization headers extra_headers password passwd "
+    "secret client_secret token access_token auth_token bearer credentials cookie".split()
+)
+"""Names, in lower case, under which a key could be sent."""
 
 
 class JsonObject(dict[str, Any]):
@@ -29,12 +35,23 @@ def _checked(body: Mapping[str, Any]) -> JsonObject:
     check_plain(body)
     for name, value in body.items():
         if name in DECIDED:
-            raise ValueError(f"fields for the server, without `{name}`, which the run decides")
+            raise ValueError(f"fields without `{name}`, which the run decides")
         if name in SAMPLED and value is not None:
             raise ValueError(f"`{name}` under `sampling`; here null alone, which leaves the field out")
-        if is_secret_name(name):
-            raise ValueError(f"fields for the server, without `{name}`: keys come from the environment")
+    if secret := next((it for it in _names(body) if it.lower().replace("-", "_") in SECRETS), None):
+        raise ValueError(f"fields without `{secret}`; keys and headers come from the environment")
     return JsonObject(body)
+
+
+def _names(value: object) -> Iterator[str]:
+    """Yield the names in a JSON value, at every depth."""
+    if isinstance(value, Mapping):
+        for name, inner in cast("Mapping[str, object]", value).items():
+            yield name
+            yield from _names(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[object]", value):
+            yield from _names(inner)
 
 
 Body = Annotated[dict[str, Any], AfterValidator(_checked)]

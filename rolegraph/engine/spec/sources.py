@@ -33,7 +33,7 @@ def api_of(provider: str) -> str:
 OWN_PROVIDERS = ("local", "tinker", "openai", "replay")
 """Providers of this project; packages add others (`rolegraph.models`)."""
 NO_BODY = ("local", "tinker", "replay", "sglang", "vllm")
-"""Providers whose requests take no fields of one's own."""
+"""Providers whose requests take no `body`."""
 _PARTS = plugin_names("models")
 PROVIDERS = tuple(
     dict.fromkeys(it for it in (*OWN_PROVIDERS[:3], *_PARTS, "replay") if it != "local" or it in _PARTS)
@@ -50,7 +50,8 @@ class ModelRef(SpecModel):
     SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(map(re.escape, PROVIDERS))})(:|$)")]
     provider: Provider = "local"
     """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible
-    endpoint), `vllm` or `sglang` (such a server, with exact tokens) or `replay` (recorded answers)."""
+    endpoint), `litellm` (a provider with an API of its own), `vllm` or `sglang` (such a server, with exact
+    tokens) or `replay` (recorded answers)."""
     name: str | None = None
     """A model folder or the name of a fetched model (local; None is the checkpoint's model, or else the
     shipped base model), the service's name of a model (tinker, openai, vllm, sglang), or an episodes file or
@@ -71,8 +72,8 @@ class ModelRef(SpecModel):
     models need no escape."""
 
     body: Body = JsonObject()
-    """Further fields of each request to an `openai` endpoint, such as `{top_k: 20}`; null leaves a field out,
-    such as `{seed: null}`. Those of a role go before them."""
+    """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves a
+    field out, such as `{seed: null}`. Those of a role go before them."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

@@ -20,6 +20,8 @@ from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.vocabulary.imports import require_library
 
 _logger = logging.getLogger(__name__)
+_NOT_SENT = frozenset({"extra_headers", "stream", "stream_options"})
+"""Parameters of LiteLLM that no spec sets."""
 _FIELDS = (*EXTRAS, *LIMITS, "temperature", "top_p", "seed", "stop", "tools")
 
 
@@ -50,10 +52,13 @@ async def open_litellm(served: ServedModel) -> OpenAIModel:
     limit = next((it for it in LIMITS if it not in refused), LIMITS[0])
     if lacking := [it for it in ("seed", "top_p", "temperature") if it in refused]:
         _logger.warning("%s %s", provider, warning_of(lacking))
-    client = LiteLLMClient(litellm, ref.base_url or provider, ref.base_url, refused)
+    translated = frozenset({*_FIELDS, *taken} - _NOT_SENT)
+    client = LiteLLMClient(litellm, ref.base_url or provider, ref.base_url, refused, translated)
     escapes = bool(ref.escape_markers)
     taken_at_first = Taken(refused - {*LIMITS}, limit, refused & {*LIMITS})
-    return OpenAIModel(client, ref.name, body=ref.body, escapes=escapes, taken=taken_at_first)
+    model = OpenAIModel(client, ref.name, body=ref.body, escapes=escapes, taken=taken_at_first)
+    model.refused.update(lacking)
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ class LiteLLMClient:
     """URL of the calls; None for the provider's own."""
     refused: frozenset[str]
     """Fields that the provider does not take, and that LiteLLM would leave out without a word."""
+    translated: frozenset[str]
+    """Fields that LiteLLM translates; others go as they are, and none as a parameter of LiteLLM itself."""
 
     async def post(
         self, name: str, messages: Sequence[Mapping[str, object]], fields: Mapping[str, object]
@@ -88,7 +95,9 @@ class LiteLLMClient:
             num_retries=0,
             max_retries=0,
             drop_params=True,
-            **fields,
+            **{field: value for field, value in fields.items() if field in self.translated},
+            extra_body={field: value for field, value in fields.items() if field not in self.translated}
+            or None,
         )
         return answer.model_dump_json().encode()
 

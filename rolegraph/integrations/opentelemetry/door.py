@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -40,7 +41,7 @@ def _send(
     how: Mapping[str, Any],
     *,
     run: str,
-    where: Mapping[str, str],
+    where: Mapping[str, str] = MappingProxyType({}),
     **words: Any,
 ) -> Any:
     if url is None:

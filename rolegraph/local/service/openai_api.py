@@ -46,8 +46,8 @@ class OpenAIService:
         self._backend = backend
         self._chat = ChatFormat(backend.model.tokenizer, backend.name)
         self._started = int(time.time())
-        self._told = set[str]()
-        """Fields without effect of which the log has told."""
+        self._named = set[str]()
+        """Fields without effect that the log has named."""
 
     def routes(self) -> list[Route]:
         """Return the routes of all endpoints."""
@@ -127,8 +127,8 @@ class OpenAIService:
         head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
         ignored = ", ".join(sorted(without_effect(body)))
         headers = {_IGNORED: ignored} if ignored else None
-        if ignored and ignored not in self._told:
-            self._told.add(ignored)
+        if ignored and ignored not in self._named:
+            self._named.add(ignored)
             _logger.warning("/v1 takes %s without effect", ignored)
         if body.stream:
             events = self._events(body, job, answers, head)

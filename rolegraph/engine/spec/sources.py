@@ -72,8 +72,8 @@ class ModelRef(SpecModel):
     models need no escape."""
 
     body: Body = JsonObject()
-    """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves a
-    field out, such as `{seed: null}`. Those of a role go before them."""
+    """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves
+    a field out, such as `{seed: null}`. Those of a role go before them."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

@@ -17,9 +17,8 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 uvicorn = pytest.importorskip("uvicorn")
 
-from rolegraph.engine.training.service.probes import PROBES  # noqa: E402
-
 from rolegraph.cli.main import run  # noqa: E402
+from rolegraph.doctor.probes import PROBES  # noqa: E402
 from rolegraph.doctor.probing import ServiceReport, doctor  # noqa: E402
 from rolegraph.engine.http_server import listen  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
@@ -212,7 +211,7 @@ def test_a_service_that_breaks_during_the_probes_leaves_no_record(
 
 
 def test_wrong_arguments_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--model", "openai:gpt-5"]) == 2
+    assert run(["doctor", "--model", "replay:episodes.jsonl"]) == 2
     assert "doctor probes Tinker services, not openai" in capsys.readouterr().err
     assert run(["doctor", "--base-url", "http://127.0.0.1:9"]) == 1
     assert "No Tinker service answers at http://127.0.0.1:9" in capsys.readouterr().err

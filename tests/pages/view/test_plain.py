@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
+from rolegraph.api.sweeping import SweepPointFigures, figures_of_run
 from rolegraph.engine.records import Checkpoint, Control, RunFolder, RunInfo, read_episodes
 from rolegraph.engine.records.episodes import write_episodes
 from rolegraph.local.card import model_card
 from rolegraph.pages.report.html import aligned
-from rolegraph.pages.report.sweep import SweepPointFigures, figures_of_run, sweep_picture
+from rolegraph.pages.report.sweep import sweep_picture
 from tests.pages.report.runs import write_run as reported
 from tests.pages.view.pages import KEY, Parsed, get
 from tests.pages.view.runs import write_run, write_training

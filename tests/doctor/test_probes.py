@@ -212,7 +212,7 @@ def test_a_service_that_breaks_during_the_probes_leaves_no_record(
 
 def test_wrong_arguments_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--model", "replay:episodes.jsonl"]) == 2
-    assert "doctor probes Tinker services, not openai" in capsys.readouterr().err
+    assert "not replay; expected" in capsys.readouterr().err
     assert run(["doctor", "--base-url", "http://127.0.0.1:9"]) == 1
     assert "No Tinker service answers at http://127.0.0.1:9" in capsys.readouterr().err
 

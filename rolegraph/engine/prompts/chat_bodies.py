@@ -6,7 +6,7 @@ A body that does not fit raises pydantic's ValidationError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -53,7 +53,7 @@ def without_effect(body: RequestBody) -> set[str]:
         names.add("name")
     for name in type(body).model_fields:
         value: Any = getattr(body, name)
-        parts: list[Any] = value if isinstance(value, list) else [value]
+        parts = cast("list[Any]", value) if isinstance(value, list) else [value]
         names |= {it for part in parts if isinstance(part, RequestBody) for it in without_effect(part)}
     return names
 

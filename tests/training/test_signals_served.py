@@ -27,15 +27,18 @@ PENALTY = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.3, cl
 
 
 class Base:
-    """Base model of a service."""
+    """Base model of a service; it computes a text once, since its rounding follows the texts beside it."""
 
     def __init__(self, client: tinker.ServiceClient, service: LocalService) -> None:
         self.sampler = client.create_sampling_client(base_model=service.model_name).result()
+        self.known: dict[tuple[int, ...], list[float | None]] = {}
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
-        tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
-        found = await self.sampler.compute_logprobs_async(tokens)
-        return [value for value in found[len(prompt_ids) :] if value is not None]
+        ids = (*prompt_ids, *response_ids)
+        if ids not in self.known:
+            tokens = tinker.ModelInput.from_ints([*ids])
+            self.known[ids] = await self.sampler.compute_logprobs_async(tokens)
+        return [value for value in self.known[ids][len(prompt_ids) :] if value is not None]
 
     async def complete(self, request: Request) -> Completion:
         raise AssertionError("a teacher is not asked for answers")
@@ -74,17 +77,19 @@ def test_the_gradient_of_the_sum_is_the_sum_of_the_gradients(
         "signal": lambda step: [a - step.metadata["advantage"] for a in step.advantages] or None,
     }
 
+    base = Base(client, service)
+
     def norm(*of: str) -> tuple[float, list[list[float]]]:
         """Return the gradient's norm of some parts together, and the log-probabilities after the update."""
         training = client.create_lora_training_client(service.model_name, rank=8, seed=1).result()
-        first = data(plan, batch(plan, Base(client, service))[0], parts["both"])
+        first = data(plan, batch(plan, base)[0], parts["both"])
         for _ in range(3):  # away from the start, so that the penalty is of some size
             training.forward_backward(first, "importance_sampling").result()
             training.optim_step(tinker.AdamParams(learning_rate=1e-2)).result()
         out = training.forward(first, "importance_sampling").result().loss_fn_outputs
         sampled = [own["logprobs"].tolist()[1:] for own in out]
         assert [len(own) for own in sampled] == [3, 4, 5, 6]
-        episodes = batch(plan, Base(client, service), sampled)[0]
+        episodes = batch(plan, base, sampled)[0]
         for name in of:
             training.forward_backward(data(plan, episodes, parts[name]), loss).result()
         stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()

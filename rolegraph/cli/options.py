@@ -25,8 +25,9 @@ Decorator = Callable[[F], F]
 OVERRIDES = "[KEY.PATH=VALUE…]"
 GOES_ON = ("=", ".", ":", "/")
 """Ends of a completion that more is typed after."""
-_SERVED = [name for name in plugin_names("models") if name != "local"]
-_LOCAL = "local[:FOLDER]" if "local" in plugin_names("models") else ""
+_PROVIDERS = plugin_names("models")
+_SERVED = [name for name in _PROVIDERS if name != "local"]
+_LOCAL = "local[:FOLDER]" if "local" in _PROVIDERS else ""
 TRAINABLE = " or ".join(filter(None, (_LOCAL, "tinker:NAME")))
 """Forms of a model that can be trained, for help texts."""
 ANSWERING = ", ".join(

@@ -25,6 +25,7 @@ from rolegraph.engine.models.types import Request, ServedModel
 from rolegraph.engine.records import CallId, Message, NodeId, Note, Observer
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function
+from rolegraph.engine.vocabulary.tool import never_called
 
 _TOKENS = 64
 _OK = "Say OK."
@@ -47,7 +48,7 @@ _ADD = Function(
         "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
         "required": ["a", "b"],
     },
-    lambda arguments: None,  # pyright: ignore[reportArgumentType]  # it is never called
+    never_called,
 )
 Found = tuple[str, Status]
 
@@ -82,7 +83,9 @@ async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observ
             async for row in probes:
                 rows.append(row)
                 observe(Note(f"{row.name}: {row.status} …"))
-        return EndpointReport(url, model.name, tuple(rows), tuple(model.left_out), time.monotonic() - began)
+        return EndpointReport(
+            url, model.name, tuple(rows), tuple(sorted(model.left_out)), time.monotonic() - began
+        )
     finally:
         await client.close()
 
@@ -194,7 +197,7 @@ class _Probes:
 
     async def _run(self) -> Found:
         await self._model.complete(_request(_OK, seed=7))
-        left_out = ", ".join(self._model.left_out)
+        left_out = ", ".join(sorted(self._model.left_out))
         return (f"leaves out {left_out}", "differs") if left_out else ("all fields", "ok")
 
 

@@ -93,12 +93,17 @@ SERVERS: dict[str, tuple[Callable[[Body], Response], list[str]]] = {
 }
 
 
+def write_sums(folder: Path, count: int) -> Path:
+    """Write the spec `sums.yaml` with so many rows, and return the folder."""
+    (folder / "sums.yaml").write_text(SPEC)
+    rows = [{"id": str(n), "question": f"{n}?", "answer": "42"} for n in range(count)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "sums.yaml").write_text(SPEC)
-    rows = [{"id": str(n), "question": f"{n}?", "answer": "42"} for n in range(64)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
+    return write_sums(tmp_path, 64)
 
 
 @pytest.mark.parametrize("name", SERVERS)

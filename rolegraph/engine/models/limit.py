@@ -134,7 +134,7 @@ class LimitedModel:
 
 def left_out(models: Iterable[tuple[ModelRef, LimitedModel]]) -> dict[str, tuple[str, ...]]:
     """Return the fields of requests that servers have refused, by model."""
-    refused = {str(ref): tuple(getattr(limited.model, "left_out", ())) for ref, limited in models}
+    refused = {str(ref): tuple(sorted(getattr(limited.model, "left_out", ()))) for ref, limited in models}
     return {name: fields for name, fields in refused.items() if fields}
 
 

@@ -141,17 +141,12 @@ class OpenAIModel:
         self._at_first = self._taken.left_out
         self._known: dict[frozenset[str], Taken] = {}
         """Fields that the server took, by kind of request."""
-        self.refused = set[str]()
-        """Names of the fields that the server refused, without those of tokens."""
+        self.left_out = set[str]()
+        """Names of the fields that the server refused; those of tokens are not among them."""
         self._has_begun, self._is_open = False, asyncio.Event()
         self._has_warned = not tokens
         self._has_reasoning_alone = False
         self._repeats = RepeatedAnswers()
-
-    @property
-    def left_out(self) -> list[str]:
-        """Names of the fields that the server refused, sorted; those of tokens are not among them."""
-        return sorted(self.refused)
 
     async def complete(self, request: Request) -> Completion:
         """Send one chat request to the endpoint and return the completion; raises ModelError."""
@@ -233,9 +228,9 @@ class OpenAIModel:
 
     def _tell(self, asked: Mapping[str, AskedField], taken: Taken) -> None:
         """Log a warning of fields that an answer is the first to lack."""
-        new = [it for it in asked if it in taken.left_out - self._at_first - self.refused - {*EXTRAS}]
+        new = [it for it in asked if it in taken.left_out - self._at_first - self.left_out - {*EXTRAS}]
         if new := [it for it in new if not asked[it].place]:
-            self.refused.update(new)
+            self.left_out.update(new)
             _logger.warning("%s %s", self._url, warning_of(new))
 
     def _insists(

@@ -57,7 +57,7 @@ async def open_litellm(served: ServedModel) -> OpenAIModel:
     escapes = bool(ref.escape_markers)
     taken_at_first = Taken(refused - {*LIMITS}, limit, refused & {*LIMITS})
     model = OpenAIModel(client, ref.name, body=ref.body, escapes=escapes, taken=taken_at_first)
-    model.refused.update(lacking)
+    model.left_out.update(lacking)
     return model
 
 

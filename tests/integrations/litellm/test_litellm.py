@@ -17,7 +17,7 @@ from rolegraph.engine.records import RunFolder, read_episodes
 from tests.cli.conftest import Command
 from tests.cli.conftest import rolegraph as rolegraph
 from tests.models.edges import served
-from tests.models.test_refused_fields import SPEC
+from tests.models.test_refused_fields import write_sums
 
 pytest.importorskip("litellm", reason="needs the extra `litellm`")
 pytestmark = pytest.mark.litellm
@@ -95,10 +95,7 @@ def stub() -> Iterator[Stub]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "sums.yaml").write_text(SPEC)
-    rows = [{"id": str(n), "question": f"{n}?", "answer": "42"} for n in range(8)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
+    return write_sums(tmp_path, 8)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fields of one's own for a server: `body` of a model and of a role."""
+"""Further fields of a request: `body` of a model and of a role."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ DECIDED = frozenset("messages model tools tool_choice n stream stream_options lo
 """Fields of a chat request that a run decides."""
 SAMPLED = frozenset("temperature top_p max_tokens max_completion_tokens stop seed".split())
 """Fields of a chat request that `sampling` sets; a body may leave them out."""
-
-
 SECRETS = frozenset(
     "api_key apikey x_api_key key authorization proxy_authorization headers extra_headers password passwd "
     "secret client_secret token access_token auth_token bearer credentials cookie".split()

@@ -335,7 +335,7 @@ class Role(SpecModel):
     sampling: Sampling | None = None
     """Sampling settings; None uses the policy's."""
     body: Body = JsonObject()
-    """Further fields of the role's requests to an `openai` endpoint, over those of its model, such as
+    """Further fields of the role's requests to an `openai` or a `litellm` model, over the model's, such as
     `{chat_template_kwargs: {enable_thinking: false}}`; null leaves a field out."""
     on_failure: OnFailure = OnFailure()
     """Handling of a failed instance."""

@@ -10,10 +10,11 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.api.workflow import Workflow
-from rolegraph.engine.compile.leaving import LEFT_OUT, disclosure_rule, without_hidden
+from rolegraph.engine.compile.leaving import LEFT_OUT, disclosure_rule, disclosure_rule_of, without_hidden
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Episode, FailureName, RunFolder, read_episodes
 from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.training.advantages.credit import on_record
 from rolegraph.engine.vocabulary.tool import ToolCall
 from tests.attack.leaks import (
     CANARY,
@@ -29,6 +30,7 @@ from tests.attack.leaks import (
 from tests.cli.conftest import Command, rolegraph
 from tests.edge import write_spec
 from tests.integrations.opentelemetry.collector import Collector, collecting
+from tests.training.credited import drawn, learnt, plan, rollouts
 
 pytest.importorskip("gepa", reason="needs the extra `optimize`")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
@@ -244,3 +246,26 @@ def test_the_step_and_the_schedules_of_an_episode_leave() -> None:
         "1", 0, {"id": "1"}, (), metadata={"step": 3, "scheduled": {"roles.solver.weight": 0.5}}
     )
     assert without_hidden(episode, disclosure_rule(None, lambda field: True)).metadata == episode.metadata
+
+
+@pytest.mark.parametrize(
+    ("by", "leaves"),
+    [
+        ("task.solution", False),
+        ("task['solution'] ~ self.index", False),
+        ("task.question", True),
+        ("self.index % 2", True),
+    ],
+)
+def test_no_digest_of_a_hidden_field_leaves(tmp_path: Path, by: str, leaves: bool) -> None:
+    keyed = {"by": by, "over": "batch"}
+    for group in (keyed, [keyed, {"by": "task"}]):
+        spec = plan(tmp_path, {"a": {"group": group}})
+        assert "solution" in spec.hidden
+        episodes, _ = learnt(spec, rollouts(spec, drawn))
+        digests = {d for e in episodes for d in (e["a"][0].steps[0].metadata.get("by") or {}).values()}
+        copies = [without_hidden(it, disclosure_rule_of(spec)) for it in episodes]
+        sent = json.dumps([it.to_dict() for it in copies])
+        assert digests and all((str(digest) in sent) is leaves for digest in digests)
+        keys = {recorded.key.by for it in copies for recorded in on_record(it)}
+        assert (LEFT_OUT in keys) is not leaves

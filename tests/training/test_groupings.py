@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.errors import AdvantageError
+from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
 from rolegraph.engine.training.advantages.credit import loss_weights, on_record
@@ -441,3 +442,20 @@ def test_a_prompt_is_the_same_only_where_the_observation_that_it_shows_is(tmp_pa
         sizes.append(sorted(len(g.trajectories) for g in group_episodes(made, spec.trained)[0]))
     assert sizes[0] == sizes[1]
     assert len(sizes[0]) > 2, "the second observations differ"
+
+
+@pytest.mark.parametrize("failed", [1, 2, 3])
+def test_the_best_turn_is_none_that_failed(tmp_path: Path, failed: int) -> None:
+    spec = looped(
+        tmp_path, "turn", "turn", estimator="best", reward={"matches": "x"}, on_failure={"reward": 2.0}
+    )
+
+    def answer(request: Request) -> str:
+        rollout, number = request.id.rollout, request.id.node.round
+        return "no tags" if (rollout, number) == (0, failed) else WRONG
+
+    done, _ = learnt(spec, rollouts(spec, answer, tasks=1, count=3))
+    assert advantages(done, "a") == [[0.0, 0.0, 0.0]] * 3
+    figures = outcome_figures(done, ["a"])
+    assert figures["outcome/a/failed"] == 0
+    assert figures["outcome/a/neither"] + figures["outcome/a/too_hard"] == 1

@@ -7,6 +7,7 @@ rule of a run is read from its folder.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
@@ -54,6 +55,8 @@ class DisclosureRule:
     """Roles whose texts can quote no hidden field; none without a spec, which alone tells them."""
     quoting: frozenset[str] = frozenset()
     """Other roles of the spec."""
+    grouped: frozenset[str] | None = None
+    """Roles whose groups may tell the value of a hidden field; None without a spec, for all."""
 
     def may_quote(self, role: str) -> bool:
         """Return whether the texts of a role may quote a hidden field."""
@@ -78,7 +81,15 @@ def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> Disc
     if spec is None:
         return DisclosureRule(is_hidden)
     quoting = quoting_roles(spec)
-    return DisclosureRule(is_hidden, frozenset(spec.roles) - quoting, quoting)
+    grouped = frozenset(
+        name
+        for name, role in spec.roles.items()
+        if any(
+            grouping.is_expression and any(map(is_hidden, re.findall(r"\w+", grouping.by)))
+            for grouping in role.group
+        )
+    )
+    return DisclosureRule(is_hidden, frozenset(spec.roles) - quoting, quoting, grouped)
 
 
 def disclosure_rule_of(plan: Plan) -> DisclosureRule:
@@ -136,8 +147,26 @@ def _trajectory(trajectory: Trajectory, rule: DisclosureRule) -> Trajectory:
     failure = trajectory.failure
     if failure is not None and rule.hides_message(trajectory.name, failure.name):
         failure = Failure(failure.name, LEFT_OUT)
-    steps = tuple(_without_texts(it) if may_quote else _plain(it) for it in trajectory.steps)
-    return trajectory._replace(steps=steps, failure=failure)
+    steps = [_without_texts(it) if may_quote else _plain(it) for it in trajectory.steps]
+    if rule.grouped is None or trajectory.name in rule.grouped:
+        steps = [it._replace(metadata=_without_keys(it.metadata)) for it in steps]
+    return trajectory._replace(steps=tuple(steps), failure=failure)
+
+
+def _without_keys(metadata: StepMetadata) -> StepMetadata:
+    """Return a step's metadata with one digest for all values by which turns are grouped: equal digests tell
+    equal values, and a digest can be guessed."""
+    kept: dict[str, Any] = {**metadata}
+    if by := metadata.get("by"):
+        kept["by"] = {expression: digest and LEFT_OUT for expression, digest in by.items()}
+    if parts := metadata.get("groups"):
+        kept["groups"] = [_without_key(part) for part in parts]
+    return cast("StepMetadata", _without_key(kept))
+
+
+def _without_key(compared: Mapping[str, Any]) -> dict[str, Any]:
+    group = compared.get("group", {})
+    return {**compared, "group": {**group, "by": LEFT_OUT}} if "by" in group else {**compared}
 
 
 def _without_message(failure: FailureMetadata, rule: DisclosureRule) -> FailureMetadata:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rolegraph.engine.compile.leaving import LEFT_OUT
 from rolegraph.engine.records import Episode, GroupKey, NodeId, Step
 from rolegraph.engine.training.advantages.credit import RecordedMember, on_record, turns
 from rolegraph.engine.training.analysis.outcomes import advantages
@@ -76,6 +77,8 @@ def traces(
     mine: list[tuple[RecordedMember, GroupMember]] = []
     for other, episode in episodes:
         for recorded in on_record(episode):
+            if recorded.key.by == LEFT_OUT:  # nothing tells its groups apart
+                continue
             member = _compared(other, recorded)
             groups.setdefault(recorded.key, []).append(member)
             if other[:2] == row[:2]:

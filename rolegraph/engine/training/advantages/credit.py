@@ -21,8 +21,11 @@ from rolegraph.engine.records import (
     Advantage,
     ComparisonMetadata,
     Episode,
+    Failure,
+    FailureName,
     GroupKey,
     GroupKeyMetadata,
+    NodeId,
     PartMetadata,
     PolicyOf,
     Step,
@@ -30,8 +33,11 @@ from rolegraph.engine.records import (
     Trajectory,
     TrajectoryGroup,
 )
+from rolegraph.engine.records.metadata import FailureMetadata
 from rolegraph.engine.spec import Credit
 
+Failures = Mapping[NodeId, FailureMetadata]
+"""Failures of an episode's turns, as `Episode.failures`."""
 WHOLE = (GroupingPlan(),)
 """Groupings of a role without a plan: its trajectories on one task."""
 
@@ -71,7 +77,8 @@ def own_rewards(trajectory: Trajectory) -> list[float]:
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
     """Return True if a trajectory, or one of its turns, is a member of a group; without a role, by its
     record."""
-    return any(key is not None for key, _ in compared(trajectory, role, GroupKey("", trajectory.name)))
+    key = GroupKey("", trajectory.name)
+    return any(key is not None for key, _ in compared(trajectory, role, key, {}))
 
 
 def members(
@@ -82,7 +89,8 @@ def members(
 
     `role` is None where episodes are read without their plan; the whole trajectory is compared then.
     """
-    pairs = compared(trajectory, role, GroupKey(episode.task_id, trajectory.name, policy))
+    key = GroupKey(episode.task_id, trajectory.name, policy)
+    pairs = compared(trajectory, role, key, episode.failures)
     return [(key, member) for key, member in pairs if key is not None]
 
 
@@ -93,7 +101,7 @@ def compared_rounds(episode: Episode, trajectory: Trajectory, role: RolePlan) ->
 
 
 def compared(
-    trajectory: Trajectory, role: RolePlan | None, key: GroupKey
+    trajectory: Trajectory, role: RolePlan | None, key: GroupKey, failures: Failures
 ) -> Iterator[tuple[GroupKey | None, Trajectory]]:
     """Yield the members that a trajectory gives to each of its role's groupings, with their groups' keys.
 
@@ -101,6 +109,7 @@ def compared(
         trajectory: The trajectory.
         role: Its role; None compares the whole trajectory.
         key: Task, role and policy of the trajectory.
+        failures: Failures of the episode's turns.
 
     Yields:
         The key and the member; None for a key that cannot be computed.
@@ -109,7 +118,9 @@ def compared(
         return
     for part, grouping in enumerate(WHOLE if role is None else role.groupings):
         trajectories = [trajectory] if trajectory.by_model and not trajectory.masked else []
-        for member in credited_turns(trajectory, grouping.credit) if grouping.of_turns else trajectories:
+        for member in (
+            credited_turns(trajectory, grouping.credit, failures) if grouping.of_turns else trajectories
+        ):
             yield _key(key._replace(part=part), grouping, member.steps[0]), member
 
 
@@ -140,7 +151,7 @@ def _digests(first: Step) -> Mapping[str, str | None]:
     return first.metadata.get("by") or {}
 
 
-def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
+def credited_turns(trajectory: Trajectory, credit: Credit, failures: Failures) -> list[Trajectory]:
     """Return the unmasked turns, each as a Trajectory whose reward is the turn's credit."""
     ran = [steps for steps in turns(trajectory) if not _masked(steps)]
     if credit.kind != "trajectory":
@@ -149,7 +160,7 @@ def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
         return []
     else:
         rewards = [trajectory.reward] * len(ran)
-    return [_as_trajectory(trajectory, *turn) for turn in zip(ran, rewards, strict=True)]
+    return [_as_trajectory(trajectory, *turn, failures) for turn in zip(ran, rewards, strict=True)]
 
 
 def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
@@ -271,7 +282,8 @@ def on_record(episode: Episode) -> Iterator[RecordedMember]:
         for steps, parts in zip(turn_steps, turn_parts, strict=True):
             for part in parts:
                 if (reward := part.get("credit")) is not None:
-                    yield _recorded(episode, _as_trajectory(trajectory, steps, reward), part)
+                    turn = _as_trajectory(trajectory, steps, reward, episode.failures)
+                    yield _recorded(episode, turn, part)
 
 
 def _recorded(episode: Episode, member: Trajectory, part: StepMetadata | PartMetadata) -> RecordedMember:
@@ -283,13 +295,18 @@ def _masked(steps: Sequence[Step]) -> bool:
     return any(step.masked for step in steps)
 
 
-def _as_trajectory(trajectory: Trajectory, steps: Sequence[Step], reward: float) -> Trajectory:
-    """Return a turn's steps as a Trajectory with the given reward; only the last turn keeps a failure and
-    verdict."""
-    uid = turn_uid(trajectory, steps[0].round)
-    if steps[-1] is trajectory.steps[-1]:
-        return trajectory._replace(steps=steps, reward=reward, uid=uid, masked=False)
-    return Trajectory(trajectory.name, trajectory.index, steps, reward, uid=uid)
+def _as_trajectory(
+    trajectory: Trajectory, steps: Sequence[Step], reward: float, failures: Failures
+) -> Trajectory:
+    """Return a turn's steps as a Trajectory with the given reward and its own failure; only the last turn
+    keeps the verdict."""
+    uid, is_last = turn_uid(trajectory, steps[0].round), steps[-1] is trajectory.steps[-1]
+    failure = trajectory.failure if is_last else None
+    if failure is None and (failed := failures.get(trajectory.node._replace(round=steps[0].round))):
+        failure = Failure(FailureName(failed["name"]), failed["message"], failed.get("place", ""))
+    if is_last:
+        return trajectory._replace(steps=steps, reward=reward, uid=uid, failure=failure, masked=False)
+    return Trajectory(trajectory.name, trajectory.index, steps, reward, uid=uid, failure=failure)
 
 
 def _digest(step: Step) -> str:

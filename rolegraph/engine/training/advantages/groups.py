@@ -49,11 +49,13 @@ def group_episodes(
     no_key = Counter[str]()
     before = 0
     for episode in episodes:
+        failures = episode.failures
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
             before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
             policy = policy_of(trajectory.name, trajectory.index)
-            for key, member in compared(trajectory, role, GroupKey(episode.task_id, trajectory.name, policy)):
+            whole = GroupKey(episode.task_id, trajectory.name, policy)
+            for key, member in compared(trajectory, role, whole, failures):
                 if key is None:
                     no_key[f"groups/no_key/{trajectory.name}"] += 1
                 else:

@@ -107,7 +107,6 @@ class StepGroups:
 
     def add(self, episode: Episode) -> None:
         """Add an episode's members to their groups; only rewards and ranges of advantages are kept."""
-        failed = episode.failures
         compared: set[NodeId] = set()
         for recorded in on_record(episode):
             member, values = recorded.member, recorded.advantages
@@ -117,8 +116,7 @@ class StepGroups:
                 group.roles[member.name] = None
                 self._compared.add((episode.task_id, member.name))
                 group.too_small = group.too_small or recorded.metadata.get("too_small", False)
-                turn = member.node._replace(round=member.steps[-1].round)
-                group.add(values, member.reward, failed=member.failure is not None or turn in failed)
+                group.add(values, member.reward, failed=member.failure is not None)
         for trajectory in episode.trajectories:
             left_out = trajectory.masked or not trajectory.by_model
             if left_out and trajectory.name in self._trained and trajectory.node not in compared:

@@ -526,6 +526,7 @@ REFUSED: Mapping[str, Probe] = {
     "service_metadata": Probe(lambda n: saved(user_metadata={"a": "x" * (n - 1)})),
     "service_samples": Probe(lambda n: sample(num_samples=n), under=8),
     "service_top": Probe(lambda n: sample(topk_prompt_logprobs=n)),
+    "service_choice_top": Probe(lambda n: chat(logprobs=True, top_logprobs=n)),
     "service_choices": Probe(lambda n: chat(n=n), under=8),
     "service_stops": Probe(lambda n: chat(stop=["x"] * n)),
     "service_stop_text": Probe(lambda n: chat(stop="x" * n)),

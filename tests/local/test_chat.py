@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_answers_and_n_gives_several(chat: openai.O
         ),
         (
             {"extra_body": {"messages": [{"role": "user", "content": "x" * 300}]}},
-            "the model's context length of 256",
+            "This model's maximum context length is 256 tokens",
         ),
     ],
 )

@@ -22,7 +22,7 @@ SERVED: list[dict[str, Any]] = [
     {"stop": ["a", "b"], "user": "me"},
     {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}},
     {"response_format": {"type": "text"}, "store": False, "service_tier": "auto"},
-    {"logprobs": True, "top_logprobs": 0},
+    {"logprobs": True, "top_logprobs": 3},
     {"tools": [], "tool_choice": "none", "parallel_tool_calls": True},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]},
     {"messages": [*HI, {"role": "assistant", "content": "a", "refusal": None, "audio": None}, *HI]},
@@ -33,7 +33,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"frequency_penalty": 0.5}, "frequency_penalty"),
     ({"presence_penalty": -1}, "presence_penalty"),
-    ({"logprobs": True, "top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"stream": True, "extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs"),
     ({"n": 1000}, "n"),
     ({"extra_body": {"top_k": 10**30}}, "top_k"),
     ({"extra_body": {"min_p": 0.1}}, "min_p"),
@@ -139,10 +141,9 @@ def test_completions_take_texts_and_ids_and_can_be_streamed(
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"echo": True}, "echo"),
-        ({"suffix": "x"}, "suffix"),
-        ({"best_of": 3}, "best_of"),
-        ({"logprobs": 5}, "logprobs"),
+        ({"suffix": "x"}, "suffix is not served here: the model continues a text"),
+        ({"best_of": 3}, "best_of is served only where it equals n"),
+        ({"logprobs": 21}, "logprobs"),
     ],
 )
 def test_what_completions_do_not_serve_is_refused_by_name(

@@ -156,7 +156,8 @@ class Batcher:
     def _queue(self, job: SampleJob) -> None:
         self._jobs.append(job)
         for request in job.requests:
-            self._waiting.add(job.owner, request)
+            if request.reason is None:
+                self._waiting.add(job.owner, request)
         if job.is_unscored:
             self._unscored.add(job.owner, job)
 
@@ -208,8 +209,7 @@ class Batcher:
             self._score(adapter, [job for job in jobs if job.adapter == adapter])
 
     def _score(self, adapter: LoraAdapter | None, jobs: Sequence[SampleJob]) -> None:
-        for job in jobs:
-            job.prompt_logprobs = [float("nan")]
+        scores = {job: [float("nan")] for job in jobs}
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
         prompts = [job.requests[0].prompt for job in longer]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
@@ -220,11 +220,13 @@ class Batcher:
             ):
                 by_prompt = logprobs.split([len(targets[number]) for number in numbers])
                 for number, values in zip(numbers, by_prompt, strict=True):
-                    longer[number].prompt_logprobs += values.tolist()
+                    scores[longer[number]] += values.tolist()
             for job in longer:
                 if job.prompt_top:
                     prompt = job.requests[0].prompt[:-1]
                     job.top_prompt = self._model.top_tokens(adapter, prompt, job.prompt_top)
+        for job, logprobs in scores.items():
+            job.prompt_logprobs = logprobs  # last: who reads meanwhile takes the job as scored by it
 
     def _advance(self) -> None:
         for job in [job for job in self._jobs if job.done.done()]:

@@ -6,7 +6,7 @@ A body that does not fit raises pydantic's ValidationError, or `RequestError`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -41,6 +41,16 @@ Stop = (
 )
 
 
+def context_exceeded(size: str, context: int, param: str) -> RequestError:
+    """Return the error, in OpenAI's words, for a prompt of a size in field `param` that exceeds a context."""
+    return RequestError(
+        f"This model's maximum context length is {context} tokens, but the prompt has {size}, which leaves "
+        f"no room for an answer; shorten {param}",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
 class TinkerBody(RequestBody):
     """A JSON body of the Tinker API."""
 
@@ -67,6 +77,7 @@ class SamplingFields(RequestBody):
     """A field of vLLM in OpenAI's API."""
     seed: Seed | None = None
     stop: Stop | None = None
+    prompt_field: ClassVar[str] = "prompt"
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
@@ -83,6 +94,7 @@ class SamplingFields(RequestBody):
         *,
         count: int,
         first: int = 0,
+        top: int = 0,
     ) -> list[SampleRequest]:
         """Return sequences to sample after one prompt.
 
@@ -93,27 +105,26 @@ class SamplingFields(RequestBody):
             stop_ids: Token ids that end an answer.
             count: The number of sequences.
             first: Number of the first sequence; sequences of one seed differ by their numbers.
+            top: Number of likeliest tokens to return for each position of an answer.
 
         Raises:
             RequestError: The prompt leaves no room in the context.
         """
         room = context - len(prompt)
-        if room < 1:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, longer than the model's context length of {context} "
-                "with the answer"
-            )
+        if room < (max_tokens != 0):
+            raise context_exceeded(f"{len(prompt)} tokens", context, self.prompt_field)
         seed = None if self.seed is None else self.seed % (limits.SEED.most + 1)
         return [
             SampleRequest(
                 prompt,
-                max_tokens=min(max_tokens or room, room),
+                max_tokens=room if max_tokens is None else min(max_tokens, room),
                 temperature=1.0 if self.temperature is None else self.temperature,
                 top_p=self.top_p or 1.0,
                 top_k=self.top_k or -1,
                 seed=None if seed is None else (seed, number),
                 stop_ids=stop_ids,
                 stop_texts=self.stop_texts,
+                top=top,
             )
             for number in range(first, first + count)
         ]
@@ -267,6 +278,7 @@ class SampleBody(TinkerBody):
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Count | None = None
     topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
+    topk_sample_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
 
     def job(self, model: LocalModel, path: str | None, owner: str) -> SampleJob:
         """Return the SampleJob of a request for `owner`, with the weights at `path` (None: the base model).
@@ -284,8 +296,8 @@ class SampleBody(TinkerBody):
         # As the SDK's docstring has it, only an empty list lets an answer go on behind the model's end.
         further = frozenset(stop for stop in params.stop or () if isinstance(stop, int))
         stop_ids = frozenset[int]() if params.stop == [] else model.end_ids | further
-        count = self.num_samples
-        requests = params.requests(prompt, model.context, params.max_tokens, stop_ids, count=count)
+        count, top = self.num_samples, min(self.topk_sample_logprobs, model.vocabulary)
+        requests = params.requests(prompt, model.context, params.max_tokens, stop_ids, count=count, top=top)
         return SampleJob(
             path,
             requests,

@@ -42,7 +42,7 @@ def openai_error(error: RequestError) -> Mapping[str, Any]:
         "message": str(error),
         "type": "rate_limit_error" if error.status == 429 else kind,
         "param": error.param,
-        "code": _CODES.get(error.status),
+        "code": error.code or _CODES.get(error.status),
     }
 
 

@@ -6,14 +6,17 @@ from __future__ import annotations
 class RequestError(ValueError):
     """A request that cannot be carried out as it is: the client's mistake, unless `status` says otherwise.
 
-    `param` is the dotted path of the body's field that is at fault.
+    `param` is the dotted path of the body's field that is at fault, `code` OpenAI's code of the error if that
+    of the status is another.
     """
 
     status = 400
 
-    def __init__(self, message: str, *, status: int | None = None, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int | None = None, param: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.param = status or self.status, param
+        self.status, self.param, self.code = status or self.status, param, code
 
 
 class NotFoundError(RequestError):

@@ -10,29 +10,35 @@ from __future__ import annotations
 import math
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from rolegraph.engine.models.tokens import without
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, TokenizedPrompt, cut_at_stop
 from rolegraph.engine.prompts.tools import answer_message
+from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.local_model import LocalModel, TopTokens
 from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody
-from rolegraph.local.service.sampling import SampleRequest
+
+_NO_TOP = TopTokens((), ())
+_BYTES_OF_CHARACTER = 4
+"""Most tokens that a character of UTF-8 can be split into."""
 
 
 class SampledAnswer(ABC):
     """One sampled answer, and what of it a stream has sent; makes the increments of a response.
 
     An answer has parts, such as reasoning and text. Parts only grow, except for an end that may be the
-    beginning of one of `marks` (a stop text or a tag), which is held back.
+    beginning of one of `marks` (a stop text or a tag), which is held back. `index` is the answer's number in
+    `choices`.
     """
 
-    def __init__(self, index: int, sample: SampleRequest, marks: Sequence[str]) -> None:
-        self.index, self.sample, self._marks = index, sample, marks
+    def __init__(self, index: int, job: SampleJob, marks: Sequence[str]) -> None:
+        self.index, self._marks, self._job = index, marks, job
+        self.sample = job.requests[index % len(job.requests)]
         self._tokens, self._ended = 0, False
         self._sent: list[str] = []
 
@@ -62,9 +68,10 @@ class SampledAnswer(ABC):
         """
         ended = self.sample.reason is not None
         tokens = slice(self._tokens, len(self.sample.logprobs))
-        if self._ended or (tokens.stop <= tokens.start and not ended):
+        if self._ended or self._job.is_unscored or (tokens.stop <= tokens.start and not ended):
             return None
-        if not all(map(math.isfinite, self.sample.logprobs[tokens])):
+        prompt_logprobs = self._job.prompt_logprobs[1:] if tokens.start == 0 else ()
+        if not all(map(math.isfinite, (*prompt_logprobs, *self.sample.logprobs[tokens]))):
             raise RequestError("these weights give no finite numbers: their training has diverged")
         self._tokens, self._ended = tokens.stop, ended
         parts = self.parts(self.sample.tokens[: tokens.stop], ended)
@@ -82,13 +89,13 @@ class ChatAnswer(SampledAnswer):
     def __init__(
         self,
         index: int,
-        sample: SampleRequest,
+        job: SampleJob,
         body: ChatBody,
         model: LocalModel,
         chat: ChatFormat,
         prompt: TokenizedPrompt,
     ) -> None:
-        super().__init__(index, sample, (*body.stop_texts, OPEN, CLOSE))
+        super().__init__(index, job, (*body.stop_texts, OPEN, CLOSE))
         self._chat, self._model, self._body = chat, model, body
         self._functions, self._thinking = body.functions, prompt.thinking
 
@@ -136,24 +143,33 @@ class ChatAnswer(SampledAnswer):
         fields: dict[str, Any] = {}
         tokens, logprobs = self.sample.tokens[positions], self.sample.logprobs[positions]
         if self._body.logprobs:
-            texts = self._model.decode([[token] for token in tokens])
+            likeliest = self.sample.top_tokens[positions] or repeat(_NO_TOP, len(tokens))
             fields["logprobs"] = {
                 "content": [
-                    {"token": text, "logprob": logprob, "bytes": None, "top_logprobs": []}
-                    for text, logprob in zip(texts, logprobs, strict=True)
+                    {**entry, "top_logprobs": self._entries(*top)}
+                    for entry, top in zip(self._entries(tokens, logprobs), likeliest, strict=True)
                 ]
             }
         if self._body.return_token_ids:
             fields["token_ids"] = tokens
         return fields
 
+    def _entries(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[dict[str, Any]]:
+        texts = self._model.decode([[token] for token in tokens])
+        return [
+            {"token": text, "logprob": logprob, "bytes": None}
+            for text, logprob in zip(texts, logprobs, strict=True)
+        ]
+
 
 class CompletionAnswer(SampledAnswer):
-    """Answer to a request for completions, whose only part is the text."""
+    """Answer to a request for completions, whose only part is the text; `prompt` is as the client sent it."""
 
-    def __init__(self, index: int, sample: SampleRequest, body: CompletionBody, model: LocalModel) -> None:
-        super().__init__(index, sample, body.stop_texts)
-        self._model, self._body = model, body
+    def __init__(
+        self, index: int, job: SampleJob, body: CompletionBody, model: LocalModel, prompt: str | list[int]
+    ) -> None:
+        super().__init__(index, job, body.stop_texts)
+        self._model, self._body, self._prompt = model, body, prompt
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
         """Return the decoded text as the only part, without the stop token and cut at a stop text."""
@@ -164,24 +180,130 @@ class CompletionAnswer(SampledAnswer):
         """Build an entry with a text."""
         body, sample, (text,) = self._body, self.sample, parts
         with_tokens = body.logprobs is not None or body.return_token_ids
-        if not (text or with_tokens or ended):
+        echoes = bool(body.echo) and tokens.start == 0
+        if not (text or with_tokens or ended or echoes):
             return None
+        if echoes:
+            prompt = self._prompt
+            text = (prompt if isinstance(prompt, str) else self._model.decode([prompt])[0]) + text
         reason = sample.reason if ended else None
         choice: dict[str, Any] = {"text": text, "finish_reason": reason, "logprobs": None}
         if body.logprobs is not None:
-            texts = self._model.decode([[token] for token in sample.tokens])
-            starts = list(accumulate(map(len, texts), initial=0))[:-1]
-            choice["logprobs"] = {
-                "tokens": texts[tokens],
-                "token_logprobs": sample.logprobs[tokens],
-                "top_logprobs": None,
-                "text_offset": starts[tokens],
-            }
+            choice["logprobs"] = self._logprobs(body.logprobs, tokens)
+        if body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(self._job, self._model, body.prompt_logprobs)
         if body.return_token_ids:
             choice["token_ids"] = sample.tokens[tokens]
         if body.with_prompt_ids:
             choice["prompt_token_ids"] = [*sample.prompt]
         return choice
+
+    def _logprobs(self, count: int, positions: slice) -> dict[str, Any]:
+        """Return log-probabilities in the form of OpenAI's completions.
+
+        Args:
+            count: Number of likeliest tokens at each position.
+            positions: Positions of the new tokens in the answer; an echoed prompt comes before the first.
+        """
+        sample, model, start = self.sample, self._model, positions.start
+        ids: list[int] = sample.tokens[: positions.stop]
+        logprobs: list[float | None] = [*sample.logprobs[: positions.stop]]
+        likeliest: list[TopTokens] = sample.top_tokens
+        if self._body.echo:
+            start += len(sample.prompt) if start else 0
+            ids = [*sample.prompt, *ids]
+            logprobs = [None, *self._job.prompt_logprobs[1:], *logprobs]
+            likeliest = [_NO_TOP, *self._job.top_prompt, *likeliest]
+        texts = model.decode([[token] for token in ids])
+        top: list[dict[str, float] | None] | None = None
+        if count:
+            new = zip(ids[start:], logprobs[start:], likeliest[start:], strict=False)
+            top = [
+                None if logprob is None else self._by_text(_with_own(row, count, token, logprob))
+                for token, logprob, row in new
+            ]
+        return {
+            "tokens": texts[start:],
+            "token_logprobs": logprobs[start:],
+            "top_logprobs": top,
+            "text_offset": self._offsets(ids, texts)[start:],
+        }
+
+    def _by_text(self, logprobs: Mapping[int, float]) -> dict[str, float]:
+        """Return log-probabilities by text; of tokens with the same text, such as parts of characters, the
+        first."""
+        by_text: dict[str, float] = {}
+        for text, logprob in zip(
+            self._model.decode([[it] for it in logprobs]), logprobs.values(), strict=True
+        ):
+            by_text.setdefault(text, logprob)
+        return by_text
+
+    def _offsets(self, ids: Sequence[int], texts: Sequence[str]) -> list[int]:
+        """Return where each token begins in the answer's text, in characters.
+
+        A beginning-of-text token that the tokenizer adds to a prompt takes no room. Tokens that are parts of
+        one character begin where the character does.
+        """
+        prompt, bos = self._prompt, self._model.tokenizer.bos_token_id
+        if self._body.echo and isinstance(prompt, str) and ids[0] == bos and not prompt.startswith(texts[0]):
+            texts = ["", *texts[1:]]
+        offsets, start, part, whole = list[int](), 0, list[int](), ""
+        for token, text in zip(ids, texts, strict=True):
+            is_part = "\ufffd" in text and whole.endswith("\ufffd") and len(part) < _BYTES_OF_CHARACTER
+            if not is_part:
+                start, part = start + len(whole), []
+            offsets.append(start)
+            part.append(token)
+            whole = text if len(part) == 1 else self._model.decode([part])[0]
+        return offsets
+
+
+def prompt_logprobs(
+    job: SampleJob, model: LocalModel, count: int
+) -> list[dict[str, dict[str, float | str | None]] | None]:
+    """Return the log-probabilities of a scored job's prompt in vLLM's form.
+
+    Args:
+        job: The job.
+        model: The model.
+        count: Number of likeliest tokens at each position, beside the prompt's own token.
+
+    Returns:
+        For each token None (the first) or an entry by token id; `rank` is None below the likeliest tokens.
+    """
+    rows = [
+        _with_own(row, count, token, logprob)
+        for token, logprob, row in zip(
+            job.requests[0].prompt[1:],
+            job.prompt_logprobs[1:],
+            job.top_prompt or repeat(_NO_TOP),
+            strict=False,
+        )
+    ]
+    ids = sorted({token for row in rows for token in row})
+    texts = dict(zip(ids, model.decode([[token] for token in ids]), strict=True))
+    return [
+        None,
+        *(
+            {
+                str(token): {
+                    "logprob": logprob,
+                    "rank": rank if rank <= count else None,
+                    "decoded_token": texts[token],
+                }
+                for rank, (token, logprob) in enumerate(row.items(), start=1)
+            }
+            for row in rows
+        ),
+    ]
+
+
+def _with_own(top: TopTokens, count: int, token: int, logprob: float) -> dict[int, float]:
+    """Return the log-probabilities, by id, of a position's `count` likeliest tokens and of its own token,
+    descending."""
+    # The own value replaces one of another pass over the prompt, so that clients can compare the two.
+    return {**dict(zip(top.ids[:count], top.logprobs[:count], strict=True)), token: logprob}
 
 
 def _without_open_end(text: str, marks: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -23,14 +23,14 @@ from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.endpoints import openai_error, read_body, request_error
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import LocalModel
-from rolegraph.local.service.openai_answers import ChatAnswer, CompletionAnswer, SampledAnswer
+from rolegraph.local.service.openai_answers import (
+    ChatAnswer,
+    CompletionAnswer,
+    SampledAnswer,
+    prompt_logprobs,
+)
 from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody, SampledBody
-from rolegraph.local.service.sampling import SampleRequest
 
-OWNER = "/v1"
-"""Owner of all requests of /v1, which have no session: together they take turns with the sessions."""
-_DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default for completions."""
 _PROMPT_IDS = "prompt_token_ids"
 _IGNORED = "x-rolegraph-without-effect"
 """Header of an answer that names fields of its request without effect."""
@@ -81,49 +81,57 @@ class OpenAIService:
             prompt = self._chat.prompt(messages, body.functions)
         except ModelError as error:
             raise RequestError(str(error)) from error
-        limit, ends = body.max_completion_tokens or body.max_tokens, model.end_ids | set(self._chat.end_ids)
-        samples = body.requests(prompt.ids, model.context, limit, ends, count=body.n or 1)
+        ends, path = model.end_ids | set(self._chat.end_ids), await self._checkpoint(body.model)
+        job = body.job(prompt.ids, model, path, ends)
         answers = [
-            ChatAnswer(index, sample, body, model, self._chat, prompt) for index, sample in enumerate(samples)
+            ChatAnswer(index, job, body, model, self._chat, prompt) for index in range(len(job.requests))
         ]
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         head: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind}
         if body.with_prompt_ids:
             head[_PROMPT_IDS] = [*prompt.ids]
-        return await self._respond(request, body, answers, head)
+        return await self._respond(request, body, [job], answers, head)
 
     async def complete(self, request: Request) -> Response:
-        """Answer POST /v1/completions: sample continuations of prompts."""
+        """Answer POST /v1/completions: sample continuations of prompts, or score the prompts."""
         body = await read_body(request, CompletionBody)
-        model = self._backend.model
-        samples: list[SampleRequest] = []
+        model, path = self._backend.model, await self._checkpoint(body.model)
+        jobs: list[SampleJob] = []
+        answers: list[CompletionAnswer] = []
         for prompt in body.prompt:
-            ids, limit = _token_ids(model, body, prompt), body.max_tokens or _DEFAULT_MAX_TOKENS
-            first = len(samples)
-            samples += body.requests(ids, model.context, limit, model.end_ids, count=body.n or 1, first=first)
+            first, ids = len(answers), _token_ids(model, body, prompt)
+            job = body.job(ids, model, path, model.end_ids, first)
+            jobs.append(job)
+            answers += [
+                CompletionAnswer(first + index, job, body, model, prompt)
+                for index in range(len(job.requests))
+            ]
             await asyncio.sleep(0)  # lets other requests run between two prompts
-        answers = [CompletionAnswer(index, sample, body, model) for index, sample in enumerate(samples)]
         head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion"}
-        return await self._respond(request, body, answers, head)
+        return await self._respond(request, body, jobs, answers, head)
 
     async def _respond(
-        self, request: Request, body: SampledBody, answers: Sequence[SampledAnswer], head: Mapping[str, Any]
+        self,
+        request: Request,
+        body: SampledBody,
+        jobs: Sequence[SampleJob],
+        answers: Sequence[SampledAnswer],
+        head: Mapping[str, Any],
     ) -> Response:
         """Sample answers, `n` for each prompt, and return the response, a stream if the body asks for one.
 
         Args:
             request: The request.
             body: Its body.
-            answers: The answers to sample.
+            jobs: The sampling of each prompt.
+            answers: The answers of all jobs.
             head: Id and kind of the response, or of each chunk of a stream; if wanted, the ids of the
                 prompt's tokens.
 
         Raises:
             ClientDisconnect: The client has disconnected.
-            RequestError: There is no such checkpoint or model, or its weights give no finite numbers.
+            RequestError: The weights give no finite numbers.
         """
-        samples = [answer.sample for answer in answers]
-        job = SampleJob(await self._checkpoint(body.model), samples, owner=OWNER)
         head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
         ignored = ", ".join(sorted(without_effect(body)))
         headers = {_IGNORED: ignored} if ignored else None
@@ -131,9 +139,9 @@ class OpenAIService:
             self._named.add(ignored)
             _logger.warning("/v1 takes %s without effect", ignored)
         if body.stream:
-            events = self._events(body, job, answers, head)
+            events = self._events(body, jobs, answers, head)
             return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-        sampling = asyncio.ensure_future(self._backend.sample(job))
+        sampling = self._sample(jobs)
         try:
             while not sampling.done():
                 await asyncio.wait([sampling], timeout=_CHECK_SECONDS)
@@ -142,18 +150,31 @@ class OpenAIService:
             sampling.result()
         finally:
             sampling.cancel()
-        choices = [answer.increment() for answer in answers]
-        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples)}, headers=headers)
+        head |= {"choices": [answer.increment() for answer in answers], "usage": _usage(jobs)}
+        if isinstance(body, ChatBody) and body.prompt_logprobs is not None:
+            head["prompt_logprobs"] = prompt_logprobs(jobs[0], self._backend.model, body.prompt_logprobs)
+        return JSONResponse(head, headers=headers)
+
+    def _sample(
+        self, jobs: Sequence[SampleJob], progress: Callable[[], object] | None = None
+    ) -> asyncio.Future[list[SampleJob]]:
+        """Return the future of all jobs; `progress` is called on the compute thread after every step."""
+        for job in jobs:
+            job.progress = progress
+        return asyncio.gather(*map(self._backend.sample, jobs))
 
     async def _events(
-        self, body: SampledBody, job: SampleJob, answers: Sequence[SampledAnswer], head: dict[str, Any]
+        self,
+        body: SampledBody,
+        jobs: Sequence[SampleJob],
+        answers: Sequence[SampledAnswer],
+        head: dict[str, Any],
     ) -> AsyncGenerator[str, None]:
-        """Sample a job and yield its answers as server-sent events; an error is sent as the last one."""
+        """Sample jobs and yield their answers as server-sent events; an error is sent as the last one."""
         if body.with_usage:
             head["usage"] = None
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        job.progress = lambda: loop.call_soon_threadsafe(changed.set)
-        sampling = asyncio.ensure_future(self._backend.sample(job))
+        sampling = self._sample(jobs, lambda: loop.call_soon_threadsafe(changed.set))
         sampling.add_done_callback(lambda _: changed.set())
         ended = False
         try:
@@ -166,7 +187,7 @@ class OpenAIService:
                     yield _event({**head, "choices": [choice]})
                     head.pop(_PROMPT_IDS, None)  # which only the first chunk has
             if body.with_usage:
-                yield _event({**head, "choices": [], "usage": _usage(body, job.requests)})
+                yield _event({**head, "choices": [], "usage": _usage(jobs)})
             yield "data: [DONE]\n\n"
         except Exception as error:
             yield _event({"error": openai_error(request_error(error, "/v1"))})
@@ -192,10 +213,10 @@ def _event(value: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
 
 
-def _usage(body: SampledBody, samples: Sequence[SampleRequest]) -> dict[str, int]:
+def _usage(jobs: Sequence[SampleJob]) -> dict[str, int]:
     """Return the token counts of a request; a prompt counts once for its `n` answers."""
-    prompt_tokens = sum(len(sample.prompt) for sample in samples) // (body.n or 1)
-    sampled = sum(len(sample.tokens) for sample in samples)
+    prompt_tokens = sum(len(job.requests[0].prompt) for job in jobs)
+    sampled = sum(len(sample.tokens) for job in jobs for sample in job.requests)
     total = prompt_tokens + sampled
     return {"prompt_tokens": prompt_tokens, "completion_tokens": sampled, "total_tokens": total}
 

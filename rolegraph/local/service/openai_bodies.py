@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.prompts.chat_bodies import HINTS, ChatFields, Count, Name, StreamFields, at_most
-from rolegraph.local.service.bodies import Positive, SamplingFields
-from rolegraph.local.service.errors import RequestError
+from rolegraph.local.service.batcher import SampleJob
+from rolegraph.local.service.bodies import Positive, SamplingFields, context_exceeded
+from rolegraph.local.service.local_model import LocalModel
+
+OWNER = "/v1"
+"""Owner of all requests of /v1, which have no session: together they take turns with the sessions."""
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for completions."""
+Top = Annotated[int, Field(ge=0), at_most(limits.CHOICE_TOP)]
 
 
 class SampledBody(StreamFields, SamplingFields):
@@ -34,11 +42,15 @@ class SampledBody(StreamFields, SamplingFields):
     return_token_ids: bool | None = None
     """vLLM's field: return `prompt_token_ids`, and `token_ids` of each choice."""
     return_prompt_token_ids: bool | None = None
+    prompt_logprobs: Top | None = None
+    """vLLM's field: return log-probabilities of the prompt's tokens and of so many likelier ones."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> SampledBody:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is for answers that are streamed")
+        if self.prompt_logprobs is not None and self.stream:
+            raise ValueError("prompt_logprobs is not served in a stream")
         if isinstance(self.stop, list) and any(isinstance(stop, int) for stop in self.stop):
             raise ValueError("stop is a text or a list of them")
         return self
@@ -51,10 +63,52 @@ class SampledBody(StreamFields, SamplingFields):
     def check_length(self, characters: int, context: int) -> None:
         """Raise RequestError if a text is too long for a context (in tokens) to be worth tokenizing."""
         if characters > context * limits.TEXT_PER_TOKEN.most:
-            raise RequestError(
-                f"the prompt has {characters:,} characters, longer than the model's context length of "
-                f"{context} tokens ({limits.TEXT_PER_TOKEN.label})"
-            )
+            size = f"{characters:,} characters ({limits.TEXT_PER_TOKEN.label})"
+            raise context_exceeded(size, context, self.prompt_field)
+
+    @property
+    @abstractmethod
+    def limit(self) -> int | None:
+        """Longest answer in tokens; None for all that the context holds."""
+
+    @property
+    @abstractmethod
+    def top(self) -> int:
+        """Number of likeliest tokens to return for each position of an answer."""
+
+    @property
+    def prompt_top(self) -> int | None:
+        """Number of likeliest tokens to compute for each position of a prompt; None to leave it unscored."""
+        return self.prompt_logprobs
+
+    def job(
+        self,
+        prompt: Sequence[int],
+        model: LocalModel,
+        path: str | None,
+        stop_ids: frozenset[int],
+        first: int = 0,
+    ) -> SampleJob:
+        """Return the SampleJob of the `n` answers to one prompt.
+
+        Args:
+            prompt: The prompt's token ids.
+            model: The model.
+            path: Checkpoint with the weights; None for the base model.
+            stop_ids: Token ids that end an answer.
+            first: Number of the first answer; answers of one seed differ by their numbers.
+
+        Raises:
+            RequestError: The prompt leaves no room in the context.
+        """
+        count, top = self.n or 1, min(self.top, model.vocabulary)
+        return SampleJob(
+            path,
+            self.requests(prompt, model.context, self.limit, stop_ids, count=count, first=first, top=top),
+            want_prompt_logprobs=self.prompt_top is not None,
+            prompt_top=min(self.prompt_top or 0, model.vocabulary),
+            owner=OWNER,
+        )
 
 
 class ChatBody(ChatFields, SampledBody):
@@ -63,6 +117,24 @@ class ChatBody(ChatFields, SampledBody):
     max_completion_tokens: Positive | None = None
     max_tokens: Positive | None = None
     logprobs: bool | None = None
+    top_logprobs: Top | None = None
+    prompt_field = "messages"
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> ChatBody:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Longest answer in tokens; None for all that the context holds."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def top(self) -> int:
+        """Number of likeliest tokens to return for each position of an answer."""
+        return self.top_logprobs or 0
 
     @property
     def characters(self) -> int:
@@ -85,15 +157,39 @@ class CompletionBody(SampledBody):
 
     prompt: Annotated[list[str | Ids], Field(fail_fast=True, min_length=1), BeforeValidator(_as_prompts)]
     """The prompts, each a text or token ids."""
-    max_tokens: Positive | None = None
-    logprobs: Literal[0] | None = None
-    """0 returns the log-probabilities of the sampled tokens; those of alternatives are not served."""
+    max_tokens: Count | None = None
+    """0 samples nothing, for prompts that are scored."""
+    logprobs: Top | None = None
+    """Number of likeliest tokens to return beside each token, with their log-probabilities."""
+    echo: bool | None = None
+    """Return each prompt before its answer, with log-probabilities if `logprobs` is set."""
     best_of: Positive | None = None
+    suffix: str | None = None
 
     @model_validator(mode="after")
     def _check_counts(self) -> CompletionBody:
         if self.best_of not in (None, 1, self.n):
-            raise ValueError("best_of is served only where it equals n")
+            raise ValueError("best_of is served only where it equals n: all sampled answers are returned")
+        if self.suffix:
+            raise ValueError(
+                "suffix is not served here: the model continues a text and cannot fill a gap in it"
+            )
         if len(self.prompt) * (self.n or 1) > limits.CHOICES.most:
             raise ValueError(limits.CHOICES.exceeded("n times the prompts is"))
         return self
+
+    @property
+    def limit(self) -> int:
+        """Longest answer in tokens."""
+        return _DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def top(self) -> int:
+        """Number of likeliest tokens to return for each position of an answer."""
+        return self.logprobs or 0
+
+    @property
+    def prompt_top(self) -> int | None:
+        """Number of likeliest tokens to compute for each position of a prompt; None to leave it unscored."""
+        counts = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((count for count in counts if count is not None), default=None)

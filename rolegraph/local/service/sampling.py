@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rolegraph.local.service.local_model import LoraAdapter
+from rolegraph.local.service.local_model import LoraAdapter, TopTokens
 
 Decode = Callable[[list[list[int]]], list[str]]
 """Function that returns the texts of token sequences."""
@@ -50,10 +50,13 @@ class SampleRequest:
     """The request's seed (not negative) and the sequence's number in it; None draws a random seed."""
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
+    top: int = 0
+    """Number of likeliest tokens to return for each position."""
     adapter: LoraAdapter | None = None
     """The adapter to sample with; None for the model itself."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    top_tokens: list[TopTokens] = field(default_factory=list[TopTokens])
     reason: Literal["stop", "length"] | None = None
     random: np.random.Generator = field(init=False, repr=False)
 
@@ -64,7 +67,8 @@ class SampleRequest:
 
     def restart(self) -> None:
         """Discard the tokens and reset the generator, so that the same tokens are sampled again."""
-        self.tokens, self.logprobs, self.reason = [], [], None
+        self.tokens, self.logprobs, self.top_tokens = [], [], []
+        self.reason = None if self.max_tokens else "length"
         self.random = np.random.default_rng(self.seed)
 
     @property
@@ -76,7 +80,10 @@ class SampleRequest:
 def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decode) -> Tensor:
     """Sample each request's next token from logits [B, V], append it to the request; return all [B]."""
     tokens, logprobs = _choose(logits, requests)
-    for request, token, logprob in zip(requests, tokens.tolist(), logprobs.tolist(), strict=True):
+    if most := max(request.top for request in requests):
+        _append_top(logprobs, most, requests)
+    chosen = logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    for request, token, logprob in zip(requests, tokens.tolist(), chosen.tolist(), strict=True):
         request.tokens.append(token)
         request.logprobs.append(logprob)
         if token in request.stop_ids:
@@ -89,7 +96,7 @@ def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decod
 
 
 def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, Tensor]:
-    """Return the next tokens [B] and their log-probabilities [B] from logits [B, V]."""
+    """Return the next tokens [B] and the log-probabilities [B, V] from logits [B, V]."""
     device = logits.device
     heat = torch.tensor([request.temperature or 1.0 for request in requests], device=device).unsqueeze(-1)
     logprobs = (logits.float() / heat).log_softmax(-1)
@@ -101,7 +108,15 @@ def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, 
     greedy = [request.temperature == 0 for request in requests]
     if any(greedy):
         tokens = torch.where(torch.tensor(greedy, device=device), logits.argmax(-1), tokens)
-    return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return tokens, logprobs
+
+
+def _append_top(logprobs: Tensor, most: int, requests: Sequence[SampleRequest]) -> None:
+    """Append to each request the likeliest tokens of its row of log-probabilities [B, V], at most `most`."""
+    values, ids = logprobs.topk(min(most, logprobs.shape[-1]))
+    for request, row, scores in zip(requests, ids.tolist(), values.tolist(), strict=True):
+        if request.top:
+            request.top_tokens.append(TopTokens(row[: request.top], scores[: request.top]))
 
 
 def _draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:

@@ -56,11 +56,13 @@ def sample_response(job: SampleJob, last_n: int | None) -> bytes:
     message = public.SampleResponse()
     for request in job.requests:
         reason = public.STOP_REASON_STOP if request.reason == "stop" else public.STOP_REASON_LENGTH
-        message.sequences.add(
+        sequence = message.sequences.add(
             stop_reason=reason,
             tokens=np.asarray(request.tokens, np.int32).tobytes(),
             logprobs=np.asarray(request.logprobs, np.float32).tobytes(),
         )
+        if request.top:
+            _fill(sequence.topk_sampled_logprobs, request.top_tokens, request.top)
     unscored = 0 if last_n is None else max(0, len(job.requests[0].prompt) - last_n)
     if job.want_prompt_logprobs:
         values = np.asarray(job.prompt_logprobs, np.float32)
@@ -69,11 +71,15 @@ def sample_response(job: SampleJob, last_n: int | None) -> bytes:
     if job.prompt_top:
         rows = [TopTokens([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, unscored)
         rows += job.top_prompt[len(rows) - 1 :]
-        top = message.topk_prompt_logprobs
-        top.length, top.k = len(rows), job.prompt_top
-        top.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
-        top.logprobs = np.asarray([logprobs for _, logprobs in rows], np.float32).tobytes()
+        _fill(message.topk_prompt_logprobs, rows, job.prompt_top)
     return message.SerializeToString()
+
+
+def _fill(message: public.TopkLogprobs, rows: Sequence[TopTokens], count: int) -> None:
+    """Write the `count` likeliest tokens of each position into a message."""
+    message.length, message.k = len(rows), count
+    message.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
+    message.logprobs = np.asarray([logprobs for _, logprobs in rows], np.float32).tobytes()
 
 
 class TrainRequest:

@@ -20,7 +20,7 @@ from rolegraph.engine.models.openai import (
     open_client,
 )
 from rolegraph.engine.models.openai_answers import Choice, ServerCompletion, UnreadableAnswer
-from rolegraph.engine.models.openai_fields import LIMITS
+from rolegraph.engine.models.openai_fields import LIMITS, AskedField, sent
 from rolegraph.engine.models.types import Request, ServedModel
 from rolegraph.engine.records import CallId, Message, NodeId, Note, Observer
 from rolegraph.engine.spec import ModelRef, Sampling
@@ -95,7 +95,7 @@ class _Probes:
 
     def __init__(self, model: OpenAIModel, url: str, key: str | None) -> None:
         self._model, self._url, self._key = model, url, key
-        self._limit = LIMITS[0]
+        self._sampling = Sampling(max_tokens=_TOKENS)
 
     async def rows(self, cards: list[ModelCard]) -> AsyncGenerator[ProbeRow]:
         """Yield a row for each probe; where there is no answer at all, the first one alone."""
@@ -129,7 +129,11 @@ class _Probes:
 
     async def _ask(self, text: str, *tools: Function, **fields: object) -> ServerCompletion:
         async with errors_of_calls(self._url, self._key, OPENAI):
-            return await self._model.send(_request(text, *tools), {self._limit: _TOKENS, **fields})
+            asked = {LIMITS[0]: AskedField(_TOKENS)}
+            asked |= {name: AskedField(value, "doctor") for name, value in fields.items()}
+            return await self._model.send(
+                _request(text, self._sampling, *tools), sent(asked, self._model.taken)
+            )
 
     async def _choice(self, text: str = _OK, *tools: Function, **fields: object) -> Choice:
         answer = await self._ask(text, *tools, **fields)
@@ -140,13 +144,15 @@ class _Probes:
     async def _answer(self) -> Found:
         began = time.monotonic()
         try:
-            choice = await self._choice()
-        except ModelError:
-            self._limit = LIMITS[1]
-            choice = await self._choice()
-        text = choice.message.content.text if choice.message else ""
-        seen = f"{len(text)} characters in {time.monotonic() - began:.1f} s, limit in `{self._limit}`"
-        return seen, "ok" if text.strip() else "differs"
+            answer = await self._model.complete(_request(_OK, self._sampling))
+        except UsageError:  # it takes no limit under any name, and the default one may be left out
+            self._sampling = Sampling()
+            answer = await self._model.complete(_request(_OK, self._sampling))
+        taken = self._model.taken
+        way = ", as a stream" if taken.streams else ""
+        limit = "no limit" if LIMITS[0] in taken.left_out else f"limit in `{taken.limit}`"
+        seen = f"{len(answer.text)} characters in {time.monotonic() - began:.1f} s{way}, {limit}"
+        return seen, "ok" if answer.text.strip() else "differs"
 
     async def _takes(self, fields: Mapping[str, object]) -> Found:
         await self._choice(_OK, **fields)  # pyright: ignore[reportArgumentType]  # no field is named text
@@ -196,12 +202,12 @@ class _Probes:
         return f"{(time.monotonic() - began) / max(alone, 1e-3):.1f} times the time of one call", "ok"
 
     async def _run(self) -> Found:
-        await self._model.complete(_request(_OK, seed=7))
+        await self._model.complete(_request(_OK, self._sampling, seed=7))
         left_out = ", ".join(sorted(self._model.left_out))
         return (f"leaves out {left_out}", "differs") if left_out else ("all fields", "ok")
 
 
-def _request(text: str, *tools: Function, seed: int | None = None) -> Request:
-    call, sampling = CallId("doctor", 0, NodeId("doctor")), Sampling(max_tokens=_TOKENS)
+def _request(text: str, sampling: Sampling, *tools: Function, seed: int | None = None) -> Request:
+    call = CallId("doctor", 0, NodeId("doctor"))
     messages: Sequence[Message] = ({"role": "user", "content": text},)
     return Request(messages, sampling, seed, call, tools)

@@ -37,6 +37,17 @@ def chat_answer(
     return Response(json.dumps({**whole, **fields}), media_type="application/json")
 
 
+def chat_stream(text: str, *, choice: Any = None, finish: str | None = "stop", **fields: Any) -> Response:
+    """Return a chat completion as events, one for each character, and `[DONE]` where it has a `finish`."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": it} for it in text)]
+    chunks = [{"choices": [{"index": 0, "delta": it, "finish_reason": None}]} for it in deltas]
+    if finish:
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish, **(choice or {})}]})
+    events = [json.dumps({"object": "chat.completion.chunk", **it, **fields}) for it in chunks]
+    body = "".join(f"data: {it}\n\n" for it in [*events, *(["[DONE]"] if finish else [])])
+    return Response(body, media_type="text/event-stream")
+
+
 class Endpoint:
     """OpenAI-compatible endpoint that answers by the function `answer` and records its requests."""
 

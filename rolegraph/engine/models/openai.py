@@ -43,12 +43,14 @@ from rolegraph.engine.models.openai_answers import (
     message_of,
     read_answer,
     says_context_full,
+    says_refused,
 )
 from rolegraph.engine.models.openai_fields import (
     EXTRAS,
     AskedField,
     Taken,
     after_refusal,
+    after_unclear_refusal,
     fields_of,
     kind_of,
     sent,
@@ -72,10 +74,17 @@ _ACCOUNT_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 """Environment variables of further headers."""
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~\w-]+\s*:", re.ASCII)
 
-_REFUSALS = (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError)
+_REFUSALS = (
+    openai.BadRequestError,
+    openai.PermissionDeniedError,
+    openai.UnprocessableEntityError,
+    openai.InternalServerError,
+)
 """Errors by which servers refuse fields that they do not know."""
+_SERVER_FAILS = 500
+"""Lowest status of a server's failure, which teaches only what it names."""
 _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
-_MAY_BE_FULL = (400, 413, 422, 500)
+_MAY_BE_FULL = (200, 400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
 _FIRST_SECONDS = 2.0
 """Time that other calls wait for the first one, in which refusals come."""
@@ -136,9 +145,9 @@ class OpenAIModel:
         self._url = str(client.base_url).rstrip("/")
         self._rule = OPENAI if isinstance(client, openai.AsyncOpenAI) else None
         self._tokens = tokens
-        self._taken = taken or (_OPENAI if self._url == OPENAI.default_url else Taken())
+        self.taken = taken or (_OPENAI if self._url == OPENAI.default_url else Taken())
         """Fields that the server took last."""
-        self._at_first = self._taken.left_out
+        self._at_first = self.taken.left_out
         self._known: dict[frozenset[str], Taken] = {}
         """Fields that the server took, by kind of request."""
         self.left_out = set[str]()
@@ -175,7 +184,7 @@ class OpenAIModel:
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
     async def _ask(self, request: Request) -> ServerCompletion:
-        """Send a request with fewer fields until the server takes it.
+        """Send a request with fewer fields, or for a stream, until the server takes it.
 
         The first call of all goes alone for a moment, so that a thousand are not refused together.
 
@@ -190,25 +199,39 @@ class OpenAIModel:
                 async with asyncio.timeout(_FIRST_SECONDS):
                     await self._is_open.wait()
             self._is_open.set()
+        trial: Taken | None = None
         try:
             while True:
-                is_known = kind in self._known
-                taken = self._known.get(kind, self._taken)
+                taken = trial or self._known.get(kind, self.taken)
                 try:
                     answer = await self.send(request, sent(asked, taken))
                 except _REFUSALS as error:
                     if says_context_full(_said(error), error.code, error.type):
                         raise
-                    self._learn(request, asked, taken, error, is_known=is_known)
-                    self._known.pop(kind, None)
-                    continue
-                self._known[kind] = taken
-                self._tell(asked, taken)
-                return answer
+                    learned = self._learned(request, asked, taken, error, is_known=kind in self._known)
+                    if learned is None:
+                        # The refusal may be about the prompt, so what is left out is kept after an answer.
+                        trial = after_unclear_refusal(asked, taken) if kind not in self._known else None
+                        if trial is None or error.status_code >= _SERVER_FAILS:
+                            raise
+                        continue
+                else:
+                    learned = _learned_from_error(asked, taken, answer)
+                    if learned is None:
+                        if trial is not None:
+                            self.taken = taken._replace(left_out=taken.left_out | self.taken.left_out)
+                        self._known[kind] = taken
+                        self._tell(asked, taken)
+                        return answer
+                if trial is None:
+                    self.taken = learned
+                else:
+                    trial = learned
+                self._known.pop(kind, None)
         finally:
             self._is_open.set()
 
-    def _learn(
+    def _learned(
         self,
         request: Request,
         asked: Mapping[str, AskedField],
@@ -216,15 +239,14 @@ class OpenAIModel:
         error: openai.APIStatusError,
         *,
         is_known: bool,
-    ) -> None:
-        """Keep what a refusal teaches, for all calls; raises `error` where it teaches nothing."""
-        refusal = f"{error.message}\n{error.response.text}"
-        learned = after_refusal(asked, taken, refusal, error.param, blindly=not is_known)
-        if learned is None or (isinstance(learned, str) and is_known):
-            raise error
+    ) -> Taken | None:
+        """Return what a refusal teaches that names a field; None where it names none."""
+        learned = after_refusal(asked, taken, f"{error.message}\n{error.response.text}", error.param)
         if isinstance(learned, str):
+            if is_known or error.status_code >= _SERVER_FAILS:
+                raise error
             raise self._insists(request, learned, asked[learned], error) from error
-        self._taken = learned
+        return learned
 
     def _tell(self, asked: Mapping[str, AskedField], taken: Taken) -> None:
         """Log a warning of fields that an answer is the first to lack."""
@@ -250,12 +272,16 @@ class OpenAIModel:
             messages, tools = escape_families(messages), escape_families(tools)
         extra = {**fields, **({"tools": tools} if tools else {})}
         if isinstance(self._client, openai.AsyncOpenAI):
-            answer = await self._client.chat.completions.with_raw_response.create(
+            raw = await self._client.chat.completions.with_raw_response.create(
                 model=self.name,
                 messages=cast("list[ChatCompletionMessageParam]", messages),
                 extra_body=extra,
             )
-            return read_answer(answer.http_response.content)
+            answer = read_answer(raw.http_response.content)
+            if says_refused(answer.fault):
+                message = message_of(answer.fault)
+                raise openai.BadRequestError(message, response=raw.http_response, body=answer.fault)
+            return answer
         return read_answer(await self._client.post(self.name, messages, extra))
 
     def _warn_of_lack(self) -> None:
@@ -267,7 +293,7 @@ class OpenAIModel:
             "%s %s `logprobs`, so the answers of %s have no log-probabilities: they can be scored, but not "
             "trained on (for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
             self._url,
-            "refuses" if "logprobs" in self._taken.left_out else "ignores",
+            "refuses" if "logprobs" in self.taken.left_out else "ignores",
             self.name,
         )
 
@@ -331,6 +357,17 @@ class OpenAIModel:
                 if call.function is not None
             ),
         )
+
+
+def _learned_from_error(
+    asked: Mapping[str, AskedField], taken: Taken, answer: ServerCompletion
+) -> Taken | None:
+    """Return what an error with status 200 teaches that names a field."""
+    message = message_of(answer.fault) if answer.fault else ""
+    if not message or says_context_full(message, *_codes_of(answer.fault)):
+        return None
+    learned = after_refusal(asked, taken, message)
+    return None if isinstance(learned, str) else learned
 
 
 def _codes_of(error: object) -> tuple[object, object]:

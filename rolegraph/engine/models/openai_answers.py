@@ -1,5 +1,7 @@
 """Chat completions as servers give them: OpenAI's fields, and the forms in which other servers write them.
 
+A response may also be a stream of events, which is joined first.
+
 `content` may be a list of parts, and reasoning one of them; the arguments of a call may be an object or
 missing. Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
 `token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
@@ -25,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from rolegraph.engine.models.openai_stream import is_stream, joined
 from rolegraph.engine.records.jsonl import reason
 
 _LENGTH = ("length", "max_tokens", "model_length")
@@ -36,6 +39,8 @@ _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary_text")
 _SILENT = ("redacted_thinking", "reference")
 """Types of parts of `content` without text."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_REFUSED = re.compile(r"400|422|\w*(invalid|unsupported|bad_?request|unprocessable)\w*", re.IGNORECASE)
+"""Codes and types of refusals."""
 _OF_THE_PROTOCOL = ("choices", "error", "object")
 
 
@@ -198,6 +203,11 @@ class ServerCompletion(BaseModel):
     usage: Annotated[dict[str, Any], PlainValidator(_counts)] = {}
     prompt_token_ids: _Numbers = []
 
+    @property
+    def fault(self) -> object:
+        """Error in the place of an answer, or of its first choice; None for an answer."""
+        return self.choices[0].error if self.choices else self.error
+
 
 def read_answer(content: bytes) -> ServerCompletion:
     """Read a response; raises UnreadableAnswer. An unpaired surrogate in a text becomes U+FFFD."""
@@ -205,6 +215,8 @@ def read_answer(content: bytes) -> ServerCompletion:
     if not isinstance(value, dict):
         raise UnreadableAnswer("the response is no JSON object", is_foreign=True)
     fields = cast("dict[str, object]", value)
+    if fields.get("object") == "error" and not fields.get("error"):
+        fields = {**fields, "error": fields}
     try:
         answer = ServerCompletion.model_validate(fields)
     except ValidationError as error:
@@ -225,13 +237,20 @@ def message_of(error: object) -> str:
     return words if isinstance(words, str) and words else str(whole)
 
 
+def says_refused(error: object) -> bool:
+    """Return True for an error in a response that says, by its code or type, that the request is at fault."""
+    codes = (_fields(error).get(name) for name in ("code", "status", "type"))
+    return any(_REFUSED.fullmatch(str(code)) for code in codes)
+
+
 def _parsed(content: bytes) -> object:
     try:
         return from_json(content)
-    except ValueError:  # broken, or JSON with an unpaired surrogate
-        is_foreign = not content.lstrip().startswith(b"{")
+    except ValueError:  # broken, events, or JSON with an unpaired surrogate
+        is_events = is_stream(content)
+        is_foreign = not (is_events or content.lstrip().startswith(b"{"))
     try:
-        value: object = json.loads(content.decode("utf-8-sig"))
+        value: object = joined(content) if is_events else json.loads(content.decode("utf-8-sig"))
         return from_json(_LONE_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
     except UnicodeDecodeError as error:
         raise UnreadableAnswer("the response is not UTF-8 text", is_foreign=is_foreign) from error

@@ -7,14 +7,20 @@ out where the spec does not ask for it: log-probabilities, a seed that the run d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolegraph.engine.models.types import Request
+from rolegraph.engine.spec import Sampling
 
 Fields = Mapping[str, Any]
-LIMITS = ("max_tokens", "max_completion_tokens")
-"""Names of the limit on an answer's tokens; OpenAI's reasoning models take the second alone."""
+_COMMON = ("max_tokens", "max_completion_tokens")
+LIMITS = (
+    *_COMMON, "max_output_tokens", "max_new_tokens", "max_gen_len", "num_predict", "n_predict", "maxTokens",
+    "maxOutputTokens",
+)  # fmt: skip
+"""Names of the limit on an answer's tokens; OpenAI's reasoning models take the second alone, and those after
+it are sent only where a refusal gives the name."""
 _NEUTRAL = {"top_p": 1.0, "temperature": 1.0}
 """Values with which a field says nothing; the field to leave out first comes first."""
 EXTRAS: Fields = {
@@ -32,10 +38,15 @@ _TOGETHER: Mapping[str, Sequence[str]] = {
     "logprobs": ("logprobs", "top_logprobs"),
 }
 """Fields to leave out together where a server refuses one of them."""
+STREAM: Fields = {"stream": True, "stream_options": {"include_usage": True}}
+"""Fields of a request whose answer is to come as a stream."""
+_UNNAMED = (*EXTRAS, "top_p", "seed", "temperature")
+"""Fields to leave out after refusals that name none, the likeliest to be refused first."""
 _COSTS = {
     "seed": "answers cannot be repeated",
     "top_p": "its own top_p holds",
     "temperature": "its own temperature holds",
+    "max_tokens": "its own limit of an answer's length holds",
 }
 """Consequence of a field that is left out, for the warning."""
 
@@ -49,6 +60,8 @@ class Taken(NamedTuple):
     """Its name of the limit on an answer's tokens."""
     refused_limits: frozenset[str] = frozenset()
     """Names of the limit that it refuses."""
+    streams: bool = False
+    """Whether it gives its answers as streams alone."""
 
 
 class AskedField(NamedTuple):
@@ -74,7 +87,8 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
     }
     if request.seed is not None:
         asked["seed"] = AskedField(request.seed, "" if sampling.seed is None else "sampling.seed")
-    asked[LIMITS[0]] = AskedField(sampling.max_tokens, "sampling.max_tokens")
+    is_default = sampling.max_tokens == Sampling().max_tokens
+    asked[LIMITS[0]] = AskedField(sampling.max_tokens, "" if is_default else "sampling.max_tokens")
     if sampling.stop:
         asked["stop"] = AskedField([*sampling.stop], "sampling.stop")
     if tokens:
@@ -89,11 +103,12 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
 
 def sent(asked: Mapping[str, AskedField], taken: Taken) -> dict[str, Any]:
     """Return the fields to send: those that the spec asks for, and others that the server takes."""
-    return {
+    fields = {
         taken.limit if name == LIMITS[0] else name: field.value
         for name, field in asked.items()
         if field.place or name not in taken.left_out
     }
+    return fields | {name: it for name, it in STREAM.items() if taken.streams and name not in taken.left_out}
 
 
 def kind_of(asked: Mapping[str, AskedField], request: Request) -> frozenset[str]:
@@ -103,46 +118,71 @@ def kind_of(asked: Mapping[str, AskedField], request: Request) -> frozenset[str]
 
 
 def after_refusal(
-    asked: Mapping[str, AskedField],
-    taken: Taken,
-    refusal: str,
-    parameter: object = None,
-    *,
-    blindly: bool = True,
+    asked: Mapping[str, AskedField], taken: Taken, refusal: str, parameter: object = None
 ) -> Taken | str | None:
-    """Return what a refusal teaches.
+    """Return what a refusal teaches that names a field.
 
     Args:
         asked: The fields of the request.
         taken: The knowledge with which it was sent.
         refusal: The server's response.
         parameter: Name of the refused field, where the response states it.
-        blindly: Whether a refusal that names no field is answered by leaving out what most servers refuse.
 
     Returns:
         More knowledge, with which the request is to be sent again; the name of a refused field that the spec
         asks for; or None where the refusal is about something else.
     """
     fields = sent(asked, taken)
-    named = [parameter] if isinstance(parameter, str) and parameter else _named(fields, refusal)
-    other = LIMITS[1 - LIMITS.index(taken.limit)]
-    if taken.limit in named and other not in taken.refused_limits:
+    refusal = refusal.replace("\\", "")  # quotes of a JSON text within another
+    named = _named({**fields, "stream": True}, refusal)
+    if isinstance(parameter, str) and parameter:
+        named = [parameter.rpartition(".")[2]]
+    if "stream" in named and not taken.streams:
+        return taken._replace(streams=True)
+    limits = [it for it in LIMITS if it != taken.limit and it not in taken.refused_limits]
+    given = [it for it in limits if re.search(rf"(?<!\w){it}(?!\w)", refusal)]
+    others = given or [it for it in limits if it in _COMMON]
+    if others and (taken.limit in named or (given and not named)):
+        other = others[0]
         return taken._replace(limit=other, refused_limits=taken.refused_limits | {taken.limit})
-    extras = [it for it in EXTRAS if it in fields and not asked[it].place]
-    if refused := [it for it in extras if it in named]:
-        return _without(taken, refused)
-    if free := [it for it in named if it in fields and it in asked and not asked[it].place]:
-        return _without(taken, free[:1])
-    if insisted := [it for it in named if it in fields]:
-        return LIMITS[0] if insisted[0] in LIMITS else insisted[0]
-    return _without(taken, extras[:1]) if extras and blindly and not named else None
+    keys = {name: LIMITS[0] if name in LIMITS and name not in asked else name for name in fields}
+    refused = [keys[it] for it in named if it in keys]
+    free = [it for it in refused if it == "stream_options" or (it in asked and not asked[it].place)]
+    if free and free[0] in EXTRAS:
+        return _without(taken, [it for it in free if it in EXTRAS])
+    return _without(taken, free[:1]) if free else refused[0] if refused else None
 
 
-def _named(fields: Fields, refusal: str) -> list[str]:
-    """Return the fields that a refusal names: those in quotes, where any is; none where it names all."""
-    quoted = [it for it in fields if re.search(rf"[\"'`]{re.escape(it)}[\"'`]", refusal)]
-    named = quoted or [it for it in fields if re.search(rf"(?<!\w){re.escape(it)}(?!\w)", refusal)]
-    return [] if len(named) == len(fields) else named  # the refusal may quote the whole request
+def after_unclear_refusal(asked: Mapping[str, AskedField], taken: Taken) -> Taken | None:
+    """Return the knowledge with which to send a request again whose refusal names no field; None at the
+    end."""
+    fields = sent(asked, taken)
+    free = [it for it in _UNNAMED if it in fields and not asked[it].place]
+    return _without(taken, free[:1]) if free else None
+
+
+def _named(fields: Collection[str], refusal: str) -> list[str]:
+    """Return the fields that a refusal names, in its order: those in quotes, where any is.
+
+    None are returned where it names all, since it may quote the whole request.
+    """
+    # `topP` and "top p" are names of top_p, and a server without answers at once says "streaming".
+    words = {it: re.escape(it).replace("_", "[_ -]?") + "(?:ing|ed)?" * (it == "stream") for it in fields}
+    quoted = {it: rf"[\"'`]{word}[\"'`]" for it, word in words.items()}
+    places = _places(quoted, refusal) or _places(
+        {it: rf"(?<!\w){word}(?!\w)" for it, word in words.items()}, refusal
+    )
+    if len({*places} - {"stream"}) == len({*fields} - {"stream"}) > 1:
+        return []
+    if {*_NEUTRAL} <= {*places}:  # of a pair of which the server takes one, top_p is the one to leave out
+        places["top_p"] = min(places["top_p"], places["temperature"])
+    return sorted(places, key=lambda it: (places[it], [*_NEUTRAL, it].index(it)))
+
+
+def _places(patterns: Mapping[str, str], text: str) -> dict[str, int]:
+    """Return the place of the first match of each pattern that matches."""
+    matches = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in patterns.items()}
+    return {name: match.start() for name, match in matches.items() if match}
 
 
 def _without(taken: Taken, names: Sequence[str]) -> Taken:

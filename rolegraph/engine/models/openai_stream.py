@@ -1,0 +1,159 @@
+"""Answers that come as server-sent events, joined into one chat completion. Pure.
+
+Servers differ from OpenAI's: calls without an `index`, or all with index 0; the name of a call in each of its
+events; a whole `message` in place of `delta`; token ids on the choice; an error in mid-answer. A stream that
+ends without `finish_reason` and without `[DONE]` was broken off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from pydantic_core import from_json
+
+_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Beginnings of a body of events."""
+_DONE = "[DONE]"
+_LISTS = ("token_ids", "response_token_ids", "prompt_token_ids")
+Fields = Mapping[str, Any]
+
+
+def is_stream(content: bytes) -> bool:
+    """Return True for a response of server-sent events, whatever its Content-Type."""
+    return content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_BEGINNINGS)
+
+
+def joined(content: bytes) -> dict[str, Any]:
+    """Join the events of a streamed chat completion into the completion that they tell of.
+
+    Args:
+        content: The body of the response: server-sent events with JSON as data.
+
+    Returns:
+        The fields of a chat completion; `error` where an event has one.
+
+    Raises:
+        ValueError: The body is not UTF-8, or the data of an event is no JSON object.
+    """
+    whole: dict[str, Any] = {}
+    choices: dict[int, _Choice] = {}
+    is_done = False
+    for data in _data(content):
+        if data == _DONE:
+            is_done = True
+            continue
+        chunk = _fields(_value(data), strictly=True)
+        whole.update({name: it for name, it in chunk.items() if it and name != "choices"})
+        for choice in map(_fields, _items(chunk.get("choices"))):
+            index = choice.get("index")
+            choices.setdefault(index if isinstance(index, int) else 0, _Choice()).add(choice)
+    if choices and "error" not in whole:
+        whole["choices"] = [choices[index].whole(is_done=is_done) for index in sorted(choices)]
+    return whole
+
+
+class _Choice:
+    """Parts of one choice, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._lists: dict[str, list[Any]] = {}
+        self._texts: dict[str, list[Any]] = {}
+        self._calls: list[_Call] = []
+
+    def add(self, choice: Fields) -> None:
+        """Add the choice of one event."""
+        for name, value in choice.items():
+            if name in _LISTS:
+                self._lists.setdefault(name, []).extend(_items(value))
+            elif name == "logprobs":
+                self._lists.setdefault(name, []).extend(_items(_fields(value).get("content")))
+            elif name not in ("delta", "message") and value is not None:
+                self._fields[name] = value
+        delta = _fields(choice.get("delta") or choice.get("message"))
+        for name, value in delta.items():
+            if name == "tool_calls":
+                for call in map(_fields, _items(value)):
+                    self._call(call).add(call)
+            elif value:
+                self._texts.setdefault(name, []).append(value)
+
+    def _call(self, part: Fields) -> _Call:
+        """Return the call to which a part belongs: that with its index, unless it has another id."""
+        index, id = part.get("index"), part.get("id")
+        for call in reversed(self._calls):
+            if call.index == index and (call.id == id or not (id and call.id)) and (id or index is not None):
+                return call
+        self._calls.append(_Call(index))
+        return self._calls[-1]
+
+    def whole(self, *, is_done: bool) -> dict[str, Any]:
+        """Return the choice of the whole completion."""
+        message = {name: _text(parts) for name, parts in self._texts.items()}
+        message["role"] = "assistant"
+        if self._calls:
+            message["tool_calls"] = [call.whole() for call in self._calls]
+        fields = {"finish_reason": "stop" if is_done else "error", **self._fields, **self._lists}
+        if scores := self._lists.get("logprobs"):
+            fields["logprobs"] = {"content": scores}
+        return {**fields, "message": message}
+
+
+class _Call:
+    """Parts of one tool call."""
+
+    def __init__(self, index: object) -> None:
+        self.index, self.id, self._name = index, "", ""
+        self._arguments: list[Any] = []
+
+    def add(self, part: Fields) -> None:
+        """Add the part of one event."""
+        function = _fields(part.get("function"))
+        self.id, self._name = part.get("id") or self.id, function.get("name") or self._name
+        if arguments := function.get("arguments"):
+            self._arguments.append(arguments)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the call."""
+        return {"id": self.id, "function": {"name": self._name, "arguments": _text(self._arguments)}}
+
+
+def _data(content: bytes) -> Iterator[str]:
+    """Yield the data of each event; the lines of an event's data are one text."""
+    lines: list[str] = []
+    for line in content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        if line.startswith("data:"):
+            lines.append(line[5:].removeprefix(" "))
+        elif not line and lines:
+            yield "\n".join(lines)
+            lines.clear()
+    if lines:
+        yield "\n".join(lines)
+
+
+def _value(data: str) -> object:
+    try:
+        return from_json(data)
+    except ValueError:  # broken, or with an unpaired surrogate
+        return json.loads(data)
+
+
+def _text(parts: list[Any]) -> Any:
+    """Return the text of parts that are texts; the items of parts that are lists; else the last part."""
+    if all(isinstance(part, str) for part in parts):
+        return "".join(parts)
+    if not all(isinstance(part, list | str) for part in parts):
+        return parts[-1]
+    return [item for part in parts for item in (_items(part) or [part])]
+
+
+def _fields(value: object, *, strictly: bool = False) -> Fields:
+    if strictly and not isinstance(value, dict):
+        raise ValueError("an event's data is no JSON object")
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

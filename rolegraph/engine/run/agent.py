@@ -26,7 +26,7 @@ from rolegraph.engine.run.turn import (
     node_result,
     recordable,
 )
-from rolegraph.engine.vocabulary import AgentAnswer, Function, ParseFailure, ToolError, Upstream
+from rolegraph.engine.vocabulary import AgentAnswer, Function, ParseFailure, ToolCall, ToolError, Upstream
 
 
 async def agent_turn(
@@ -80,6 +80,8 @@ class AgentCalls:
         self._role, self._node, self._model, self._session = role, node, model, session
         self._attempt, self._asked = attempt, 0
         self._answered: list[ModelCall] = []
+        self._sampled: dict[str, ToolCall] = {}
+        """Calls of functions in the answers, by their ids."""
 
     @property
     def in_order(self) -> list[ModelCall]:
@@ -110,9 +112,7 @@ class AgentCalls:
         id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
         request = Request(messages, sampling, seed, id, functions, prefix, role.spec.body)
         completion, began, seconds = await self._model.complete(request, role.spec.timeout, session.observe)
-        # Results of functions come back with the id of their call, which tokens do not hold.
-        named = [call._replace(id=call.id or f"call-{number}-{n}") for n, call in enumerate(completion.calls)]
-        completion = completion._replace(calls=tuple(named))
+        completion = completion._replace(calls=self._identified(number, completion.calls))
         usage = completion.usage
         size = len(completion.response_ids) or usage.get("completion_tokens")
         earlier = self._answered[-1].tokens if self._answered else 0
@@ -126,22 +126,41 @@ class AgentCalls:
         prompt_tokens = len(completion.prompt_ids) or usage.get("prompt_tokens", 0)
         return AgentAnswer(completion.text, completion.calls, is_cut, prompt_tokens, size or 0)
 
+    def _identified(self, number: int, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """Return the calls of answer `number`, each with an id that no other call of this run has.
+
+        Results of functions come back with the id of their call, which tokens need not hold.
+        """
+        identified: list[ToolCall] = []
+        for index, call in enumerate(calls):
+            id = call.id
+            if not id or id in self._sampled:
+                id = f"c{number:04}{index:04}"  # nine characters, as Mistral's templates require
+            identified.append(call._replace(id=id))
+            self._sampled[id] = identified[-1]
+        return identified
+
     def _chat_before(self, messages: Sequence[Message]) -> ModelCall | None:
         """Return the call with the longest chat that the messages begin with, as far as a model sees them, or
         None."""
-        seen = [*map(_seen, messages)]
+        seen = [*map(self._seen, messages)]
         begun = [
             call
             for call in self._answered
-            if len(call.chat) < len(seen) and [*map(_seen, call.chat)] == seen[: len(call.chat)]
+            if len(call.chat) < len(seen) and [*map(self._seen, call.chat)] == seen[: len(call.chat)]
         ]
         return max(begun, key=lambda call: len(call.chat), default=None)
 
+    def _seen(self, message: Message) -> tuple[Any, ...]:
+        """Return the parts of a message that a model sees, without reasoning.
 
-def _seen(message: Message) -> tuple[Any, ...]:
-    """Return the parts of a message that a model sees, without ids and reasoning.
-
-    Clients send an answer's text back without spaces around it, and an empty text as null.
-    """
-    calls = [(call.name, call.arguments) for call in calls_of(message)]
-    return message["role"], (message.get("content") or "").strip(), calls
+        Clients send an answer's text back without spaces around it, and an empty text as null; calls without
+        a name are in its text. Arguments may come back changed, such as 1.0 as 1 from JavaScript: a call with
+        the id of a sampled one is that call.
+        """
+        calls = [
+            (call.id, call.name) if call.id in self._sampled else (call.name, call.arguments, call.malformed)
+            for call in calls_of(message)
+            if call.name
+        ]
+        return message["role"], (message.get("content") or "").strip(), calls

@@ -24,7 +24,15 @@ FOLDER = "{folder}"
 """Place of the spec's folder among the words of a command."""
 _SHOWN = 500
 """Characters of a program's error output that a failure quotes."""
-_URLS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+_VARIABLES = {
+    "OPENAI_BASE_URL": "{url}/v1",
+    "OPENAI_API_BASE": "{url}/v1",
+    "OPENAI_API_KEY": "{key}",
+    "ANTHROPIC_BASE_URL": "{url}",
+    "ANTHROPIC_API_KEY": "{key}",
+    "ANTHROPIC_AUTH_TOKEN": "{key}",
+}
+"""Environment variables by which a program finds its endpoint."""
 _CHUNK = 65_536
 
 
@@ -36,7 +44,8 @@ def agent(
     folder: Path = Path(),
     allowed: Collection[str] = (),
 ) -> Tool:
-    """Let a program ask the role's model, by OpenAI's API, as often as `calls`; its output is the answer.
+    """Let a program ask the role's model, by OpenAI's or Anthropic's API, as often as `calls`; its output is
+    the answer.
 
     command: the command, in words or as one text, which must be allowed on the command line; {folder} stands
         for the spec's folder, {prompt} for the role's prompt, which is otherwise the standard input
@@ -58,8 +67,8 @@ async def run_agent(
 ) -> str:
     """Run an agent program in an empty folder of its own, and return its output.
 
-    The program gets the variables of `program_environment`, and in `OPENAI_BASE_URL` and `OPENAI_API_KEY` an
-    endpoint that serves this run alone. When it has ended, so has every process that it started.
+    The program gets the variables of `program_environment`, and in those of `_VARIABLES` an endpoint that
+    serves this run alone. When it has ended, so has every process that it started.
 
     Args:
         command: The words of the command.
@@ -75,7 +84,9 @@ async def run_agent(
         words = [word.replace(PROMPT, prompt) for word in command]
         given = b"" if words != [*command] else prompt.encode()
         environment = program_environment(allowed)
-        environment |= {**dict.fromkeys(_URLS, endpoint.url), "OPENAI_API_KEY": endpoint.key}
+        environment |= {
+            name: value.format(url=endpoint.url, key=endpoint.key) for name, value in _VARIABLES.items()
+        }
         try:
             process = await asyncio.create_subprocess_exec(
                 *supervised(words, "rolegraph-agent-"),

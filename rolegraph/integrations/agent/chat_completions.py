@@ -1,0 +1,67 @@
+"""OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rolegraph.engine.prompts.chat_bodies import ChatFields, StreamFields
+from rolegraph.engine.vocabulary import AgentAnswer
+from rolegraph.integrations.agent.wire import MODEL, AgentRequest, Json, Wire, event, named_calls, new_id
+
+
+class _ChatBody(ChatFields, StreamFields):
+    pass
+
+
+def read(given: Mapping[str, Any]) -> AgentRequest:
+    """Return the request of a body."""
+    body = _ChatBody.model_validate({name: given[name] for name in _ChatBody.model_fields if name in given})
+    messages = [message.message() for message in body.messages]
+    return AgentRequest(messages, body.functions, bool(body.stream), body.with_usage)
+
+
+def write(answer: AgentAnswer) -> Json:
+    """Return the body of the response."""
+    choice = {"index": 0, "message": _message(answer), "finish_reason": _reason(answer)}
+    return {**_head("chat.completion"), "choices": [choice], "usage": _usage(answer)}
+
+
+def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
+    """Yield the events of a stream: the whole message, the reason of its end, the usage."""
+    head, message = _head("chat.completion.chunk"), _message(answer)
+    if "tool_calls" in message:
+        message["tool_calls"] = [{"index": n, **call} for n, call in enumerate(message["tool_calls"])]
+    yield event({**head, "choices": [{"index": 0, "delta": message, "finish_reason": None}]})
+    yield event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]})
+    if request.with_usage:
+        yield event({**head, "choices": [], "usage": _usage(answer)})
+    yield "data: [DONE]\n\n"
+
+
+def _message(answer: AgentAnswer) -> Json:
+    calls = named_calls(answer)
+    return {"role": "assistant", "content": answer.text, **({"tool_calls": calls} if calls else {})}
+
+
+def _reason(answer: AgentAnswer) -> str:
+    if named_calls(answer):
+        return "tool_calls"
+    return "length" if answer.is_cut else "stop"
+
+
+def _usage(answer: AgentAnswer) -> Json:
+    total = answer.prompt_tokens + answer.answer_tokens
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.answer_tokens,
+        "total_tokens": total,
+    }
+
+
+def _head(kind: str) -> Json:
+    return {"id": new_id("chatcmpl"), "object": kind, "created": int(time.time()), "model": MODEL}
+
+
+CHAT_COMPLETIONS = Wire("/v1/chat/completions", read, write, events)

@@ -1,0 +1,174 @@
+"""Anthropic's messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rolegraph.engine.prompts.call_forms import tool_call
+from rolegraph.engine.prompts.tools import answer_message
+from rolegraph.engine.records import Message
+from rolegraph.engine.vocabulary import AgentAnswer, Function
+from rolegraph.engine.vocabulary.tool import never_called
+from rolegraph.integrations.agent.wire import (
+    MODEL,
+    AgentRequest,
+    Json,
+    Part,
+    Text,
+    Texts,
+    Wire,
+    as_parts,
+    event,
+    joined,
+    named_calls,
+    new_id,
+)
+
+UNREADABLE = "INVALID_JSON"
+"""Key, named by Anthropic, of the arguments' text in the `input` of a call whose arguments are unreadable."""
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""Beginning of a block of Claude Code's `system` that is for accounts: it differs between the calls of a
+chat, and no model sees it."""
+_CHARACTERS = 4
+"""Characters of a token in an estimate of tokens."""
+
+
+class _Thinking(Part):
+    type: Literal["thinking", "redacted_thinking"]
+
+
+class _ToolUse(Part):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class _ToolResult(Part):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Texts = Field(default_factory=list[Text])
+
+
+_Block = Annotated[Text | _Thinking | _ToolUse | _ToolResult, Field(discriminator="type")]
+
+
+class _Turn(Part):
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[list[_Block], BeforeValidator(as_parts)]
+
+
+class _OfferedTool(Part):
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+    """JSON Schema of the arguments; None for a tool that Anthropic's servers would run."""
+
+
+class _Choice(Part):
+    type: Literal["auto", "none"]
+
+
+class _MessagesBody(Part):
+    messages: Annotated[list[_Turn], Field(min_length=1)]
+    system: Texts = Field(default_factory=list[Text])
+    tools: list[_OfferedTool] = Field(default_factory=list[_OfferedTool])
+    tool_choice: _Choice | None = None
+    stream: bool = False
+
+
+def read(given: Mapping[str, Any]) -> AgentRequest:
+    """Return the request of a body.
+
+    Tools of the provider's own servers, reasoning of earlier answers and marks of caches are left out.
+    """
+    body = _MessagesBody.model_validate(given)
+    system = [block for block in body.system if not block.text.startswith(_ATTRIBUTION)]
+    messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
+    for turn in body.messages:
+        messages += _messages(turn)
+    offered = body.tools if body.tool_choice is None or body.tool_choice.type == "auto" else []
+    functions = [
+        Function(tool.name, tool.description, tool.input_schema, never_called)
+        for tool in offered
+        if tool.input_schema is not None
+    ]
+    return AgentRequest(messages, functions, body.stream)
+
+
+def _messages(turn: _Turn) -> Iterator[Message]:
+    """Yield the messages of a turn: each result of a tool is one, the texts are one."""
+    texts = [block for block in turn.content if isinstance(block, Text)]
+    if turn.role == "assistant":
+        used = [block for block in turn.content if isinstance(block, _ToolUse)]
+        calls = [tool_call(block.name, json.dumps(block.input), block.id) for block in used]
+        yield answer_message(joined(texts), calls=calls)
+        return
+    results = [block for block in turn.content if isinstance(block, _ToolResult)]
+    for result in results:
+        yield {"role": "tool", "content": joined(result.content), "tool_call_id": result.tool_use_id}
+    if texts or not results:
+        yield {"role": turn.role, "content": joined(texts)}
+
+
+def write(answer: AgentAnswer) -> Json:
+    """Return the body of the response."""
+    return {**_head(answer), "content": _blocks(answer), "stop_reason": _reason(answer)}
+
+
+def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
+    """Yield the events of a stream: the message's head, each block as one piece, the reason of its end."""
+    head = _head(answer)
+    yield event({"type": "message_start", "message": {**head, "content": [], "stop_reason": None}})
+    for index, block in enumerate(_blocks(answer)):
+        empty: Json = {"text": ""} if block["type"] == "text" else {"input": {}}
+        if block["type"] == "text":
+            delta = {"type": "text_delta", "text": block["text"]}
+        else:
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        yield event({"type": "content_block_start", "index": index, "content_block": {**block, **empty}})
+        yield event({"type": "content_block_delta", "index": index, "delta": delta})
+        yield event({"type": "content_block_stop", "index": index})
+    end = {"stop_reason": _reason(answer), "stop_sequence": None}
+    yield event({"type": "message_delta", "delta": end, "usage": head["usage"]})
+    yield event({"type": "message_stop"})
+
+
+def estimate(given: Mapping[str, Any]) -> Json:
+    """Return the body of the response to a request for a count of tokens: an estimate, from characters."""
+    request = read(given)
+    shown = [[*request.messages], [function[:3] for function in request.functions]]
+    return {"input_tokens": -(-len(json.dumps(shown, ensure_ascii=False)) // _CHARACTERS)}
+
+
+def _head(answer: AgentAnswer) -> Json:
+    usage = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.answer_tokens}
+    head = {"id": new_id("msg"), "type": "message", "role": "assistant", "model": MODEL}
+    return {**head, "stop_sequence": None, "usage": usage}
+
+
+def _blocks(answer: AgentAnswer) -> list[Json]:
+    texts = [{"type": "text", "text": answer.text}] if answer.text else []
+    calls = (call for call in answer.calls if call.name)
+    return texts + [
+        {
+            "type": "tool_use",
+            "id": call.id,
+            "name": call.name,
+            "input": {UNREADABLE: call.malformed} if call.malformed else call.arguments,
+        }
+        for call in calls
+    ]
+
+
+def _reason(answer: AgentAnswer) -> str:
+    if named_calls(answer):
+        return "tool_use"
+    return "max_tokens" if answer.is_cut else "end_turn"
+
+
+MESSAGES = Wire("/v1/messages", read, write, events)

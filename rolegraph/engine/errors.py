@@ -185,12 +185,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_out_of_files(error: BaseException) -> bool:
     """Return True for an error of a process that may open no more files or connections, or for its
     consequence."""
-    causes = [error.__cause__ or error.__context__]
-    if isinstance(error, BaseExceptionGroup):
-        causes += cast("Sequence[BaseException]", error.exceptions)
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return True
-    return any(cause is not None and is_out_of_files(cause) for cause in causes)
+    causes = [error]
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        if isinstance(cause, BaseExceptionGroup):
+            causes += cast("Sequence[BaseException]", cause.exceptions)
+        further = cause.__cause__ or cause.__context__
+        if further is not None and further not in causes:  # Tinker's error of a token is its own context
+            causes.append(further)
+    return False
 
 
 def first_line(error: BaseException) -> str:

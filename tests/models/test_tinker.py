@@ -152,11 +152,29 @@ def test_a_failed_operation_may_pass_unless_it_is_the_users(
     assert error.transient is transient
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+@pytest.mark.parametrize("status", [400, 422])
 def test_a_refused_request_does_not_pass_and_shows_no_key(folder: Path, status: int) -> None:
     error = failure(lambda _: JSONResponse({"detail": f"no: {KEY}"}, status_code=status), folder)
     assert not error.transient
     assert KEY not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message"),
+    [
+        (401, UsageError, "refuses the key in TINKER_API_KEY"),
+        (403, UsageError, "refuses the key in TINKER_API_KEY"),
+        (404, WorldError, "no longer has the session or its weights"),
+        (410, WorldError, "no longer has the session or its weights"),
+    ],
+)
+def test_a_refusal_that_every_later_call_would_meet_is_no_failure_of_a_turn(
+    folder: Path, status: int, kind: type[Exception], message: str
+) -> None:
+    refusal = JSONResponse({"detail": f"no: {KEY}"}, status_code=status)
+    with tinker_service(lambda _: refusal) as service, pytest.raises(kind, match=message) as caught:
+        ask(service, folder, request())
+    assert KEY not in str(caught.value) and "--resume" in str(caught.value)
 
 
 @pytest.mark.parametrize(

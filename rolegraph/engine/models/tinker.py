@@ -60,13 +60,38 @@ are counted, not seconds: a client that was stopped itself must not take its own
 """
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 60.0
+_PAUSE_SECONDS = 60.0
+"""Seconds between two warnings that the service pauses."""
 NO_RETRIES = RetryConfig(enable_retry_logic=False)
 """`LimitedModel` retries; the SDK would for minutes."""
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# What the SDK logs comes back as errors too; without a handler of its own Python prints it on the terminal.
-logging.getLogger("tinker").addHandler(logging.NullHandler())
+
+
+class _PauseHandler(logging.Handler):
+    """Handler that passes on the SDK's notes of a pause, at most one of each kind a minute, and drops what
+    else it logs.
+
+    While an account's bill is open, or a service is short of room, the SDK waits, for an hour and more. Other
+    entries come back as errors too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._next: dict[str, float] = {}
+        """Time of `monotonic` from which on the next note of each logger is passed on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on one entry."""
+        text, now = record.getMessage(), time.monotonic()
+        if "paused" in text and now >= self._next.get(record.name, now):
+            self._next[record.name] = now + _PAUSE_SECONDS
+            _logger.warning("the Tinker service: %s", text)
+
+
+# Without a handler Python prints what the SDK logs on the terminal.
+logging.getLogger("tinker").addHandler(_PauseHandler())
 
 
 @dataclass(eq=False)
@@ -113,16 +138,27 @@ class TinkerModel:
             _logger.debug("Closing the session at %s: %s", self.url, error)
 
     async def _answer(self, future: Awaitable[T] | Future[T]) -> T:
-        """Await a call of the SDK and return its result; every failure is raised as ModelError."""
+        """Await a call of the SDK and return its result.
+
+        Raises:
+            ModelError: The call failed.
+            UsageError: The service refuses the key or the account.
+            WorldError: The session has ended.
+        """
         try:
             return await self._pulse.result(future)
         except WorldError as error:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            if (ending := final_refusal(error, self.url)) is not None:
+                raise ending from error
             after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
             message = service_message(error)
             if says_context_full(message):
                 raise ContextFull(message) from error
+            if isinstance(error, tinker.APIStatusError) and error.status_code in (404, 410):
+                text = f"{self.url} no longer has the session or its weights ({message})"
+                raise WorldError(f"{text}; --resume continues from what is saved") from error
             raise ModelError(message, transient=_is_transient(error), after=after) from error
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
@@ -220,6 +256,34 @@ def _is_transient(error: BaseException) -> bool:
             return True  # not a Tinker answer: a gateway under load may send such a thing
         case _:
             return error.__cause__ is not None and _is_transient(error.__cause__)
+
+
+def final_refusal(error: BaseException, url: str) -> UsageError | None:
+    """Return the error to end a run with where a service refuses the key or the account; None for other
+    errors.
+
+    Args:
+        error: An error of the SDK. Results of a request are fetched by another request, whose refusal is the
+            cause of a ValueError.
+        url: The service's URL.
+    """
+    refused = error
+    while not isinstance(refused, tinker.APIStatusError):
+        if refused.__cause__ is None:
+            return None
+        refused = refused.__cause__
+    reason = service_message(refused)
+    match refused.status_code:
+        case 401 | 403:
+            text = (
+                f"{url} refuses the key in {TINKER.key_variable} ({reason}); put a valid one in that variable"
+            )
+            return UsageError(f"{text}, and continue with --resume what was under way")
+        case 402:
+            text = f"{url} does not serve this account until its billing is settled ({reason})"
+            return UsageError(f"{text}; --resume continues what was under way")
+        case _:
+            return None
 
 
 def service_message(error: BaseException) -> str:
@@ -349,21 +413,20 @@ def saying_why(url: str) -> Generator[None, None, None]:
     """
     try:
         yield
-    except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
-        raise UsageError(f"{url} refuses the key in {TINKER.key_variable}.") from error
     except _REFUSALS:
         raise
     except TimeoutError as error:
         raise WorldError(f"The Tinker service at {url} gave no model in {_OPEN_SECONDS:.0f} s.") from error
-    except (tinker.TinkerError, httpx.HTTPError) as error:
-        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
-            raise
-        raise WorldError(f"Cannot open a model at {url}: {service_message(error)}") from error
     except RolegraphError:
         raise
     except Exception as error:  # the SDK asserts fields that services of other versions do not send
+        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
+            raise
+        if (ending := final_refusal(error, url)) is not None:
+            raise ending from error
         reason = service_message(error)
-        if isinstance(error.__cause__, tinker.TinkerError):  # older SDKs tell the service's error so
+        # Older SDKs tell the service's error as a cause.
+        if any(isinstance(it, tinker.TinkerError | httpx.HTTPError) for it in (error, error.__cause__)):
             raise WorldError(f"Cannot open a model at {url}: {reason}") from error
         raise WorldError(
             f"The Tinker service at {url} answers otherwise than tinker {tinker.__version__} expects "

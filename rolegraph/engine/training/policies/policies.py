@@ -24,6 +24,7 @@ from rolegraph.engine.models.tinker import (
     Pulse,
     TinkerModel,
     TinkerSession,
+    final_refusal,
     model_of,
     open_session,
     quiet,
@@ -112,12 +113,14 @@ class PolicyClient:
     @contextmanager
     def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
         """Convert any error of a block to a WorldError with the service's URL, the failed action and the
-        reason."""
+        reason, or to that of `final_refusal`."""
         try:
             yield
         except ModelError as error:  # of the server to sample from
             raise WorldError(str(error)) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            if (ending := final_refusal(error, self.session.url)) is not None:
+                raise ending from error
             reason = service_message(error)
             reason += if_unreadable if isinstance(error, _UNREADABLE) else ""
             raise WorldError(f"the service at {self.session.url} cannot {action}: {reason}") from error
@@ -369,6 +372,10 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
             path = start.saved.state if start.saved else served.ref.checkpoint
             action = f"train {name!r}" if path is None else f"resume from {path}"
             reason = service_message(error)
+            if start.saved is not None and isinstance(error, tinker.NotFoundError):
+                reason += (
+                    "; weights that the service has deleted cannot be resumed: train again with another --out"
+                )
             raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
         traits = start.traits or ServiceTraits.of(session.url, name)

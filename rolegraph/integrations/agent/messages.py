@@ -69,7 +69,7 @@ class _OfferedTool(Part):
     """JSON Schema of the arguments; None for a tool that Anthropic's servers would run."""
 
 
-class _Choice(Part):
+class _FunctionChoice(Part):
     type: Literal["auto", "none"]
 
 
@@ -77,7 +77,7 @@ class _MessagesBody(Part):
     messages: Annotated[list[_Turn], Field(min_length=1)]
     system: Texts = Field(default_factory=list[Text])
     tools: list[_OfferedTool] = Field(default_factory=list[_OfferedTool])
-    tool_choice: _Choice | None = None
+    tool_choice: _FunctionChoice | None = None
     stream: bool = False
 
 

@@ -29,26 +29,26 @@ _KEPT = ("previous_response_id", "conversation", "prompt")
 """Fields that name what the provider keeps: a chat, or a template."""
 
 
-class _Message(Part):
+class _MessageItem(Part):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
     content: Texts
 
 
-class _Call(Part):
+class _CallItem(Part):
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
 
 
-class _Result(Part):
+class _ResultItem(Part):
     type: Literal["function_call_output"]
     call_id: str
     output: Texts
 
 
-class _Reasoning(Part):
+class _ReasoningItem(Part):
     type: Literal["reasoning"]
 
 
@@ -61,7 +61,7 @@ def _as_items(given: object) -> object:
     return [{"type": "message", **cast("Json", item)} if isinstance(item, dict) else item for item in items]
 
 
-_Item = Annotated[_Message | _Call | _Result | _Reasoning, Field(discriminator="type")]
+_InputItem = Annotated[_MessageItem | _CallItem | _ResultItem | _ReasoningItem, Field(discriminator="type")]
 
 
 class _Tool(Part):
@@ -72,7 +72,7 @@ class _Tool(Part):
 
 
 class _ResponsesBody(Part):
-    input: Annotated[list[_Item], BeforeValidator(_as_items), Field(min_length=1)]
+    input: Annotated[list[_InputItem], BeforeValidator(_as_items), Field(min_length=1)]
     instructions: str | None = None
     tools: list[_Tool] | None = None
     tool_choice: Literal["auto", "none"] | None = None
@@ -109,21 +109,21 @@ def _messages(body: _ResponsesBody) -> list[Json]:
     for item in body.input:
         last: Json = messages[-1] if messages else {"role": ""}
         match item:
-            case _Message():
+            case _MessageItem():
                 role = "system" if item.role == "developer" else item.role
                 if role == last["role"] == "system":
                     last["content"] += f"\n\n{joined(item.content)}"
                 else:
                     messages.append({"role": role, "content": joined(item.content)})
-            case _Call():
+            case _CallItem():
                 if last["role"] != "assistant":
                     messages.append(last := {"role": "assistant", "content": ""})
                 call = call_entry(ToolCall(item.name, {}, item.call_id), item.arguments)
                 last["tool_calls"] = [*last.get("tool_calls", ()), call]
-            case _Result():
+            case _ResultItem():
                 result = {"role": "tool", "content": joined(item.output), "tool_call_id": item.call_id}
                 messages.append(result)
-            case _Reasoning():
+            case _ReasoningItem():
                 pass
     return messages
 

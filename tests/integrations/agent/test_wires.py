@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from rolegraph.local.launcher import LocalService
 from tests.training.edge import Training
 from tests.trainings import STEP, metrics, train
 
+PAGE = (Path(__file__).parents[3] / "docs" / "language" / "tools.md").read_text("utf-8")
 BOTH = pytest.mark.parametrize("streamed", [False, True])
 ANTHROPIC = os.environ.get("ANTHROPIC_PYTHON", sys.executable)
 """Interpreter with Anthropic's SDK."""
@@ -222,3 +225,59 @@ def test_a_program_of_each_wire_is_trained_on_the_local_service(
         assert len(steps) >= 2
         assert_goes_on(steps)
     assert metrics(out)
+
+
+def test_claude_code_takes_two_turns_with_tools(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = re.findall(r"- agent: >-\n(.*?)\n +timeout", PAGE, re.DOTALL)[0]
+    answers = (
+        'Wait. <tool_call>{"name":"Bash","arguments":{"command":"echo 3 >a.txt","timeout":5e3}}</tool_call>',
+        '<tool_call>{"name":"Read","arguments":{"file_path":"a.txt"}}</tool_call>'
+        '<tool_call>{"name":"Bash","arguments":{"command":"ls",  "description":"ä"}}</tool_call>',
+    )
+    for steps in played(training, "claude", shlex.split(command), answers, tmp_path, monkeypatch):
+        assert [message["role"] for message in steps[-1].chat_completions][-6:] == [
+            *("assistant", "tool"),
+            *("assistant", "tool", "tool"),
+            "assistant",
+        ]
+        assert "a.txt" in steps[-1].chat_completions[-2]["content"]
+
+
+def test_codex_takes_two_turns_with_tools(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "codex.sh").write_text(re.findall(r"```sh\n(export CODEX_HOME.*?)```", PAGE, re.DOTALL)[0])
+    answers = (
+        'Wait. <tool_call>{"name":"exec_command","arguments":{"cmd":"echo 3.0 >a.txt"}}</tool_call>',
+        '<tool_call>{"name":"exec_command","arguments":{"cmd":"ls"}}</tool_call>'
+        '<tool_call>{"name":"exec_command","arguments":{"cmd":"pwd",  "max_output_tokens":100}}</tool_call>',
+    )
+    words = ["sh", str(tmp_path / "codex.sh")]
+    for steps in played(training, "codex", words, answers, tmp_path, monkeypatch):
+        assert "a.txt" in steps[-1].chat_completions[-3]["content"]
+        assert "rolegraph-agent-" in steps[-1].chat_completions[-2]["content"]
+
+
+def played(
+    training: Training,
+    program: str,
+    words: Sequence[str],
+    answers: Sequence[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[Sequence[rg.Step]]:
+    """Train for a step on a coding agent, as `trained` does, and assert that its tokens go on and that it
+    writes nothing into the home folder; skip where the program is not on the PATH."""
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program} on the PATH")
+    home = folder / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    turns = trained(training, words, answers)
+    for steps in turns:
+        assert len(steps) == 3
+        assert_goes_on(steps)
+    assert not [*home.iterdir()]
+    return turns

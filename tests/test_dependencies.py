@@ -100,9 +100,10 @@ def test_what_is_imported_at_once_is_in_the_core() -> None:
     assert undeclared(files, at_once, CORE) == []
 
 
-def test_what_the_local_service_imports_is_in_the_core_or_its_extra() -> None:
+def test_what_the_local_service_imports_is_in_the_core_or_its_extras() -> None:
     files = [file for file in FILES if file.is_relative_to(SERVICE)]
-    assert undeclared(files, written, CORE | names(EXTRAS["local"])) == []
+    assert undeclared(files, at_once, CORE | names(EXTRAS["local"])) == []
+    assert undeclared(files, written, CORE | names(EXTRAS["local"] + EXTRAS["structured"])) == []
 
 
 def test_what_is_imported_where_it_is_used_is_in_the_core_or_an_extra_for_users() -> None:

@@ -41,7 +41,12 @@ class ScriptedBackend:
         self.texts, self.prompts = list(texts), list[str]()
         self.tokenizer: Any = load_tokenizer(BASE_MODEL)
         eos = self.tokenizer.eos_token_id
-        self.model = SimpleNamespace(tokenizer=self.tokenizer, context=2048, end_ids=frozenset({eos}))
+        self.model = SimpleNamespace(
+            tokenizer=self.tokenizer,
+            context=2048,
+            vocabulary=len(self.tokenizer),
+            end_ids=frozenset({eos}),
+        )
 
     def check_name(self, name: str) -> None:
         assert name == self.name
@@ -112,8 +117,3 @@ def test_without_tools_nothing_is_a_call() -> None:
     ):
         assert answer.choices[0].message.content == CALL
     assert model.prompts == ["<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n"] * 2
-
-
-def test_a_choice_of_tool_is_refused() -> None:
-    with pytest.raises(openai.BadRequestError, match="tool_choice"):
-        chat(ScriptedBackend(), {"messages": [ASK], "tools": TOOLS, "tool_choice": "required"})

@@ -29,7 +29,6 @@ SERVED: list[dict[str, Any]] = [
     {"extra_body": {"top_k": 1, "return_token_ids": True}},
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"frequency_penalty": 0.5}, "frequency_penalty"),
     ({"presence_penalty": -1}, "presence_penalty"),
@@ -43,8 +42,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"service_tier": "flex"}, "service_tier"),
     ({"reasoning_effort": "low"}, "reasoning_effort"),
     ({"modalities": ["audio"]}, "modalities"),
-    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-    ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"tool_choice": "required"}, "tool_choice"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
 ]
 

@@ -48,6 +48,8 @@ STOP_TEXT = Limit("service_stop_text", 1_024, "characters")
 """Stop string; so much of an answer is checked per token."""
 TEXT_PER_TOKEN = Limit("service_text_per_token", 32, "characters")
 """Input for each token of the model's context; text has about 4."""
+GRAMMAR = Limit("service_grammar", 2**16, "characters")
+"""Grammar of an answer: its JSON Schemas and functions; a larger one delays all other answers."""
 LISTED = Limit("service_listed", 1_000, "")
 """Runs or checkpoints on one page of a list."""
 CHECKPOINT_SECONDS = Limit("service_checkpoint_seconds", 10 * 365 * 86_400, "seconds")

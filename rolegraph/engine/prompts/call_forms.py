@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.vocabulary import Function, ToolCall
 
@@ -48,6 +48,40 @@ class CallForm:
                 for number, call in enumerate(calls, 1)
             ]
         return rest.strip(), tuple(calls)
+
+
+class CallSyntax(NamedTuple):
+    """Texts that a template writes around the names and the arguments (JSON) of an answer's calls."""
+
+    before: str
+    """Text before the first call's name."""
+    between: str
+    """Text between a call's name and its arguments."""
+    joint: str | None
+    """Text between a call's arguments and the next call's name; None where an answer has one call at most."""
+    after: str
+    """Text after the last call's arguments."""
+
+
+def call_syntax(one: str, two: str, name: str, arguments: str) -> CallSyntax | None:
+    """Return the syntax of calls, found in answers that a template has rendered.
+
+    Args:
+        one: Answer with one call.
+        two: Answer with the same call twice; empty where the template refuses it.
+        name: The call's name.
+        arguments: Pattern of the call's arguments as JSON.
+
+    Returns:
+        The syntax; None where the answer does not hold the name once, and after it the arguments as JSON.
+    """
+    match = re.fullmatch(f"(?s)(.*?){name}(.*?){arguments}(.*)", one)
+    if match is None or name in match[3]:
+        return None
+    before, between, after = match.groups()
+    call = f"{name}{re.escape(between)}{arguments}"
+    pair = re.fullmatch(f"(?s){re.escape(before)}{call}(.*){call}{re.escape(after)}", two)
+    return CallSyntax(before.lstrip(), between, pair[1] if pair else None, after.rstrip())
 
 
 Read = Callable[[re.Match[str], Functions], Sequence[ToolCall]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -22,7 +22,7 @@ from jinja2 import TemplateError
 from rolegraph.engine.errors import FOREIGN_ERRORS, ModelError, UsageError, describe_error, panics_as_errors
 from rolegraph.engine.limits.answers import EPISODE_SIZE
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm
+from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm, CallSyntax, call_syntax
 from rolegraph.engine.prompts.markers import (
     Markers,
     Outline,
@@ -46,7 +46,11 @@ from rolegraph.engine.vocabulary.tool import never_called
 OPEN = "<think>"
 CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
+_PROBE_ARGUMENTS = {"a": 1}
+_PROBE_WRITTEN = r'\{\s*"a"\s*:\s*1\s*\}'
+"""Pattern of those arguments as JSON."""
 _SAMPLE_TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+_PROBED = Function(_PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, never_called)
 _ENDS_A_CALL = "<|eom_id|>"
 """Token that ends a Llama turn with tool calls."""
 _RENDERS_KEPT = 1024
@@ -320,26 +324,46 @@ class ChatFormat:
     @cached_property
     def _found_form(self) -> tuple[CallForm, str]:
         """Syntax in which the chat template writes tool calls, found by rendering one, and that call."""
-        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-        function = Function(_PROBE, "", schema, never_called)
-        question: Message = {"role": "user", "content": "?"}
         for form in self._forms():
-            call = ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
-            turns = _turns([question, answer_message("", calls=[call])])
-            render = partial(self._text, tools=described([function]), form=form)
             try:
-                asked = render(turns[:1], add_generation_prompt=True)
-                if _PROBE not in asked:
-                    break  # a template without tools
-                answered = render(turns, add_generation_prompt=False)
+                answer = self._rendered_calls(form, 1)
             except TemplateError:  # no tools, or calls that look otherwise
                 continue
-            # A prompt may open a thought that the answer of an earlier turn does not have.
-            shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
-            answer = answered[shared:].removesuffix(self._ending)
-            if form.find(answer, [function])[1] == (call,):
+            if answer is None:
+                break  # a template without tools
+            call = ToolCall(_PROBE, _PROBE_ARGUMENTS, form.ids(_PROBE, 1) if form.ids else "")
+            if form.find(answer, [_PROBED])[1] == (call,):
                 return form, answer
         return IN_MESSAGES, TOOLS_TEXT
+
+    def _rendered_calls(self, form: CallForm, count: int) -> str | None:
+        """Render an answer with `count` calls of the probe; None if the template does not list its tools.
+
+        Raises:
+            TemplateError: The template refuses the tools or the calls.
+        """
+        ids = [form.ids(_PROBE, ordinal) if form.ids else "" for ordinal in range(1, count + 1)]
+        calls = [ToolCall(_PROBE, _PROBE_ARGUMENTS, id) for id in ids]
+        turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=calls)])
+        render = partial(self._text, tools=described([_PROBED]), form=form)
+        asked = render(turns[:1], add_generation_prompt=True)
+        if _PROBE not in asked:
+            return None
+        answered = render(turns, add_generation_prompt=False)
+        # A prompt may open a thought that the answer of an earlier turn does not have.
+        shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
+        return answered[shared:].removesuffix(self._ending)
+
+    @cached_property
+    def call_syntax(self) -> CallSyntax | None:
+        """Texts around the name and the arguments of a call; None where arguments are not written as JSON."""
+        form, answers = self.call_form, ["", ""]
+        with suppress(TemplateError):
+            for index in (0, 1):
+                answer = self._rendered_calls(form, index + 1) or ""
+                if len(form.find(answer, [_PROBED])[1]) == index + 1:
+                    answers[index] = answer.rpartition(CLOSE)[2]  # without an empty thought
+        return call_syntax(answers[0], answers[1], _PROBE, _PROBE_WRITTEN)
 
     def _forms(self) -> Iterator[CallForm]:
         """Yield the forms of calls to try: those of this package, then those of others."""

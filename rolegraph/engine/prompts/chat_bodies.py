@@ -173,12 +173,45 @@ class BodyTool(RequestBody):
         return Function(offered.name, offered.description, offered.parameters, never_called)
 
 
+class ChosenName(RequestBody):
+    """Name of a function in `tool_choice`."""
+
+    name: Name
+
+
+class ChosenFunction(RequestBody):
+    """A `tool_choice` of one function."""
+
+    type: Literal["function"]
+    function: ChosenName
+
+
 class ChatFields(RequestBody):
     """The chat of a request, and the functions that the model may call."""
 
     messages: Annotated[list[BodyMessage], Field(fail_fast=True, min_length=1)]
     tools: Annotated[list[BodyTool], Field(fail_fast=True)] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ChosenFunction | None = None
+    """`required` and a function force a call, where the server can hold the model to it."""
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Self:
+        names = [tool.function.name for tool in self.tools or ()]
+        if self.is_forced and not names:
+            raise ValueError("tool_choice forces a call, and tools has no function")
+        if self.chosen_name not in (None, *names):
+            raise ValueError(f"tool_choice names {self.chosen_name!r}; tools has {', '.join(names)}")
+        return self
+
+    @property
+    def chosen_name(self) -> str | None:
+        """Name of the only function that the answer may call; None without one."""
+        return self.tool_choice.function.name if isinstance(self.tool_choice, ChosenFunction) else None
+
+    @property
+    def is_forced(self) -> bool:
+        """True if the answer must be a call."""
+        return self.tool_choice == "required" or self.chosen_name is not None
 
     @property
     def functions(self) -> list[Function]:

@@ -6,13 +6,19 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import model_validator
+
 from rolegraph.engine.prompts.chat_bodies import ChatFields, StreamFields
 from rolegraph.engine.vocabulary import AgentAnswer
 from rolegraph.integrations.agent.wire import MODEL, AgentRequest, Json, Wire, event, named_calls, new_id
 
 
 class _ChatBody(ChatFields, StreamFields):
-    pass
+    @model_validator(mode="after")
+    def _refuse_force(self) -> _ChatBody:
+        if self.is_forced:
+            raise ValueError("tool_choice: a call cannot be forced here")
+        return self
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:

@@ -22,6 +22,7 @@ from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.endpoints import openai_error, read_body, request_error
 from rolegraph.local.service.errors import RequestError
+from rolegraph.local.service.grammars import Grammars
 from rolegraph.local.service.local_model import LocalModel
 from rolegraph.local.service.openai_answers import (
     ChatAnswer,
@@ -34,6 +35,9 @@ from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody, Samp
 _PROMPT_IDS = "prompt_token_ids"
 _IGNORED = "x-rolegraph-without-effect"
 """Header of an answer that names fields of its request without effect."""
+_CONSTRAINED = "x-rolegraph-constrained"
+"""Header of an answer that names the fields of its request which restricted the choice of tokens: its
+log-probabilities are those among the allowed tokens."""
 _logger = logging.getLogger(__name__)
 _CHECK_SECONDS = 1.0
 """Interval of checks whether the client of an answer that is sampled is still connected."""
@@ -45,6 +49,7 @@ class OpenAIService:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._chat = ChatFormat(backend.model.tokenizer, backend.name)
+        self._grammars = Grammars(backend.model, self._chat)
         self._started = int(time.time())
         self._named = set[str]()
         """Fields without effect that the log has named."""
@@ -83,6 +88,10 @@ class OpenAIService:
             raise RequestError(str(error)) from error
         ends, path = model.end_ids | set(self._chat.end_ids), await self._checkpoint(body.model)
         job = body.job(prompt.ids, model, path, ends)
+        if body.constraints:
+            grammar = await asyncio.to_thread(self._grammars.compile, body, thinking=prompt.thinking)
+            for sample in job.requests:
+                sample.constraint = grammar.copy()
         answers = [
             ChatAnswer(index, job, body, model, self._chat, prompt) for index in range(len(job.requests))
         ]
@@ -134,7 +143,8 @@ class OpenAIService:
         """
         head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
         ignored = ", ".join(sorted(without_effect(body)))
-        headers = {_IGNORED: ignored} if ignored else None
+        named = {_CONSTRAINED: ", ".join(body.constraints), _IGNORED: ignored}
+        headers = {name: fields for name, fields in named.items() if fields}
         if ignored and ignored not in self._named:
             self._named.add(ignored)
             _logger.warning("/v1 takes %s without effect", ignored)

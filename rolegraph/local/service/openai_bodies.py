@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.limits import service as limits
-from rolegraph.engine.prompts.chat_bodies import HINTS, ChatFields, Count, Name, StreamFields, at_most
+from rolegraph.engine.prompts.chat_bodies import (
+    HINTS,
+    ChatFields,
+    Count,
+    Name,
+    RequestBody,
+    StreamFields,
+    at_most,
+)
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.bodies import Positive, SamplingFields, context_exceeded
 from rolegraph.local.service.local_model import LocalModel
@@ -81,6 +89,11 @@ class SampledBody(StreamFields, SamplingFields):
         """Number of likeliest tokens to compute for each position of a prompt; None to leave it unscored."""
         return self.prompt_logprobs
 
+    @property
+    def constraints(self) -> list[str]:
+        """Names of the fields that restrict the tokens of an answer."""
+        return []
+
     def job(
         self,
         prompt: Sequence[int],
@@ -111,9 +124,40 @@ class SampledBody(StreamFields, SamplingFields):
         )
 
 
+class JsonSchema(RequestBody):
+    """`json_schema` of a `response_format`; answers always keep to it, whatever `strict` is."""
+
+    name: Name | None = None
+    description: str | None = None
+    strict: bool | None = None
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(RequestBody):
+    """Form of an answer's text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError(f"response_format of the type {self.type!r}: json_schema missing or unexpected")
+        return self
+
+    @property
+    def schema_of_text(self) -> dict[str, Any] | None:
+        """JSON Schema of the answer's text; None where any text will do."""
+        if self.json_schema is not None:
+            return self.json_schema.json_schema
+        return {"type": "object"} if self.type == "json_object" else None
+
+
 class ChatBody(ChatFields, SampledBody):
     """Body of chat/completions."""
 
+    response_format: ResponseFormat | None = None
+    parallel_tool_calls: bool | None = None
     max_completion_tokens: Positive | None = None
     max_tokens: Positive | None = None
     logprobs: bool | None = None
@@ -140,6 +184,26 @@ class ChatBody(ChatFields, SampledBody):
     def characters(self) -> int:
         """Length of all that the chat template may write, as JSON."""
         return len(self.model_dump_json(include={"messages", "tools"}, exclude_none=True))
+
+    @property
+    def schema_of_text(self) -> dict[str, Any] | None:
+        """JSON Schema of the answer's text; None where any text will do."""
+        return self.response_format.schema_of_text if self.response_format else None
+
+    @property
+    def may_be_text(self) -> bool:
+        """True if any text may be the answer."""
+        return self.schema_of_text is None and not self.is_forced
+
+    @property
+    def constraints(self) -> list[str]:
+        """Names of the fields that restrict the tokens of an answer."""
+        asked = {
+            "response_format": self.schema_of_text is not None,
+            "tool_choice": self.is_forced,
+            "parallel_tool_calls": self.parallel_tool_calls is False and bool(self.functions),
+        }
+        return [name for name, restricts in asked.items() if restricts]
 
 
 Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]

@@ -15,7 +15,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -33,12 +33,29 @@ _SLACK = 8
 """Tokens decoded beyond those that a stop text can span, since some tokens stand for no text."""
 
 
+class Constraint(Protocol):
+    """Restriction of the tokens of one sequence, such as a grammar, with its state."""
+
+    def allowed(self) -> Tensor:
+        """Return a bool for each token [V]: True if it may come next; one at least may."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Take the next token, one of those allowed."""
+        ...
+
+    def restart(self) -> None:
+        """Return to the state before the first token."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class SampleRequest:
     """One sequence to sample, with the tokens sampled so far.
 
     `logprobs` are natural logarithms at the sampling temperature (1 for temperature 0, which takes the
-    likeliest token) over the whole vocabulary: top_p and top_k restrict the choice and do not renormalise.
+    likeliest token) over the whole vocabulary, or over the tokens that the constraint allows: top_p and top_k
+    restrict the choice and do not renormalise.
     """
 
     prompt: Sequence[int]
@@ -54,6 +71,7 @@ class SampleRequest:
     """Number of likeliest tokens to return for each position."""
     adapter: LoraAdapter | None = None
     """The adapter to sample with; None for the model itself."""
+    constraint: Constraint | None = None
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     top_tokens: list[TopTokens] = field(default_factory=list[TopTokens])
@@ -70,6 +88,8 @@ class SampleRequest:
         self.tokens, self.logprobs, self.top_tokens = [], [], []
         self.reason = None if self.max_tokens else "length"
         self.random = np.random.default_rng(self.seed)
+        if self.constraint is not None:
+            self.constraint.restart()
 
     @property
     def length(self) -> int:
@@ -86,6 +106,8 @@ def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decod
     for request, token, logprob in zip(requests, tokens.tolist(), chosen.tolist(), strict=True):
         request.tokens.append(token)
         request.logprobs.append(logprob)
+        if request.constraint is not None:
+            request.constraint.advance(token)
         if token in request.stop_ids:
             request.reason = "stop"
     _stop_at_texts([request for request in requests if request.stop_texts and request.reason is None], decode)
@@ -98,6 +120,8 @@ def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decod
 def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, Tensor]:
     """Return the next tokens [B] and the log-probabilities [B, V] from logits [B, V]."""
     device = logits.device
+    if any(request.constraint is not None for request in requests):
+        logits = _constrain(logits, requests)
     heat = torch.tensor([request.temperature or 1.0 for request in requests], device=device).unsqueeze(-1)
     logprobs = (logits.float() / heat).log_softmax(-1)
     allowed = _restrict(logprobs, requests) if any(r.top_p < 1 or r.top_k > 0 for r in requests) else logprobs
@@ -112,11 +136,22 @@ def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, 
 
 
 def _append_top(logprobs: Tensor, most: int, requests: Sequence[SampleRequest]) -> None:
-    """Append to each request the likeliest tokens of its row of log-probabilities [B, V], at most `most`."""
+    """Append to each request the likeliest tokens of its row of log-probabilities [B, V], at most `most`, and
+    only those that its constraint allows."""
     values, ids = logprobs.topk(min(most, logprobs.shape[-1]))
     for request, row, scores in zip(requests, ids.tolist(), values.tolist(), strict=True):
         if request.top:
-            request.top_tokens.append(TopTokens(row[: request.top], scores[: request.top]))
+            count = len([score for score in scores[: request.top] if score > -math.inf])
+            request.top_tokens.append(TopTokens(row[:count], scores[:count]))
+
+
+def _constrain(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
+    """Return logits [B, V] that are -inf for tokens which a row's constraint excludes."""
+    logits = logits.clone()
+    for row, request in zip(logits, requests, strict=True):
+        if request.constraint is not None:
+            row.masked_fill_(~request.constraint.allowed().to(row.device), -math.inf)
+    return logits
 
 
 def _draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:

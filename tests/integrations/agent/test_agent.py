@@ -159,6 +159,25 @@ def test_functions_of_the_program_reach_the_model_and_their_results_too(tmp_path
     assert bodies[1]["messages"][-1]["tool_call_id"] == "c1"
 
 
+def test_each_call_of_a_run_has_an_id_of_its_own(tmp_path: Path) -> None:
+    program = """
+tool = {"type": "function", "function": {"name": "price"}}
+ids = []
+for _ in range(2):
+    calls = ask(tools=[tool]).tool_calls
+    ids += [call.id for call in calls]
+    chat += [{"role": "tool", "tool_call_id": call.id, "content": call.id} for call in calls]
+print(len({*ids}), [message["content"] for message in chat if message["role"] == "tool"] == ids)
+"""
+    call = {"id": "c1", "type": "function", "function": {"name": "price", "arguments": "{}"}}
+    episode, bodies = play(
+        write(tmp_path, program), lambda _: chat_answer(None, message={"tool_calls": [call, call]})
+    )
+    assert episode["solver"][0].action == "4 True"
+    results = [message["content"] for message in bodies[1]["messages"] if message["role"] == "tool"]
+    assert len({*results}) == 2
+
+
 @pytest.mark.parametrize(("program", "action"), [(STREAMED, "answer to 1 (5)"), (ANEW, "answer to 2")])
 def test_streams_and_new_chats(program: str, action: str, tmp_path: Path) -> None:
     episode, _ = play(write(tmp_path, program), counted)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from rolegraph.doctor.probes import ProbeRow, Status
 from rolegraph.engine.errors import ModelError, UsageError, first_line
@@ -40,6 +41,7 @@ _FIELDS: Mapping[str, Mapping[str, object]] = {
     "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": False}},
 }
 """Fields that are sent, by the name of the probe."""
+_SCORES: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 1}
 _ADD = Function(
     "add",
     "Adds two numbers.",
@@ -166,13 +168,17 @@ class _Probes:
 
     async def _scores(self) -> Found:
         try:
-            choice = await self._choice(logprobs=True, top_logprobs=1)
+            choice = await self._choice(**_SCORES)
         except ModelError:
             choice = await self._choice(logprobs=True)
         return (f"{len(choice.scores)}", "ok") if choice.scores else ("the field is ignored", "not offered")
 
     async def _ids(self) -> Found:
-        answer = await self._ask(_OK, return_token_ids=True, return_prompt_token_ids=True)
+        ids = {"return_token_ids": True, "return_prompt_token_ids": True}
+        try:
+            answer = await self._ask(_OK, **ids, **_SCORES)  # llama.cpp gives ids beside log-probabilities
+        except ModelError:
+            answer = await self._ask(_OK, **ids)
         choice = answer.choices[0] if answer.choices else Choice()
         parts = {"prompt": answer.prompt_token_ids or choice.prompt_token_ids, "answer": choice.ids}
         seen = " and ".join(name for name, ids in parts.items() if ids)

@@ -183,3 +183,47 @@ def test_an_unknown_model_and_a_missing_server_are_named(edge: TokenEdge, provid
     ref = ModelRef.model_validate({"provider": provider, "base_url": "http://127.0.0.1:9"})
     with pytest.raises(WorldError, match="Nothing answers"):
         asyncio.run(open_model(ref))
+
+
+@BOTH
+def test_a_stand_in_refuses_what_the_real_server_refuses(edge: TokenEdge, provider: str) -> None:
+    """The probe once sampled at temperature 10, which vLLM refuses."""
+    sampling = {"temperature": 10.0, "top_p": 1.0}
+    if provider == "vllm":
+        answer = edge.completion({"model": NAME, "prompt": [1], "max_tokens": 1, "logprobs": 1, **sampling})
+        assert answer.status_code == 400 and b"temperature" in answer.body
+    else:
+        answer = edge.generate({"input_ids": [1], "sampling_params": {**sampling, "max_tokens": 1}})
+        assert answer.status_code == 400 and b"max_tokens" in answer.body
+
+
+def test_the_probe_of_a_vllm_server_is_one_that_vllm_takes(
+    edge: TokenEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = ModelRef(provider="vllm", name=NAME, base_url=edge.base_url)
+
+    async def opened() -> None:
+        await (await open_model(ref)).aclose()
+
+    asyncio.run(opened())
+    monkeypatch.setattr("rolegraph.engine.models.token_server._PROBE_TEMPERATURE", 10.0)
+    with pytest.raises(WorldError, match="temperature"):
+        asyncio.run(opened())
+
+
+def test_a_temperature_that_vllm_does_not_take_is_a_fault_of_the_spec(edge: TokenEdge) -> None:
+    async def asked() -> None:
+        model = await open_model(ModelRef(provider="vllm", name=NAME, base_url=edge.base_url))
+        try:
+            await model.complete(Request(MESSAGES, Sampling(temperature=3.0), 1, CALL))
+        finally:
+            await model.aclose()
+
+    with pytest.raises(UsageError, match=r"up to 2, and sampling\.temperature of role solver is 3"):
+        asyncio.run(asked())
+
+
+def test_a_stop_has_text() -> None:
+    """VLLM and SkyRL refuse an empty one."""
+    with pytest.raises(ValueError, match="at least 1 character"):
+        Sampling(stop=[""])

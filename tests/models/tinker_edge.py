@@ -22,6 +22,7 @@ from tinker.proto import tinker_public_pb2 as wire
 
 from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from tests.models.edges import served
+from tests.models.real_limits import SKYRL, TINKER, refusal_of
 
 Sampled = tuple[Sequence[int], Sequence[float], str]
 """Token ids, log-probabilities, and `stop` or `length`."""
@@ -136,7 +137,10 @@ class Service:
         async def endpoint(request: Request) -> Response:
             if "x-api-key" in request.headers:
                 self.keys.add(request.headers["x-api-key"])
-            result = do(await request.json() if request.method == "POST" else {})
+            body = await request.json() if request.method == "POST" else {}
+            name = request.url.path.removeprefix("/api/v1/")
+            refusals = (refusal_of(it[name], body) for it in (TINKER, SKYRL) if name in it)
+            result = next((it for it in refusals if it is not None), None) or do(body)
             return result if isinstance(result, Response) else JSONResponse(result)
 
         return endpoint

@@ -1,7 +1,7 @@
 """Servers in the protocols of vLLM and SGLang, with real tokens and log-probabilities of the shipped model.
 
-Fields and refusals follow vLLM's `entrypoints/openai/completion/protocol.py` and
-`entrypoints/serve/lora/protocol.py`, and SGLang's `srt/managers/io_struct.py`.
+Fields, ranges and refusals are those of `real_limits`; adapters follow vLLM's
+`entrypoints/serve/lora/protocol.py` and SGLang's `srt/managers/io_struct.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from starlette.routing import Route
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.local.launcher import BASE_MODEL
 from tests.models.edges import served
+from tests.models.real_limits import SGLangGenerate, VLLMCompletion, check_context, refusal_of
 
 NAME = "base"
 CONTEXT = 2048
@@ -90,6 +91,10 @@ class TokenEdge:
     def completion(self, body: dict[str, Any]) -> Response:
         if body["model"] not in (NAME, *self.adapters):
             return fault(404, f"The model `{body['model']}` does not exist.")
+        if (refusal := refusal_of(VLLMCompletion, body)) is not None:
+            return refusal
+        if full := check_context(len(body["prompt"]), body["max_tokens"], CONTEXT):
+            return fault(400, full)
         self._note(body, body["max_tokens"])
         prompt = self._again(body["prompt"], "prompt")
         model = self.adapters.get(body["model"], self.base)
@@ -122,6 +127,8 @@ class TokenEdge:
     # SGLang
 
     def generate(self, body: dict[str, Any]) -> Response:
+        if (refusal := refusal_of(SGLangGenerate, body)) is not None:
+            return refusal
         params = body["sampling_params"]
         self._note(body, params["max_new_tokens"])
         prompt = self._again(body["input_ids"], "prompt")

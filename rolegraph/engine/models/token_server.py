@@ -7,6 +7,7 @@ and fields of the two.
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS
 
 _PROBE_TEMPERATURE = 2.0
-"""Highest temperature that vLLM takes."""
+"""Highest temperature that all servers take."""
 _PROBE_DIFFERENCE = 0.1
 """Least change of the likeliest token's log-probability that counts as an effect of the temperature."""
 _NOT_COMPARED = re.compile("[\\s\N{REPLACEMENT CHARACTER}]")
@@ -86,6 +87,8 @@ class TokenServer(ABC):
     """Advice for a server whose log-probabilities are computed before temperature."""
     LOADS: ClassVar[str]
     """Advice for a server that loads no adapters."""
+    HOTTEST: ClassVar[float] = math.inf
+    """Highest temperature that the server takes."""
 
     @classmethod
     async def open(cls, served: ServedModel) -> Self:
@@ -116,8 +119,18 @@ class TokenServer(ABC):
         return server
 
     async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError, also where the tokens are not those that were sampled."""
+        """Answer one request.
+
+        Raises:
+            ModelError: The server fails, or the tokens are not those that were sampled.
+            UsageError: The role samples at a temperature that the server does not take.
+        """
         temperature = request.sampling.temperature
+        if temperature > self.HOTTEST:
+            raise UsageError(
+                f"{self.url} takes temperatures up to {self.HOTTEST:g}, and sampling.temperature of role "
+                f"{request.id.node.role} is {temperature:g}"
+            )
         if temperature not in (0.0, 1.0) and not self.is_processed:
             raise ModelError(
                 f"{self.url} gives log-probabilities before temperature, and the role samples at temperature "

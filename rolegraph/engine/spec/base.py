@@ -49,3 +49,8 @@ def _as_list(value: object) -> object:
 
 Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 """A list of strings; a single string stands for a list of one."""
+Texts = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+]
+"""A list of strings, none of them empty; a single string stands for a list of one."""

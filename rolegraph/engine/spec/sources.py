@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from rolegraph.engine.plugins import plugin_names
 from rolegraph.engine.shipped import BASE_NAME, MODELS
-from rolegraph.engine.spec.base import Count, SpecModel, Strings
+from rolegraph.engine.spec.base import Count, SpecModel, Texts
 from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.vocabulary import SCHEDULED
 
@@ -123,7 +123,7 @@ class Sampling(SpecModel):
     """Nucleus sampling: draw from the smallest set of tokens with this total probability."""
     max_tokens: Count = 1024
     """Largest number of tokens in an answer."""
-    stop: Strings = []
+    stop: Texts = []
     """Strings that end an answer."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """Seed of the sampling; None derives one from the seed of the run."""

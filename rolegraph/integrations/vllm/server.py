@@ -43,6 +43,8 @@ class VLLMServer(TokenServer):
     PROCESSED = "start vLLM with --logprobs-mode processed_logprobs"
     LOADS = "start vLLM with --enable-lora --max-lora-rank N, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
 
+    HOTTEST = 2.0
+
     async def load_adapter(self, name: str, version: int, folder: str) -> None:
         """Load an adapter into the vLLM server under a name, in place of its earlier version."""
         body = {"lora_name": name, "lora_path": folder, "load_inplace": True}

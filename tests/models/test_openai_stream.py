@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from starlette.responses import Response
 
-from rolegraph.engine.errors import ContextFull
+from rolegraph.engine.errors import ContextFull, ModelError
 from rolegraph.engine.models.openai import OpenAIModel
 from rolegraph.engine.models.openai_answers import read_answer
 from rolegraph.engine.models.openai_fields import Taken
@@ -119,6 +119,13 @@ def test_the_way_is_learned_once() -> None:
         assert [it.text for it in ask(endpoint, times=3)] == ["two"] * 3
     assert [it.get("stream", False) for it in endpoint.bodies] == [False, True, True, True]
     assert endpoint.bodies[-1]["stream_options"] == {"include_usage": True}
+
+
+def test_a_failure_that_speaks_of_a_stream_asks_for_none() -> None:
+    replies = iter([Response("stream timeout", status_code=504), Response("stream timeout", status_code=504)])
+    with serving(lambda _: next(replies)) as endpoint, pytest.raises(ModelError, match="stream timeout"):
+        ask(endpoint)
+    assert ["stream" in it for it in endpoint.bodies] == [False]
 
 
 JSON = st.recursive(

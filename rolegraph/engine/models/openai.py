@@ -241,9 +241,11 @@ class OpenAIModel:
         is_known: bool,
     ) -> Taken | None:
         """Return what a refusal teaches that names a field; None where it names none."""
-        learned = after_refusal(asked, taken, f"{error.message}\n{error.response.text}", error.param)
+        is_certain = error.status_code < _SERVER_FAILS
+        refusal = f"{error.message}\n{error.response.text}"
+        learned = after_refusal(asked, taken, refusal, error.param, is_certain=is_certain)
         if isinstance(learned, str):
-            if is_known or error.status_code >= _SERVER_FAILS:
+            if is_known or not is_certain:
                 raise error
             raise self._insists(request, learned, asked[learned], error) from error
         return learned
@@ -366,7 +368,7 @@ def _learned_from_error(
     message = message_of(answer.fault) if answer.fault else ""
     if not message or says_context_full(message, *_codes_of(answer.fault)):
         return None
-    learned = after_refusal(asked, taken, message)
+    learned = after_refusal(asked, taken, message, is_certain=False)
     return None if isinstance(learned, str) else learned
 
 

@@ -118,7 +118,12 @@ def kind_of(asked: Mapping[str, AskedField], request: Request) -> frozenset[str]
 
 
 def after_refusal(
-    asked: Mapping[str, AskedField], taken: Taken, refusal: str, parameter: object = None
+    asked: Mapping[str, AskedField],
+    taken: Taken,
+    refusal: str,
+    parameter: object = None,
+    *,
+    is_certain: bool = True,
 ) -> Taken | str | None:
     """Return what a refusal teaches that names a field.
 
@@ -127,6 +132,8 @@ def after_refusal(
         taken: The knowledge with which it was sent.
         refusal: The server's response.
         parameter: Name of the refused field, where the response states it.
+        is_certain: Whether the response is a refusal by its status or code; a failure that names a stream,
+            such as a proxy's "stream timeout", asks for none.
 
     Returns:
         More knowledge, with which the request is to be sent again; the name of a refused field that the spec
@@ -137,7 +144,7 @@ def after_refusal(
     named = _named({**fields, "stream": True}, refusal)
     if isinstance(parameter, str) and parameter:
         named = [parameter.rpartition(".")[2]]
-    if "stream" in named and not taken.streams:
+    if "stream" in named and is_certain and not taken.streams:
         return taken._replace(streams=True)
     limits = [it for it in LIMITS if it != taken.limit and it not in taken.refused_limits]
     given = [it for it in limits if re.search(rf"(?<!\w){it}(?!\w)", refusal)]

@@ -20,15 +20,16 @@ import numpy as np
 import tinker
 
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession
+from rolegraph.engine.models.tinker_sdk import rest_client
 from rolegraph.engine.vocabulary import Floats
 
 RANK, LOWER_RANK = 8, 4
 TIMEOUT_SECONDS = 120.0
 TOLERANCE = 0.1
 """Largest error of a change, relative to the expected one."""
-_PROMPT = (17, 42, 99, 23, 64, 151, 33, 78, 120, 54, 12, 87)
+PROMPT = (17, 42, 99, 23, 64, 151, 33, 78, 120, 54, 12, 87)
 """Token ids that every vocabulary has."""
-_ANSWER_TOKENS = 28
+ANSWER_TOKENS = 28
 _EPS = 1e4
 _STEP = 0.03
 """Largest change of a log-probability by a step, in nats: above rounding, and small enough to be linear."""
@@ -118,6 +119,11 @@ class ServiceMeter:
         service = self.session.service
         return value_of(service.create_sampling_client(base_model=self.model, retry_config=NO_RETRIES))
 
+    @cached_property
+    def rest(self) -> tinker.RestClient:
+        """Client of lists and checkpoints."""
+        return rest_client(self.session.service, self.session.url, self.session.key)
+
     def sampler(self) -> tinker.SamplingClient:
         """Return a sampling client of the trainer's current weights."""
         return value_of(self.trainer.save_weights_and_get_sampling_client(retry_config=NO_RETRIES))
@@ -144,12 +150,30 @@ class ServiceMeter:
     # log-probabilities
 
     def sampled(
-        self, client: tinker.SamplingClient, *, count: int = 1, seed: int = 1, length: int = _ANSWER_TOKENS
+        self, client: tinker.SamplingClient, *, count: int = 1, seed: int = 1, length: int = ANSWER_TOKENS
     ) -> list[tinker.SampledSequence]:
         """Return `count` answers to the fixed prompt, sampled at temperature 1 with up to `length` tokens."""
-        params = tinker.SamplingParams(max_tokens=length, seed=seed, temperature=1.0, stop=[])
-        prompt = tinker.ModelInput.from_ints([*_PROMPT])
-        return [*value_of(client.sample(prompt, count, params)).sequences]
+        return [*self.answered(client, count=count, seed=seed, max_tokens=length).sequences]
+
+    def answered(
+        self,
+        client: tinker.SamplingClient,
+        *,
+        count: int = 1,
+        wanted: Mapping[str, Any] | None = None,
+        **params: Any,
+    ) -> tinker.SampleResponse:
+        """Return a response with answers to the fixed prompt.
+
+        Args:
+            client: The sampling client.
+            count: Number of answers.
+            wanted: Arguments of `SamplingClient.sample` for further log-probabilities.
+            params: Fields of SamplingParams that differ from temperature 1 and no stops.
+        """
+        settings: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 1.0, "stop": [], **params}
+        prompt = tinker.ModelInput.from_ints([*PROMPT])
+        return value_of(client.sample(prompt, count, tinker.SamplingParams(**settings), **(wanted or {})))
 
     @cached_property
     def answer(self) -> tinker.SampledSequence:
@@ -159,7 +183,7 @@ class ServiceMeter:
     @cached_property
     def text(self) -> list[int]:
         """Token ids [T + 1] that all measurements use: the fixed prompt and the base model's answer."""
-        return [*_PROMPT, *self.answer.tokens]
+        return [*PROMPT, *self.answer.tokens]
 
     @cached_property
     def ones(self) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 import tinker
 from tinker.types import RequestErrorCategory
 
+from rolegraph.doctor.fields import CHECKPOINTS, OPTIONAL, SAMPLING
 from rolegraph.doctor.meter import (
     ALIKE,
     LOWER_RANK,
@@ -37,6 +38,8 @@ from rolegraph.engine.models.tinker_sdk import close
 from rolegraph.engine.vocabulary import Floats
 
 Status = Literal["ok", "differs", "failed", "not offered"]
+_OPTIONAL = ("dro", "dro defaults", "gspo", *OPTIONAL)
+"""Probes of what a service may refuse."""
 _SHORT = 8
 """Tokens of the short datum, the beginning of the long one."""
 _RATIOS = (0.5, 0.85, 1.0, 1.15, 1.5, 6.0)
@@ -111,7 +114,7 @@ class ServiceProbe(ServiceMeter):
             return f"no answer in {TIMEOUT_SECONDS:.0f} s", "failed"
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             self.recover()
-            refused = probe.name in ("dro", "dro defaults", "gspo") and _is_refusal(error)
+            refused = probe.name in _OPTIONAL and _is_refusal(error)
             return service_message(error), "not offered" if refused else "failed"
 
     @cached_property
@@ -129,7 +132,9 @@ class ServiceProbe(ServiceMeter):
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Return True for an error by which a service says that it does not serve the request."""
+    """Return True for an error by which a service, or an older SDK, says that it does not serve a request."""
+    if isinstance(error, TypeError):  # an argument that the SDK does not have
+        return True
     if isinstance(error, tinker.RequestFailedError):
         return error.category is RequestErrorCategory.User
     if isinstance(error, tinker.APIStatusError):
@@ -179,6 +184,10 @@ def _seed(probe: ServiceProbe) -> ProbeFinding:
     words = {True: "equal", False: "different"}
     seen = f"one seed: {words[one == same]}; two seeds: {words[one == other]}"
     return ProbeFinding(seen, one == same and one != other)
+
+
+for row in SAMPLING:
+    _probe(row.name, row.expected)(row.find)
 
 
 @_probe("trainer's log-probabilities", "those of the sampler")
@@ -375,6 +384,10 @@ def _resume(probe: ServiceProbe) -> ProbeFinding:
     probe.step(probe.on_policy(signs), client=client, adam=adam)
     seen, ok = compared(probe.scores(client) - saved, unbroken)
     return ProbeFinding(note + seen, ok)
+
+
+for row in CHECKPOINTS:
+    _probe(row.name, row.expected)(row.find)
 
 
 @_probe("new session", "a saved sampler can be opened by another session")

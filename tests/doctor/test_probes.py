@@ -34,6 +34,8 @@ from tests.local.conftest import make_model  # noqa: E402
 
 pytestmark = pytest.mark.service
 KEY = "tml-test"
+REFUSED = {"target_prompt_logprobs", "prompt_alt_tokens_k"}
+"""Fields that this project's service refuses."""
 
 
 class MeanBackend(Backend):
@@ -149,7 +151,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unexpected(report: ServiceReport) -> set[str]:
-    return {row.name for row in report.rows if row.status != "ok"}
+    refused = {row.name for row in report.rows if row.status == "not offered"}
+    assert refused == REFUSED
+    return {row.name for row in report.rows if row.status != "ok"} - refused
 
 
 def test_the_projects_own_service_does_all_that_is_expected(
@@ -159,21 +163,24 @@ def test_the_projects_own_service_does_all_that_is_expected(
         code = run(["doctor", "--json", "--base-url", url])
     output = capsys.readouterr()
     found = json.loads(output.out)
-    assert [row for row in found["rows"] if row["status"] != "ok"] == []
+    refused = [row for row in found["rows"] if row["status"] != "ok"]
+    assert {row["name"]: row["status"] for row in refused} == dict.fromkeys(REFUSED, "not offered")
+    assert all("is not served here" in row["seen"] for row in refused)
     assert (code, found["ok"], found["model"], found["url"]) == (0, True, "tiny", url)
     traits = found["traits"]
     assert {**traits, "losses": tuple(traits["losses"])} == asdict(
         ServiceTraits(sdk_version=tinker.__version__)
     )
     assert {*found["rows"][0]} == {"name", "expected", "seen", "status"}
-    assert f"{len(found['rows'])} ok" in output.err
+    assert f"{len(found['rows']) - len(refused)} ok" in output.err
     assert KEY not in output.out + output.err
 
 
 def test_means_and_a_missing_first_entry_are_named(folder: Path, tmp_path: Path) -> None:
     with serving(folder, tmp_path, MeanBackend) as url:
         report = doctor(base_url=url)
-    assert unexpected(report) == {"cross_entropy", "advantage 0", "datum twice", "long datum", "leading None"}
+    shifted = {"leading None", "prompt_logprobs_last_n"}
+    assert unexpected(report) == {"cross_entropy", "advantage 0", "datum twice", "long datum"} | shifted
     assert not report.ok
     losses = tuple(loss for loss in ServiceTraits().losses if loss != "cross_entropy")
     found = ServiceTraits(
@@ -189,7 +196,7 @@ def test_merged_losses_ignored_clipping_and_refused_states_are_named(
     with serving(folder, tmp_path, MergingBackend, RefusingService) as url:
         code = run(["doctor", "--json", "--base-url", url, "--model", "tiny"])
     found = json.loads(capsys.readouterr().out)
-    differing = {row["name"]: row["status"] for row in found["rows"] if row["status"] != "ok"}
+    differing = {row["name"]: row["status"] for row in found["rows"] if row["status"] == "differs"}
     assert differing == {"mixed losses": "differs", "gradient clipping": "differs"}
     assert (code, found["ok"]) == (1, False)
     traits = found["traits"]

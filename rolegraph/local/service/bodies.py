@@ -241,6 +241,7 @@ class LoadBody(TinkerBody):
     seq_id: Count | None = None
     session_id: Name | None = None
     model_seq_id: Count | None = None
+    optimizer_config: OptimizerBody | None = None
 
 
 class SamplingSessionBody(SessionBody):
@@ -276,7 +277,7 @@ class SampleBody(TinkerBody):
     sampling_session_id: Name
     seq_id: Count | None = None
     prompt_logprobs: bool | None = None
-    prompt_logprobs_last_n: Count | None = None
+    prompt_logprobs_last_n: Positive | None = None
     topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
     topk_sample_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
 
@@ -292,6 +293,10 @@ class SampleBody(TinkerBody):
         prompt = [token for chunk in self.prompt.chunks for token in chunk.tokens]
         if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
             raise RequestError("the prompt is empty, or has a token outside the vocabulary of the model")
+        if (last := self.prompt_logprobs_last_n) and not (self.prompt_logprobs and last < len(prompt)):
+            raise RequestError(
+                f"prompt_logprobs_last_n is {last}: it needs prompt_logprobs, and a prompt of more tokens"
+            )
         params = self.sampling_params
         # As the SDK's docstring has it, only an empty list lets an answer go on behind the model's end.
         further = frozenset(stop for stop in params.stop or () if isinstance(stop, int))

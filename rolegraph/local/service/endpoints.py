@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -15,11 +15,14 @@ from starlette.routing import Route
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
+from rolegraph.engine.prompts.chat_bodies import RequestBody, without_effect
 from rolegraph.local.service.errors import NotFoundError, RequestError
 
-B = TypeVar("B", bound=BaseModel)
+B = TypeVar("B", bound=RequestBody)
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
+IGNORED = "x-rolegraph-without-effect"
+"""Header of an answer that names fields of its request without effect."""
 _CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 """OpenAI's error codes by status."""
 _CLIENT_CLOSED = 499
@@ -72,8 +75,13 @@ def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]])
     Response."""
 
     async def endpoint(request: Request) -> Response:
-        answer = await call(await read_body(request, kind))
-        return answer if isinstance(answer, Response) else JSONResponse(answer)
+        body = await read_body(request, kind)
+        answer = await call(body)
+        if not isinstance(answer, Response):
+            answer = JSONResponse(answer)
+        if ignored := ", ".join(sorted(without_effect(body) - {"type"})):
+            answer.headers[IGNORED] = ignored
+        return answer
 
     return Route(f"/api/v1/{path}", endpoint, methods=["POST"])
 

@@ -20,7 +20,7 @@ from rolegraph.engine.prompts.chat import encode
 from rolegraph.engine.prompts.chat_bodies import without_effect
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.batcher import SampleJob
-from rolegraph.local.service.endpoints import openai_error, read_body, request_error
+from rolegraph.local.service.endpoints import IGNORED, openai_error, read_body, request_error
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.grammars import Grammars
 from rolegraph.local.service.local_model import LocalModel
@@ -33,8 +33,6 @@ from rolegraph.local.service.openai_answers import (
 from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody, SampledBody
 
 _PROMPT_IDS = "prompt_token_ids"
-_IGNORED = "x-rolegraph-without-effect"
-"""Header of an answer that names fields of its request without effect."""
 _CONSTRAINED = "x-rolegraph-constrained"
 """Header of an answer that names the fields of its request which restricted the choice of tokens: its
 log-probabilities are those among the allowed tokens."""
@@ -143,7 +141,7 @@ class OpenAIService:
         """
         head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
         ignored = ", ".join(sorted(without_effect(body)))
-        named = {_CONSTRAINED: ", ".join(body.constraints), _IGNORED: ignored}
+        named = {_CONSTRAINED: ", ".join(body.constraints), IGNORED: ignored}
         headers = {name: fields for name, fields in named.items() if fields}
         if ignored and ignored not in self._named:
             self._named.add(ignored)

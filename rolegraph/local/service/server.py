@@ -24,7 +24,7 @@ from rolegraph.local.service import bodies, wire
 from rolegraph.local.service.admission import Admission
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.checkpoints import Kind, SaveOptions
-from rolegraph.local.service.endpoints import ERROR_HANDLERS, PROTOBUF, json_route, read_bytes
+from rolegraph.local.service.endpoints import ERROR_HANDLERS, IGNORED, PROTOBUF, json_route, read_bytes
 from rolegraph.local.service.errors import NotFoundError, RequestError
 from rolegraph.local.service.openai_api import OpenAIService
 from rolegraph.local.service.rest import Rest
@@ -186,7 +186,8 @@ class Service:
             )
             return wire.train_response(loss, logprobs)
 
-        return JSONResponse(self._in_turn(body.model_id, body.seq_id, train))
+        headers = {IGNORED: "model_input_spans, loss_fn_input_spans"} if body.has_spans else None
+        return JSONResponse(self._in_turn(body.model_id, body.seq_id, train), headers=headers)
 
     async def _optim_step(self, body: bodies.OptimStepBody) -> object:
         def step() -> object:

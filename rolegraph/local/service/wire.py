@@ -109,6 +109,8 @@ class TrainRequest:
         ]
         if sum(sparse) > limits.TARGETS.most:
             raise RequestError(limits.TARGETS.exceeded("the sparse tensors together have"))
+        self.has_spans = any(datum.model_input_spans for datum in message.data)
+        """True if datums name the samples that their tokens come from, which no loss here reads."""
         self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
 
 

@@ -1,0 +1,207 @@
+"""Probes of single fields of the Tinker SDK's requests, a row each: the effect by the SDK's docstrings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import tinker
+
+from rolegraph.doctor.meter import (
+    ANSWER_TOKENS,
+    PROMPT,
+    RANK,
+    ProbeFinding,
+    ServiceMeter,
+    agreement,
+    value_of,
+)
+
+OPTIONAL = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
+"""Rows of fields that a service may refuse."""
+_STATE = "rolegraph-doctor-fields"
+_HOUR = 3600
+_LAST = 3
+_TOP = 2
+
+
+class FieldRow(NamedTuple):
+    """Probe of one field: the behaviour of hosted Tinker, and the function that measures it."""
+
+    name: str
+    expected: str
+    find: Callable[[ServiceMeter], ProbeFinding]
+
+
+def _tokens(meter: ServiceMeter, **params: Any) -> list[int]:
+    return [*meter.answered(meter.base, **params).sequences[0].tokens]
+
+
+def _is_greedy(**params: Any) -> Callable[[ServiceMeter], ProbeFinding]:
+    """Return a probe that finds if these parameters give the likeliest tokens, whatever the seed."""
+
+    def find(meter: ServiceMeter) -> ProbeFinding:
+        greedy = _tokens(meter, temperature=0.0, seed=1)
+        same = [_tokens(meter, **params, seed=seed) == greedy for seed in (7, 8)]
+        return ProbeFinding("the likeliest tokens" if all(same) else "other tokens", all(same))
+
+    return find
+
+
+def _stop_text(meter: ServiceMeter) -> ProbeFinding:
+    params: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 4 * ANSWER_TOKENS}
+    alike = _tokens(meter, stop=["\x00\x01 never"], **params) == _tokens(meter, stop=None, **params)
+    return ProbeFinding("the same answer" if alike else "another answer", alike)
+
+
+def _no_stop(meter: ServiceMeter) -> ProbeFinding:
+    answers = meter.answered(meter.base, count=8, max_tokens=4 * ANSWER_TOKENS).sequences
+    ended = sum(answer.stop_reason == "stop" for answer in answers)
+    return ProbeFinding(f"{ended} of 8 answers ended", ended == 0)
+
+
+def _stop_ids(meter: ServiceMeter) -> ProbeFinding:
+    greedy = _tokens(meter, temperature=0.0)
+    end = greedy.index(greedy[2]) + 1
+    answer = meter.answered(meter.base, temperature=0.0, stop=[greedy[2]]).sequences[0]
+    seen = f"{len(answer.tokens)} of {end} tokens, ended by {answer.stop_reason}"
+    return ProbeFinding(seen, [*answer.tokens] == greedy[:end] and answer.stop_reason == "stop")
+
+
+def _max_tokens(meter: ServiceMeter) -> ProbeFinding:
+    answer = meter.answered(meter.base, max_tokens=5).sequences[0]
+    seen = f"{len(answer.tokens)} tokens, ended by {answer.stop_reason}"
+    return ProbeFinding(seen, len(answer.tokens) == 5 and answer.stop_reason == "length")
+
+
+def _num_samples(meter: ServiceMeter) -> ProbeFinding:
+    count = len(meter.answered(meter.base, count=3).sequences)
+    return ProbeFinding(f"{count} of 3 answers", count == 3)
+
+
+def _top_prompt(meter: ServiceMeter) -> ProbeFinding:
+    wanted = {"include_prompt_logprobs": True, "topk_prompt_logprobs": _TOP}
+    response = meter.answered(meter.base, wanted=wanted, max_tokens=1)
+    rows = [row for row in response.topk_prompt_logprobs or () if row]
+    scores = np.array((response.prompt_logprobs or ())[1 - len(PROMPT) :], float)
+    seen = f"{len(rows)} positions with likeliest tokens"
+    if not len(rows) == len(scores) == len(PROMPT) - 1:
+        return ProbeFinding(seen, False)
+    is_ordered = all(len(row) == _TOP and row[0][1] >= row[1][1] for row in rows)
+    # No token of the prompt is likelier than the likeliest one, but for rounding.
+    return ProbeFinding(
+        seen, is_ordered and bool((np.array([row[0][1] for row in rows]) > scores - 1e-2).all())
+    )
+
+
+def _top_sampled(meter: ServiceMeter) -> ProbeFinding:
+    wanted = {"topk_sample_logprobs": _TOP}
+    answer = meter.answered(meter.base, wanted=wanted, temperature=0.0).sequences[0]
+    rows = [row for row in answer.topk_logprobs or () if row]
+    if len(rows) != len(answer.tokens):
+        return ProbeFinding(f"{len(rows)} rows for {len(answer.tokens)} tokens", False)
+    return agreement(np.array([row[0][1] for row in rows]), np.array(answer.logprobs or ()))
+
+
+def _last_n(meter: ServiceMeter) -> ProbeFinding:
+    wanted = {"include_prompt_logprobs": True, "prompt_logprobs_last_n": _LAST}
+    entries = meter.answered(meter.base, wanted=wanted, max_tokens=1).prompt_logprobs or []
+    scored = [value is not None for value in entries]
+    ok = sum(scored) == _LAST and all(scored[-_LAST:])
+    return ProbeFinding(f"{sum(scored)} of {len(entries)} entries scored", ok)
+
+
+def _targets(meter: ServiceMeter) -> ProbeFinding:
+    ids = tinker.TensorData.from_numpy(np.array(PROMPT[1:], np.int64)[:, None])
+    wanted = {"include_prompt_logprobs": True, "target_prompt_logprobs": ids}
+    response = meter.answered(meter.base, wanted=wanted, max_tokens=1)
+    if response.target_prompt_logprobs is None:
+        return ProbeFinding("none", False)
+    scores = np.array((response.prompt_logprobs or [])[1 - len(PROMPT) :], float)
+    return agreement(np.array(response.target_prompt_logprobs.tolist()).flatten(), scores)
+
+
+def _alternatives(meter: ServiceMeter) -> ProbeFinding:
+    drawn = meter.answered(meter.base, wanted={"prompt_alt_tokens_k": _TOP}, max_tokens=1).prompt_alt_tokens
+    shape = [] if drawn is None else [*(drawn.tokens.shape or ())]
+    return ProbeFinding(f"shape {shape}", shape == [len(PROMPT) - 1, _TOP])
+
+
+SAMPLING = (
+    FieldRow("temperature 0", "the likeliest tokens, whatever the seed", _is_greedy(temperature=0.0)),
+    FieldRow("top_k 1", "the likeliest tokens", _is_greedy(top_k=1)),
+    FieldRow("top_p near 0", "the likeliest tokens", _is_greedy(top_p=1e-6)),
+    FieldRow("max_tokens", "ends an answer, with the reason length", _max_tokens),
+    FieldRow("num_samples", "so many answers", _num_samples),
+    FieldRow("stop texts", "the model's end token ends an answer, too", _stop_text),
+    FieldRow("stop token ids", "a token ends an answer, which has it as its last", _stop_ids),
+    FieldRow("stop []", "no token ends an answer", _no_stop),
+    FieldRow("topk_prompt_logprobs", "the likeliest tokens for each position but the first", _top_prompt),
+    FieldRow("prompt_logprobs_last_n", "None before the last n entries", _last_n),
+    FieldRow("topk_sample_logprobs", "the likeliest tokens for each sampled one", _top_sampled),
+    FieldRow("target_prompt_logprobs", "the log-probabilities of these tokens", _targets),
+    FieldRow("prompt_alt_tokens_k", "draws for each position but the first", _alternatives),
+)
+"""Fields of a request to sample."""
+
+
+def _checkpoint(meter: ServiceMeter) -> tuple[str, Any]:
+    """Save a state with an expiry and metadata; return its path and its entry in the list of checkpoints."""
+    value = value_of(
+        meter.trainer.save_state(_STATE, ttl_seconds=_HOUR, overwrite=True, user_metadata={"by": "doctor"})
+    )
+    entries = value_of(meter.rest.list_checkpoints(value.path.split("/")[2])).checkpoints
+    return value.path, next(entry for entry in entries if entry.tinker_path == value.path)
+
+
+def _ttl(meter: ServiceMeter) -> ProbeFinding:
+    expires = _checkpoint(meter)[1].expires_at
+    if expires is None:
+        return ProbeFinding("never expires", False)
+    seconds = (expires - datetime.now(UTC)).total_seconds()
+    return ProbeFinding(f"expires in {seconds:.0f} s", abs(seconds - _HOUR) < 60)
+
+
+def _metadata(meter: ServiceMeter) -> ProbeFinding:
+    rows = _checkpoint(meter)[1].user_metadata
+    return ProbeFinding("given back" if rows else "none", rows == {"by": "doctor"})
+
+
+def _overwrite(meter: ServiceMeter) -> ProbeFinding:
+    _checkpoint(meter)
+    try:
+        value_of(meter.trainer.save_state(_STATE))
+    except Exception:  # the SDK raises ValueError, RuntimeError and its scores family alike
+        return ProbeFinding("a second one of a name is refused")
+    return ProbeFinding("a second one of a name replaces the first unasked", False)
+
+
+def _weights_info(meter: ServiceMeter) -> ProbeFinding:
+    info = value_of(meter.rest.get_weights_info_by_tinker_path(_checkpoint(meter)[0]))
+    return ProbeFinding(f"rank {info.lora_rank} of {info.base_model}", info.lora_rank == RANK)
+
+
+def _info(meter: ServiceMeter) -> ProbeFinding:
+    rank = value_of(meter.trainer.get_info()).lora_rank
+    return ProbeFinding(f"rank {rank}", rank == RANK)
+
+
+def _deletion(meter: ServiceMeter) -> ProbeFinding:
+    path, _ = _checkpoint(meter)
+    value_of(meter.rest.delete_checkpoint_from_tinker_path(path))
+    entries = value_of(meter.rest.list_checkpoints(path.split("/")[2])).checkpoints
+    is_gone = all(entry.tinker_path != path for entry in entries)
+    return ProbeFinding("gone" if is_gone else "still listed", is_gone)
+
+
+CHECKPOINTS = (
+    FieldRow("get_info", "the rank of the adapter", _info),
+    FieldRow("ttl_seconds", "a checkpoint expires", _ttl),
+    FieldRow("user_metadata", "a checkpoint has it", _metadata),
+    FieldRow("overwrite", "a checkpoint of the same name is replaced on request alone", _overwrite),
+    FieldRow("weights_info", "rank and base model of a checkpoint", _weights_info),
+    FieldRow("delete_checkpoint", "a checkpoint is gone", _deletion),
+)
+"""Fields of checkpoints."""

@@ -36,11 +36,11 @@ from rolegraph.engine.records import Observer as Observer
 from rolegraph.engine.records import Step as Step
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
+from rolegraph.engine.spec import Price as Price
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import Score as Score
 from rolegraph.local.exporting import export as export
 from rolegraph.local.exporting import export_async as export_async
-from rolegraph.outlook.forecast import Price as Price
 from rolegraph.outlook.forecasting import forecast as forecast
 from rolegraph.outlook.forecasting import forecast_async as forecast_async
 from rolegraph.outlook.previewing import preview as preview

@@ -230,7 +230,8 @@ class TrainingJob:
             rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
                 cluster, whose nodes reach the service that trains; None makes them in this process.
             keep_going: True to go on after a step in which every answer of a role failed in the same way.
-            budget: Tokens or time that this call may use; `resume` continues a training that it ends.
+            budget: Tokens, time or dollars that this call may use; `resume` continues a training that it
+                ends.
 
         Returns:
             The training's folder.
@@ -242,6 +243,12 @@ class TrainingJob:
         """
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
+        unpriced = [name for name, it in self.flow.plan.policies.items() if it.model.price is None]
+        if budget.dollars is not None and unpriced:
+            raise UsageError(
+                f"a budget in dollars needs the price of the model of {unpriced[0]}, as in "
+                "model.price='{prompt: 0.4, response: 1.2, train: 2}'"
+            )
         if self.done < self.steps:
             await self._run(observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
             return TrainingResult(self.folder.path)
@@ -330,8 +337,9 @@ async def train_async(
         observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
         rollouts_on: Cluster that makes the episodes, as for `TrainingJob.run`.
         keep_going: True to go on after a step in which every answer of a role failed in the same way.
-        budget: Tokens or time that this call may use, such as `2M-tokens` or `30m`. The training ends with
-            the step after which another one would pass it; `TrainingJob.resume` continues it.
+        budget: Tokens, time or dollars that this call may use, such as `2M-tokens`, `30m` or `$5`. The
+            training ends with the step after which another one would pass it; `TrainingJob.resume`
+            continues it.
         progress: True to show a progress bar in a terminal and in a notebook.
 
     Returns:

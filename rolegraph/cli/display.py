@@ -34,6 +34,8 @@ class _RoleSums:
     calls: int = 0
     """Number of model calls, each attempt counted, or of runs of a tool."""
     call_seconds: float = 0.0
+    cost: float = 0.0
+    """Dollars of the calls, as far as their endpoint or the model's price tells."""
     failures: Counter[str] = field(default_factory=Counter[str])
     remarks: Counter[str] = field(default_factory=Counter[str])
     """Number of trajectories by remark (`REMARKS`)."""
@@ -133,6 +135,7 @@ class Display:
     def _count_trajectory(self, trajectory: api.Trajectory, sums: _RoleSums) -> None:
         name = trajectory.name
         sums.trajectories += 1
+        sums.cost += self._plan.cost(trajectory) or 0.0
         sums.remarks.update(trajectory.remarks)
         self._answered += name in self._answers and trajectory.by_model
         if trajectory.reward is not None:
@@ -254,6 +257,7 @@ class Display:
                     "response_tokens": sums.response_tokens,
                     "calls": sums.calls,
                     "call_seconds": round(sums.call_seconds, 3),
+                    "cost": sums.cost,
                     "failures": sums.failures,
                     **{remark: sums.remarks[remark] for remark in api.REMARKS},
                 }
@@ -313,7 +317,9 @@ class Display:
     def _print_table(self) -> None:
         constants = {name: tally.result for name, tally in self._answers.items()}
         beside = ("constant", "commonest") if any(constants.values()) else ()
-        headings = ("role", "runs", "reward", "right", *beside, "tokens in", "out", "s/call", "failures")
+        cost = ("cost",) if any(sums.cost for sums in self._roles.values()) else ()
+        tokens = ("tokens in", "out", *cost)
+        headings = ("role", "runs", "reward", "right", *beside, *tokens, "s/call", "failures")
         table = make_table(*headings, texts=(len(headings) - 1,))
         for name, sums in self._roles.items():
             failed = [*sums.failures.most_common(), *sums.remarks.items()]
@@ -329,6 +335,7 @@ class Display:
                 *(_constant_cells(constants.get(name)) if beside else ()),
                 f"{sums.prompt_tokens:,}" if name in self._answers else "–",
                 f"{sums.response_tokens:,}" if name in self._answers else "–",
+                *(f"${sums.cost:,.4f}" for _ in cost),
                 f"{sums.call_seconds / max(1, sums.calls):.2f}",
                 "\n".join(f"{failure} {count}" for failure, count in failed) or "none",
             )

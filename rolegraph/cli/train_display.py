@@ -25,6 +25,8 @@ from rolegraph.cli.terminal import add_row, clock, make_table
 
 VALIDATION, GREEDY, IMITATION = "validation/", "greedy/", "imitation/"
 Metrics = Mapping[str, float]
+COST = "cost/step", "${:,.4f}"
+"""Metric of a step's dollars, and its form."""
 FIRST = "first-"
 """Prefix of the metrics of the first validation."""
 FIGURE_COLUMNS = (
@@ -151,7 +153,8 @@ class _TrainDisplay:
                 parts.append(f"{role} {it.line} {value:{it.form}}")
         parts += [*measured["episode/"][first:], *measured[VALIDATION]]
         parts += faults
-        for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
+        shown_metrics = (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s"), COST)
+        for metric, shown in shown_metrics:
             if metric in metrics:
                 parts.append(shown.format(metrics[metric]))
         return "  ".join(parts)
@@ -220,7 +223,9 @@ class _TrainEnd:
         commands = self._next() if self._folder.info_file.exists() else []
         if self._folder.info_file.exists():
             seconds = self._folder.info().seconds or seconds
-            out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            cost = sum(line.get(COST[0], 0.0) for line in self._lines)
+            paid = f", {COST[1].format(cost)}" if cost else ""
+            out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}{paid}")
             if self._stopped:
                 out.print(f"stopped early: {self._stopped}", markup=False)
             if greedy := self._greedy():

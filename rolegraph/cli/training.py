@@ -35,7 +35,7 @@ OWN_TRAINER = "rolegraph"
 @options.choice_of_plugins(
     "--trainer", "trainers", "This project's loop, or another's.", OWN_TRAINER, default=OWN_TRAINER
 )
-@options.text("--budget", "LIMIT", "End before it is passed: tokens as in 2M-tokens, or a time as in 30m.")
+@options.text("--budget", "LIMIT", "End before it is passed: 2M-tokens, 30m or '$5'.")
 @options.watchers
 @contributed("train")
 @options.output

@@ -7,13 +7,15 @@ known. Estimates are plain means with their sample size n, without an interval.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.compile.steps import plan_at
-from rolegraph.engine.records import Episode
+from rolegraph.engine.records import Episode, Step
+from rolegraph.engine.spec import Price
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.training.advantages.step_batch import (
     StepBatch,
@@ -36,18 +38,6 @@ class ObservedEpisodes:
     """Wall-clock seconds of all episodes together; 0 if unknown."""
     update_seconds: float = 0.0
     """Seconds of one policy update, if the episodes are a training's first step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Price of a million tokens, in any currency."""
-
-    prompt: float = 0.0
-    """Price of prompt tokens."""
-    response: float = 0.0
-    """Price of response tokens."""
-    train: float = 0.0
-    """Price of training on a trained role's prompt and response tokens, added to the other two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +129,8 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     Args:
         plan: The compiled spec.
         observed: Episodes to extrapolate from; None gives the spec's bounds alone.
-        price: Price of every role's tokens; None leaves `cost` out.
+        price: Price of every role's tokens, in place of those of the spec's models. Where the endpoint
+            counted the cost of the observed answers itself, that is the cost.
     """
     plan = plan_at(plan, plan.first_step_of_rl)
     train, size = plan.spec.train, size_of(plan)
@@ -167,13 +158,16 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         )
         if observed and role.run is None:
             prompt, response = (
-                _tokens(name, kind, observed, episodes) for kind in ("prompt_tokens", "response_tokens")
+                _mean_in(name, attrgetter(kind), observed, episodes)
+                for kind in ("prompt_tokens", "response_tokens")
             )
             row = replace(row, prompt_tokens=prompt, response_tokens=response)
-            if price:
-                training = (prompt.mean + response.mean) * price.train if is_trained else 0.0
-                sampling = prompt.mean * price.prompt + response.mean * price.response
-                row = replace(row, cost=(sampling + training) / 1e6)
+            of_model = price or plan.endpoints[role.endpoints[0]].model.price
+            counted = _mean_in(name, lambda step: step.usage.get("cost", 0.0), observed, episodes).mean
+            if counted or of_model is not None:
+                sampling = of_model.of(prompt.mean, response.mean) if of_model and not counted else counted
+                trained = (prompt.mean + response.mean) * is_trained
+                row = replace(row, cost=sampling + (of_model.of(0, 0, trained) if of_model else 0.0))
         if groups := observed_groups.get(name):
             total = groups.outcomes.total()
             # Groups of a few tasks do not tell the number and sizes of groups over all tasks of a step.
@@ -262,12 +256,15 @@ def learns_from_rewards(role: RolePlan) -> bool:
     return role.estimator is not None and role.estimator.compute is not None
 
 
-def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> SampleMean:
-    """Estimate a role's tokens of one kind (a field of Step) in `episodes` episodes, from observed ones."""
-    by_task: defaultdict[str, list[int]] = defaultdict(list)
+def _mean_in(
+    name: str, amount: Callable[[Step], float], observed: ObservedEpisodes, episodes: int
+) -> SampleMean:
+    """Estimate an amount of a role's steps, such as their tokens, in `episodes` episodes, from observed
+    ones."""
+    by_task: defaultdict[str, list[float]] = defaultdict(list)
     for episode in observed.episodes:
         steps = [step for t in episode.trajectories if t.name == name for step in t.steps]
-        by_task[episode.task_id].append(sum(getattr(step, kind) for step in steps))
+        by_task[episode.task_id].append(sum(amount(step) for step in steps))
     # A probe has more episodes of some tasks than of others, and each task counts once.
     means = [sum(values) / len(values) for values in by_task.values()]
     return SampleMean(sum(means) / len(means) * episodes, len(means))

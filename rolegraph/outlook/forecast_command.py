@@ -47,7 +47,12 @@ def _price(_context: click.Context, _option: click.Parameter, text: str | None) 
     shell_complete=options.complete_runs,
 )
 @options.count("--probe", None, "Estimate from about so many episodes, made now, such as 32.")
-@options.text("--price", "in=N,out=N[,train=N]", "Price of a million tokens.", callback=_price)
+@options.text(
+    "--price",
+    "in=N,out=N[,train=N]",
+    "Dollars for a million tokens. Default: the models' `price`.",
+    callback=_price,
+)
 @options.count("--budget", None, "Also bound `rolegraph optimize` with so many episodes.")
 @options.seed("Seed of the probe.")
 @options.output
@@ -102,7 +107,7 @@ def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
     if forecast.seconds is not None:
         out.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
     if forecast.cost is not None:
-        out.print(f"cost: about {forecast.cost:,.4f} at that price")
+        out.print(f"cost: about ${forecast.cost:,.4f}")
     for path, corners in forecast.schedules.items():
         out.print(
             f"{path}: {', '.join(f'{value:g} in step {step}' for step, value in corners)}", markup=False

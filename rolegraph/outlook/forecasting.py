@@ -12,8 +12,9 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, derive_seed, read_episodes
 from rolegraph.engine.run.streaming import jobs, missing, run_jobs
+from rolegraph.engine.spec import Price
 from rolegraph.engine.training.loop.schedule import shuffled
-from rolegraph.outlook.forecast import Forecast, ObservedEpisodes, Price
+from rolegraph.outlook.forecast import Forecast, ObservedEpisodes
 from rolegraph.outlook.forecast import forecast as forecast_of
 
 
@@ -36,7 +37,8 @@ async def forecast_async(
             groups plus single episodes of other tasks. They are episodes that a training with the same
             `seed` begins with.
         run: Folder of a run of the same roles, or of a training, whose first step is read.
-        price: Price of a million tokens of every role; None leaves the cost out.
+        price: Price of a million tokens of every role; None takes those of the spec's models, and leaves the
+            cost out where they have none and the endpoint counts none.
         seed: Seed of the task order and of the probe's sampling.
         observe: Function called with each event of the probe.
 

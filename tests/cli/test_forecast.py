@@ -37,7 +37,7 @@ def test_a_forecast_from_a_run_says_what_it_costs_and_teaches(
     done = rolegraph("forecast", "solver_judge", *SIZE, "--from", "out", "--price", "in=1,out=2")
     assert done.returncode == 0, done.stderr
     assert "5 tasks × 1 rollouts = 5 episodes" in done.stdout
-    assert "estimated from out" in done.stdout and "cost: about 0.00" in done.stdout
+    assert "estimated from out" in done.stdout and "cost: about $0.00" in done.stdout
     assert "next: rolegraph train solver_judge train.batch_size=5" in done.stdout
 
 

@@ -93,6 +93,18 @@ def test_tokens_and_costs_are_those_of_as_many_episodes_as_the_step_has() -> Non
     assert (solver.groups, solver.group_sizes, solver.share) == (8, (4, 4), 1.0)
 
 
+def test_a_cost_is_by_the_models_price_or_as_its_endpoint_counts_it() -> None:
+    priced = "model.price={prompt: 2, response: 4, train: 1}"
+    plan = compile_file("solver_only", (*SMALL, "train.batch_size=8", priced))
+    seen = [an_episode(f"t{n}", k, k % 2, tokens=10 + n) for n in range(4) for k in range(4)]
+    found = forecast(plan, ObservedEpisodes("seen", seen))
+    assert found.cost == pytest.approx((160 * 2 + 368 * 4 + 528) / 1e6)
+    for step in (step for it in seen for trajectory in it.trajectories for step in trajectory.steps):
+        step.metadata["usage"] = {"cost": 0.5}
+    counted = forecast(plan, ObservedEpisodes("seen", seen))
+    assert counted.cost == pytest.approx(32 * 0.5 + 528 / 1e6)
+
+
 def test_the_share_of_groups_that_teach_is_a_mean_over_the_whole_groups() -> None:
     plan = compile_file("solver_only", SMALL)
     mixed = [an_episode("mixed", k, float(k % 2)) for k in range(4)]

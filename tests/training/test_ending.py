@@ -33,13 +33,17 @@ def fallen(seed: int, updates: int) -> str:
         ("30m", Budget(seconds=1800)),
         ("1h30m", Budget(seconds=5400)),
         ("90s", Budget(seconds=90)),
+        ("$5", Budget(dollars=5)),
+        ("$0.25", Budget(dollars=0.25)),
     ],
 )
-def test_a_budget_is_tokens_or_a_time(text: str, budget: Budget) -> None:
+def test_a_budget_is_tokens_a_time_or_dollars(text: str, budget: Budget) -> None:
     assert Budget.parse(text) == budget
 
 
-@pytest.mark.parametrize("text", ["", "30", "m", "2M", "-1m", "1.5h", "2T-tokens", "30m 2M-tokens", "٣m"])
+@pytest.mark.parametrize(
+    "text", ["", "30", "m", "2M", "-1m", "1.5h", "2T-tokens", "30m 2M-tokens", "٣m", "$", "5$", "$-1"]
+)
 def test_another_budget_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
         Budget.parse(text)
@@ -134,6 +138,29 @@ def test_a_budget_ends_with_a_validation_and_the_resumption_goes_on(
     training.budget = Budget(tokens=1e9)
     training.run(start=start)
     assert [line["step"] for line in training.folder.metrics()] == [0, 1, 2, 3]
+
+
+def test_a_step_costs_its_answers_and_its_updates_and_a_budget_of_dollars_ends_the_training(
+    training: Training,
+) -> None:
+    training.budget = Budget(dollars=1e-9)
+    training.run("model.price={prompt: 1, response: 10, train: 100}")
+    first, second = training.folder.metrics()
+    episodes = training.episodes("train", 1)
+    episodes += [*training.episodes("validation", 0), *training.episodes("validation", 1)]
+    episodes += training.episodes("greedy", 1)
+    steps = [step for it in episodes for trajectory in it.trajectories for step in trajectory.steps]
+    trained = [
+        len(datum.tokens) for it in training.service.asked_for("forward_backward") for datum in it["data"]
+    ]
+    answers = sum(step.prompt_tokens + 10 * step.response_tokens for step in steps)
+    assert trained
+    assert first["cost/step"] + second["cost/step"] == pytest.approx((answers + 100 * sum(trained)) / 1e6)
+
+
+def test_a_training_without_a_price_has_no_cost(training: Training) -> None:
+    training.run(steps=1)
+    assert all("cost/step" not in line for line in training.folder.metrics())
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rolegraph.engine.compile import role_plan
 from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.compile.structure import frozen
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
-from rolegraph.engine.records import MAIN, NodeId
+from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.spec.schedules import SpecSchedules
@@ -360,6 +360,23 @@ class Plan(TurnGraph):
         """Return the policy in training of instance `index`, from 1; `main` for an untrained model."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
+
+    def cost(self, trajectory: Trajectory) -> float | None:
+        """Return the dollars of a trajectory's answers; None where neither the endpoint nor a price tells.
+
+        Args:
+            trajectory: A trajectory of this workflow.
+        """
+        role = next((role for role in self.roles if role.name == trajectory.name), None)
+        if role is None or not role.endpoints:
+            return None
+        price = self.endpoints[role.endpoints[trajectory.index - 1]].model.price
+        costs = [
+            step.usage.get("cost", price and price.of(step.prompt_tokens, step.response_tokens))
+            for step in trajectory.steps
+        ]
+        amounts = [cost for cost in costs if cost is not None]
+        return sum(amounts) if amounts else None
 
     def untrained_weights(self, role: role_plan.RolePlan) -> str:
         """Describe the weights of a role's instances that are not trained; empty where all are."""

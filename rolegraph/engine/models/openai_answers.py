@@ -29,6 +29,7 @@ from pydantic_core import from_json
 
 from rolegraph.engine.models.openai_stream import is_stream, joined
 from rolegraph.engine.records.jsonl import reason
+from rolegraph.engine.records.metadata import UsageMetadata
 
 _LENGTH = ("length", "max_tokens", "model_length")
 """Words of servers for an answer that was cut off, in lower case."""
@@ -117,10 +118,10 @@ def _fields(value: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _counts(value: object) -> dict[str, Any]:
-    """Return the counts of a call's usage, unchecked; a missing one is left out."""
-    counts = ((key, _fields(value).get(key)) for key in ("prompt_tokens", "completion_tokens"))
-    return {key: count for key, count in counts if count is not None}
+def _counts(value: object) -> UsageMetadata:
+    """Return the counts of a call's usage, unchecked; a missing one is left out. OpenRouter gives dollars."""
+    counts = ((key, _fields(value).get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
+    return cast("UsageMetadata", {key: count for key, count in counts if count is not None})
 
 
 def _numbers(value: object) -> list[Any]:
@@ -200,7 +201,7 @@ class ServerCompletion(BaseModel):
 
     choices: list[Choice] | None = None
     error: Any = None
-    usage: Annotated[dict[str, Any], PlainValidator(_counts)] = {}
+    usage: Annotated[UsageMetadata, PlainValidator(_counts)] = UsageMetadata()
     prompt_token_ids: _Numbers = []
 
     @property

@@ -8,17 +8,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from pydantic import ConfigDict, OnErrorOmit, TypeAdapter
+from pydantic import TypeAdapter
 
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.prompts import ChatFormat, ChatPrefix
 from rolegraph.engine.records import CallId, Message
-from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS, Count, NumberList
+from rolegraph.engine.records.metadata import UsageMetadata
+from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS, NumberList
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.engine.vocabulary.foreign import short_repr
 
-NO_USAGE: Mapping[str, int] = {}
+NO_USAGE = UsageMetadata()
 PROCESS = "process"
 """Key of a session's metadata under which a client on this machine sends its process id."""
 
@@ -82,8 +83,8 @@ class Completion(NamedTuple):
     finish_reason: str = "stop"
     """`stop` or `length`."""
     weight_version: int | None = None
-    usage: Mapping[str, int] = NO_USAGE
-    """`prompt_tokens` and `completion_tokens` as the endpoint counts them, where it gives no ids."""
+    usage: UsageMetadata = NO_USAGE
+    """Tokens and dollars as the endpoint counts them, where it gives no ids."""
     calls: Sequence[ToolCall] = ()
     """Calls of tools, which are not in `text`."""
     special_tokens: Sequence[str] = ()
@@ -113,7 +114,7 @@ class Completion(NamedTuple):
         )
 
 
-_COUNTS = TypeAdapter(dict[str, OnErrorOmit[Count]], config=ConfigDict(defer_build=True))
+_COUNTS = TypeAdapter(UsageMetadata)
 
 
 def _usable(numbers: NumberList, values: Sequence[Any], name: str, unusable: list[str]) -> Sequence[Any]:

@@ -17,7 +17,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from rolegraph.engine.records.identity import GroupKey, NodeId
-from rolegraph.engine.records.metadata import NO_METADATA, EpisodeMetadata, FailureMetadata, StepMetadata
+from rolegraph.engine.records.metadata import (
+    NO_METADATA,
+    EpisodeMetadata,
+    FailureMetadata,
+    StepMetadata,
+    UsageMetadata,
+)
 from rolegraph.engine.records.schema import (
     LOGPROBS,
     TOKEN_IDS,
@@ -256,9 +262,9 @@ class Step(NamedTuple):
         return len(self.response_ids) or self.usage.get("completion_tokens", 0)
 
     @property
-    def usage(self) -> Mapping[str, int]:
-        """`prompt_tokens` and `completion_tokens` counted by an endpoint that gives no ids; else empty."""
-        return self.metadata.get("usage") or NOTHING
+    def usage(self) -> UsageMetadata:
+        """Tokens and dollars counted by an endpoint that gives no ids; else empty."""
+        return self.metadata.get("usage") or UsageMetadata()
 
     @property
     def round(self) -> int:

@@ -90,6 +90,16 @@ class TurnMetadata(TypedDict):
     round: Annotated[Count, Field(ge=1)]
 
 
+@with_config(ConfigDict(extra="allow", defer_build=True))
+class UsageMetadata(TypedDict, total=False):
+    """Counts of a call by an endpoint, where it gives them."""
+
+    prompt_tokens: OnErrorOmit[Count]
+    completion_tokens: OnErrorOmit[Count]
+    cost: OnErrorOmit[Figure]
+    """Dollars."""
+
+
 @with_config(_OPEN)
 class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Keys of `Step.metadata` that Rolegraph reads. Those of the comparison belong to the step's turn."""
@@ -110,8 +120,8 @@ class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Reason why the answer ended, such as `stop` or `length`."""
     special_tokens: Annotated[Sequence[str], list_of(str)]
     """Special tokens that were sampled within the answer, whose text leaves them out."""
-    usage: Mapping[str, OnErrorOmit[Count]] | None
-    """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
+    usage: UsageMetadata | None
+    """Tokens and dollars as counted by an endpoint that returns no token ids."""
     unusable_numbers: Annotated[Sequence[str], list_of(str)]
     """Descriptions of numbers that the model gave and that are left out, such as `log-probability nan`."""
     calls: Annotated[Sequence[FunctionCallMetadata], list_of(FunctionCallMetadata)]

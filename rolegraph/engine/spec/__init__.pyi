@@ -21,6 +21,7 @@ from rolegraph.engine.spec.role import Grouping as Grouping
 from rolegraph.engine.spec.role import OnFailure as OnFailure
 from rolegraph.engine.spec.role import Role as Role
 from rolegraph.engine.spec.sources import ModelRef as ModelRef
+from rolegraph.engine.spec.sources import Price as Price
 from rolegraph.engine.spec.sources import PromptSource as PromptSource
 from rolegraph.engine.spec.sources import Sampling as Sampling
 from rolegraph.engine.spec.sources import api_of as api_of

@@ -44,6 +44,24 @@ else:
     Provider = Literal[PROVIDERS]
 
 
+Dollars = Annotated[float, Field(ge=0.0, le=1e6)]
+
+
+class Price(SpecModel):
+    """Price of a million tokens of a model, in dollars."""
+
+    prompt: Dollars = 0.0
+    """Price of prompt tokens."""
+    response: Dollars = 0.0
+    """Price of response tokens."""
+    train: Dollars = 0.0
+    """Price of training on prompt and response tokens, added to the other two."""
+
+    def of(self, prompt: float, response: float, trained: float = 0.0) -> float:
+        """Return the dollars for numbers of tokens."""
+        return (prompt * self.prompt + response * self.response + trained * self.train) / 1e6
+
+
 class ModelRef(SpecModel):
     """A model: `provider:name`, or a mapping with these keys."""
 
@@ -74,6 +92,10 @@ class ModelRef(SpecModel):
     body: Body = JsonObject()
     """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves
     a field out, such as `{seed: null}`. Those of a role go before them."""
+
+    price: Price | None = None
+    """Price of the model's tokens, such as `{prompt: 0.4, response: 1.2, train: 2}`, for the tables of runs
+    and trainings, for forecasts and for `--budget '$5'`. A cost that the endpoint counts goes before it."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

@@ -6,9 +6,11 @@ LiteLLM says which fields a provider takes, and leaves the others out; its retri
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +101,10 @@ class LiteLLMClient:
             extra_body={field: value for field, value in fields.items() if field not in self.translated}
             or None,
         )
-        return answer.model_dump_json().encode()
+        whole = answer.model_dump()
+        with suppress(Exception):  # LiteLLM raises various errors for a model whose price it does not know
+            whole["usage"]["cost"] = self.litellm.completion_cost(answer, model=name)
+        return json.dumps(whole).encode()
 
     async def close(self) -> None:
         """Keep the connections: LiteLLM shares them between models."""

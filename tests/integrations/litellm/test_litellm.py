@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+import rolegraph as rg
 from rolegraph.engine.records import RunFolder, read_episodes
 from tests.cli.conftest import Command
 from tests.cli.conftest import rolegraph as rolegraph
@@ -119,7 +120,17 @@ def test_a_provider_is_asked_in_its_own_form(
     assert {path.endswith(end) for path, _ in stub.bodies} == {True}
     step = episodes[0].trajectories[0].steps[0]
     assert (step.prompt_tokens, step.response_tokens) == (5, 7)
+    assert step.usage.get("cost", 0) > 0 and "cost" in done.stdout
     assert left_out in {*run.info().left_out.get(f"litellm:{model}", ()), ""}
+
+
+def test_its_cost_is_that_of_the_providers_price(folder: Path, stub: Stub, rolegraph: Command) -> None:
+    where = ("--model", "litellm:anthropic/claude-sonnet-4-5", "--base-url", stub.url, "--out", "run")
+    done = rolegraph("run", "sums.yaml", "--json", *where, **KEYS)
+    counted = 5 * 3e-6 + 7 * 15e-6  # dollars of a prompt and an answer token
+    assert json.loads(done.stdout)["roles"]["solver"]["cost"] == pytest.approx(8 * counted)
+    found = rg.forecast(rg.load(folder / "sums.yaml", "data.train=rows.jsonl"), run=folder / "run")
+    assert found.cost == pytest.approx(found.episodes * counted)
 
 
 def test_a_field_that_the_provider_does_not_take_ends_the_run(

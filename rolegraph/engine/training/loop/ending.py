@@ -12,19 +12,21 @@ from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.analysis.divergence import steps_of_rl
 
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)-tokens", re.ASCII)
+_DOLLARS = re.compile(r"\$(\d+(?:\.\d+)?)", re.ASCII)
 _TIME = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class Usage(NamedTuple):
-    """Tokens, prompts included, and seconds of a command or of one of its steps."""
+    """Tokens, prompts included, seconds and dollars of a command or of one of its steps."""
 
     tokens: float
     seconds: float
+    dollars: float = 0.0
 
     def since(self, before: Usage) -> Usage:
         """Return the usage that came after an earlier one."""
-        return Usage(self.tokens - before.tokens, self.seconds - before.seconds)
+        return Usage(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class Budget(NamedTuple):
@@ -32,16 +34,18 @@ class Budget(NamedTuple):
 
     tokens: float | None = None
     seconds: float | None = None
+    dollars: float | None = None
 
     @classmethod
     def parse(cls, text: str | None) -> Budget:
         """Read a budget as the command line has it; None is no limit.
 
         Args:
-            text: Tokens, such as `2M-tokens` or `500k-tokens`, or a time, such as `30m`, `1h30m` or `90s`.
+            text: Tokens, such as `2M-tokens` or `500k-tokens`, a time, such as `30m`, `1h30m` or `90s`, or
+                dollars, such as `$5`.
 
         Raises:
-            UsageError: The text is neither.
+            UsageError: The text has another form.
         """
         if text is None:
             return NO_BUDGET
@@ -50,8 +54,11 @@ class Budget(NamedTuple):
         if time := _TIME.fullmatch(text):
             hours, minutes, seconds = (float(part or 0) for part in time.groups())
             return cls(seconds=(hours * 60 + minutes) * 60 + seconds)
+        if dollars := _DOLLARS.fullmatch(text):
+            return cls(dollars=float(dollars[1]))
         raise UsageError(
-            f"not a budget: {text!r}; expected tokens as in 2M-tokens, or a time as in 30m or 1h30m"
+            f"not a budget: {text!r}; expected tokens as in 2M-tokens, a time as in 30m or 1h30m, or dollars "
+            "as in '$5'"
         )
 
     def allows(self, used: Usage, step: Usage) -> bool:

@@ -149,6 +149,8 @@ class _Loop:
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
         """Batches that are under way, oldest first."""
         self.began = monotonic()
+        self.trained_for, self.logged_dollars = 0.0, 0.0
+        """Dollars of the updates of this command, and of all that is in a line of metrics."""
         self.used = Usage(0, 0)
         """Usage of this command up to the latest step."""
 
@@ -219,7 +221,8 @@ class _Loop:
     @property
     def _usage(self) -> Usage:
         """Usage of this command so far."""
-        return Usage(self.rollouts.tokens, monotonic() - self.began)
+        dollars = self.rollouts.dollars + self.trained_for
+        return Usage(self.rollouts.tokens, monotonic() - self.began, dollars)
 
     async def save_interrupted(self) -> None:
         """Save a checkpoint of the last updated step after an interruption, unless it is saved; cancels
@@ -348,6 +351,10 @@ class _Loop:
         except AdvantageError:  # of a loss, before any policy was updated
             self.updating = False
             raise
+        for name, batches in data.items():
+            if price := plan.policies[name].model.price:
+                tokens = sum(datum.model_input.length for batch in batches for datum in batch.data)
+                self.trained_for += price.of(0, 0, trained=tokens)
         if not any(update.made for update in updates.values()):
             self._warn([Note(f"step {step} taught nothing: every gradient is 0", "warning", "no gradient")])
         await self.setup.past.refresh()
@@ -469,6 +476,9 @@ class _Loop:
     def log(self, step: int, metrics: Metrics) -> None:
         """Append a step's metrics to `metrics.jsonl`, and send them to the observer."""
         metrics = {"step": float(step), **metrics}
+        if (dollars := self._usage.dollars) > self.logged_dollars:
+            metrics["cost/step"] = dollars - self.logged_dollars
+            self.logged_dollars = dollars
         self.setup.folder.add_metrics(metrics)
         self.lines.append(metrics)
         self.setup.observe(StepLogged(step, metrics, self.constants))

@@ -129,8 +129,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
         self._running: set[asyncio.Task[list[Episode]]] = set()
-        self.tokens = 0
-        """Tokens of all calls of the batches that have ended, prompts included."""
+        self.tokens, self.dollars = 0, 0.0
+        """Tokens, prompts included, and dollars of all calls of the batches that have ended."""
 
     async def cancel(self) -> None:
         """Cancel the batches that are under way."""
@@ -188,6 +188,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             place = {task: number for number, task in enumerate(ids)}
             episodes = sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
             self.tokens += sum(_tokens(episode) for episode in episodes)
+            self.dollars += sum(whole.cost(it) or 0.0 for e in episodes for it in e.trajectories)
             return episodes
 
         started = asyncio.create_task(collect())

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from results_tables import WINDOW
 
-from rolegraph.engine.records import Episode, NodeId
-from rolegraph.engine.training.advantages.credit import RecordedMember, on_record
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.records.credit import Credit
+from rolegraph.pages.recorded_credit import recorded_rows
 from rolegraph.pages.report.reading import Point
+from rolegraph.pages.view.rows import RunPart
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
 
 
@@ -38,7 +40,7 @@ class HeavyTurn(NamedTuple):
     row: EpisodeLocation
     """Location of the episode."""
     node: NodeId
-    """Turn; of a trajectory its last."""
+    """Turn; of a trajectory its first."""
     share: float
     """Its part of the sum of |advantage × loss weight| over all tokens of its policy in the step."""
 
@@ -89,28 +91,25 @@ def heaviest_turn(run: ViewedRun, steps: Sequence[float]) -> HeavyTurn | None:
         turn
         for part in run.parts()
         if part.split == "train" and part.step in steps
-        for turn in shares(run, [(row, run.read(row)) for row in run.rows(part)])
+        for turn in shares(run, part)
     ]
     return max(turns, key=lambda turn: turn.share, default=None)
 
 
-def shares(run: ViewedRun, episodes: Sequence[tuple[EpisodeLocation, Episode]]) -> Iterator[HeavyTurn]:
-    """Yield the turns that were compared in the episodes of one step, each with its share."""
-    masses = [
-        (row, recorded.member.node._replace(round=recorded.member.steps[-1].round), policy, mass(recorded))
-        for row, episode in episodes
-        for recorded in on_record(episode)
-        for policy in run.info.roles[recorded.member.name].policies[:1]
-    ]
+def shares(run: ViewedRun, part: RunPart) -> Iterator[HeavyTurn]:
+    """Yield the turns that were compared in one step, each with its share."""
+    locations = {(it.entry.task, it.entry.rollout): it for it in run.rows(part)}
+    table = run.folder.credit_rows(part.step)
+    rows = recorded_rows(map(run.read, locations.values())) if table is None else table
+    masses = [(row, mass(row)) for row in rows if row.group is not None and mass(row)]
     whole: dict[str, float] = {}
-    for _, _, policy, own in masses:
-        whole[policy] = whole.get(policy, 0.0) + own
-    for row, node, policy, own in masses:
-        if own:
-            yield HeavyTurn(row, node, own / whole[policy])
+    for row, own in masses:
+        whole[row.policy] = whole.get(row.policy, 0.0) + own
+    for row, own in masses:
+        yield HeavyTurn(locations[row.task, row.rollout], row.node, own / whole[row.policy])
 
 
-def mass(recorded: RecordedMember) -> float:
+def mass(row: Credit) -> float:
     """Return the sum of |advantage × loss weight| over a member's tokens."""
-    weight = recorded.member.steps[0].metadata.get("loss_weight")
-    return sum(map(abs, recorded.advantages)) * (1.0 if weight is None else weight)
+    weight = 1.0 if row.loss_weight is None else row.loss_weight
+    return abs(row.advantage or 0.0) * row.tokens * weight

@@ -37,13 +37,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, index_path, read_episodes
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run import EpisodeJob, Isolation, jobs, missing, run_episode, run_jobs, scheduler
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
-    add_advantages,
-    add_groups,
-    annotate_episodes,
-    mark_unused,
-)
+from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, credit_rows
 from rolegraph.engine.training.policies.batches import policy_batches
 
 T = TypeVar("T")
@@ -313,12 +307,14 @@ def measure_learning(plan: Plan, episodes: Sequence[Episode]) -> tuple[float, fl
     from tinker.proto.request_conv import forward_backward_request_to_proto
     from tinker.types import ForwardBackwardInput, ForwardBackwardRequest
 
-    def learn() -> StepBatch:
-        batch = StepBatch(episodes, plan.trained, plan.policy_of)
-        return mark_unused(annotate_episodes(add_advantages(add_groups(batch))))
+    def learn() -> Ledger:
+        ledger = add_advantages(Membership(plan.trained, plan.policy_of).add(episodes).ledger())
+        for _ in (*credit_rows(ledger), *ledger.filled_episodes()):
+            pass
+        return ledger
 
-    batch, n = learn(), len(episodes)
-    roles = [role for roles in policy_batches(batch).values() for role in roles]
+    ledger, n = learn(), len(episodes)
+    roles = [role for roles in policy_batches(ledger).values() for role in roles]
 
     def encode() -> list[bytes]:
         requests = (
@@ -333,7 +329,7 @@ def measure_learning(plan: Plan, episodes: Sequence[Episode]) -> tuple[float, fl
 
     return (
         cpu_us(learn, n),
-        cpu_us(lambda: policy_batches(batch), n),
+        cpu_us(lambda: policy_batches(ledger), n),
         cpu_us(encode, n),
         sum(map(len, encode())) / n,
     )

@@ -19,8 +19,8 @@ from rolegraph.api.testing import record as record
 from rolegraph.api.testing import record_async as record_async
 from rolegraph.api.testing import test as test
 from rolegraph.api.testing import test_async as test_async
+from rolegraph.api.training import Run as Run
 from rolegraph.api.training import TrainingJob as TrainingJob
-from rolegraph.api.training import TrainingResult as TrainingResult
 from rolegraph.api.training import train as train
 from rolegraph.api.training import train_async as train_async
 from rolegraph.api.workflow import Workflow as Workflow

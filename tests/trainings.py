@@ -70,7 +70,7 @@ def train(
     track: Sequence[str] = (),
     observe: rg.Observer | None = None,
     allow: Sequence[str] = (),
-) -> rg.TrainingResult:
+) -> rg.Run:
     """Train a spec on a service, in this process."""
     flow = rg.load(spec, *overrides, base_url=service.base_url, allow=allow)
     with patch.dict(os.environ, key(service)):

@@ -16,7 +16,8 @@ import numpy as np
 from rolegraph.engine import vocabulary
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import CALL_MEMORY
-from rolegraph.engine.records import FailureName, Task, TrajectoryGroup
+from rolegraph.engine.records import FailureName, Task
+from rolegraph.engine.records.credit import Group
 from rolegraph.engine.vocabulary import (
     Dataset,
     Estimator,
@@ -146,7 +147,7 @@ def estimator(
     """
 
     def build(item_name: str, function: Callable[..., Any], options: Options) -> Estimator:
-        def advantages(rewards_P_G: Sequence[Floats], groups: Sequence[TrajectoryGroup]) -> list[Floats]:
+        def advantages(rewards_P_G: Sequence[Floats], groups: Sequence[Group]) -> list[Floats]:
             return [np.asarray(function(rewards, **options), dtype=np.float64) for rewards in rewards_P_G]
 
         return Estimator(item_name, options, min_group, advantages, loss)

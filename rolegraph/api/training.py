@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
@@ -22,6 +22,7 @@ from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.models.rates import policy_rates, rate_findings
 from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.credit import Credit
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RUN
@@ -44,11 +45,44 @@ NODE_SLOTS = 64
 """Episodes in flight at most on each node of a cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingResult:
-    """The folder of a finished training."""
+class Run:
+    """The folder of a training, finished or under way.
 
-    folder: Path
+    Args:
+        folder: Path of the folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def credit(self, step: int | None = None) -> Any:
+        """Return the credit: a row for each member of a group, and for each call with a signal.
+
+        Args:
+            step: Number of a training step; None for all.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of `Credit` with the same fields.
+
+        Raises:
+            UsageError: The folder has no credit of that step, or none at all.
+            DataError: A file is damaged.
+        """
+        folder = RunFolder(self.folder)
+        folder.training()
+        steps = [number for number, _ in folder.episodes_files("train")] if step is None else [step]
+        tables = [folder.credit_rows(number) for number in steps]
+        if not (rows := [row for table in tables for row in table or ()]):
+            of = "" if step is None else f" of step {step}"
+            raise UsageError(f"{self.folder} has no credit{of}; trainings have it since version 0.3")
+        try:
+            from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
+        except ImportError:
+            return rows
+        return DataFrame(rows, columns=Credit._fields)
 
     @property
     def best(self) -> str:
@@ -220,7 +254,7 @@ class TrainingJob:
         rollouts_on: str | None = None,
         keep_going: bool = False,
         budget: Budget = NO_BUDGET,
-    ) -> TrainingResult:
+    ) -> Run:
         """Train to the last step, or to the step that `train.stop` or the budget ends the training with.
 
         Args:
@@ -251,14 +285,14 @@ class TrainingJob:
             )
         if self.done < self.steps:
             await self._run(observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
-            return TrainingResult(self.folder.path)
+            return Run(self.folder.path)
         is_whole = self.folder.is_whole()  # else it was killed after the last checkpoint
         if not is_whole or (self.folder.path / LOCK_FILE).exists():  # a killed command's lock
             with sole_writer(self.folder.path, RUN, self.folder.written()):
                 if not is_whole:
                     with self.folder.ending():
                         _write_results(self.flow.plan, self.folder)
-        return TrainingResult(self.folder.path)
+        return Run(self.folder.path)
 
     async def _run(
         self, observe: Observer, track: Sequence[str], cluster: str | None, keep_going: bool, budget: Budget
@@ -322,7 +356,7 @@ async def train_async(
     keep_going: bool = False,
     budget: str | None = None,
     progress: bool = True,
-) -> TrainingResult:
+) -> Run:
     """Train every trainable role of a workflow, as its spec's `train` says.
 
     The folder gets metrics, episodes, checkpoints and a report. A training that is cancelled keeps them;

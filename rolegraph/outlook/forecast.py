@@ -16,15 +16,10 @@ from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode, Step
 from rolegraph.engine.spec import Price
+from rolegraph.engine.training.advantages.ledger import Membership, add_advantages, credit_rows
 from rolegraph.engine.training.advantages.precomputed import per_token
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
-    add_advantages,
-    add_groups,
-    annotate_episodes,
-)
 from rolegraph.engine.training.analysis.figures import CAPTURED_SHARE, failure_lines
-from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, StepGroups
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, group_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,21 +219,17 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
         by_task[episode.task_id].append(episode)
     whole = [e for episodes in by_task.values() if len(episodes) >= rollouts for e in episodes[:rollouts]]
     roles = {name: role for name, role in plan.trained.items() if learns_from_rewards(role)}
-    batch = add_groups(StepBatch(whole, roles, plan.policy_of))
-    batch = replace(batch, groups=[group for group in batch.groups if group.role in roles])
-    batch = annotate_episodes(add_advantages(batch))
-    step = StepGroups(roles)
-    for episode in batch.episodes:
-        step.add(episode)
+    ledger = add_advantages(Membership(roles, plan.policy_of).add(whole).ledger())
     by_role: dict[str, _RoleGroups] = {}
-    for key, outcome in step.outcomes().items():
-        if key.role in roles:
-            role_groups = by_role.setdefault(key.role, _RoleGroups())
-            role_groups.tasks.add(key.task)
-            role_groups.outcomes[outcome] += 1
-    for group in batch.groups:
-        by_role[group.role].sizes.append(len(group.trajectories))
-    for trajectory in (t for episode in batch.episodes for t in episode.trajectories if t.name in by_role):
+    for role, task, outcome in group_results(credit_rows(ledger)):
+        role_groups = by_role.setdefault(role, _RoleGroups())
+        role_groups.tasks.add(task)
+        role_groups.outcomes[outcome] += 1
+    for group in ledger.groups:
+        if group.role in roles:
+            by_role[group.role].sizes.append(len(group.members))
+    filled = (t for episode in ledger.filled_episodes() for t in episode.trajectories)
+    for trajectory in (t for t in filled if t.name in by_role):
         values = [
             value
             for step in trajectory.steps

@@ -13,13 +13,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rolegraph.engine.records import TrajectoryGroup
+from rolegraph.engine.records.credit import Group
 from rolegraph.engine.vocabulary import Estimator, Floats, State
 
 EPSILON = 1e-6
 """Added to a standard deviation before a division by it."""
 
-Groups = Sequence[TrajectoryGroup]
+Groups = Sequence[Group]
 Batch = Callable[[Sequence[Floats], Groups], list[Floats]]
 """Function from the rewards of a role's groups to a number for each member."""
 
@@ -99,11 +99,11 @@ def opo() -> Estimator:
     return Estimator("opo", min_group=2, compute=_less(weighted), baseline=weighted)
 
 
-def _lengths(group: TrajectoryGroup) -> Floats:
+def _lengths(group: Group) -> Floats:
     """Return the number of response tokens of each member, [G]; ones where the model returned no tokens."""
     import numpy as np
 
-    lengths = np.array([sum(len(step.response_ids) for step in t.steps) for t in group.trajectories], float)
+    lengths = np.array([member.tokens for member in group.members], float)
     return lengths if lengths.sum() else np.ones_like(lengths)
 
 
@@ -135,12 +135,12 @@ def ema(*, decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95, by: str = "") 
 
 def _in_order(groups: Groups) -> list[tuple[int, int]]:
     """Return the positions (group, member) of all members, sorted by task, rollout, instance and round."""
-    places = [(p, g) for p, group in enumerate(groups) for g in range(len(group.trajectories))]
-    tasks = {task: n for n, task in enumerate(dict.fromkeys(groups[p].task_of(g) for p, g in places))}
+    places = {(p, g): it for p, group in enumerate(groups) for g, it in enumerate(group.members)}
+    tasks = {task: n for n, task in enumerate(dict.fromkeys(it.task for it in places.values()))}
 
     def order(place: tuple[int, int]) -> tuple[int, int, int, int]:
-        group, member = groups[place[0]], groups[place[0]].trajectories[place[1]]
-        return tasks[group.task_of(place[1])], group.rollouts[place[1]], member.index, member.steps[0].round
+        member = places[place]
+        return tasks[member.task], member.rollout, member.index, member.round
 
     return sorted(places, key=order)
 
@@ -158,12 +158,11 @@ def best() -> Estimator:
     return Estimator("best", compute=targets, loss="cross_entropy")
 
 
-def _best_of(rewards: Floats, group: TrajectoryGroup) -> Floats:
+def _best_of(rewards: Floats, group: Group) -> Floats:
     """Return 1 for the group's best answers and 0 for the others, [G]."""
     import numpy as np
 
-    # A group of rLLM has members that do not say whether they failed.
-    read = np.array([getattr(member, "failure", None) is None for member in group.trajectories], dtype=bool)
+    read = np.array([not member.failed for member in group.members], dtype=bool)
     highest = max(rewards[read], default=-np.inf)
     is_preferred = highest >= 1 or highest > min(rewards, default=np.inf)
     return (read & (rewards == highest) & is_preferred).astype(float)

@@ -18,9 +18,7 @@ def _forgotten(registries: None) -> None: ...
 
 
 @pytest.fixture(scope="session")
-def one_step(
-    service: LocalService, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], rg.TrainingResult]:
+def one_step(service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], rg.Run]:
     """Return a function that trains a shipped spec for one step, once per spec; its result is read-only."""
     from tests.api.test_specs import ALLOWED, SPECS, overrides
     from tests.trainings import STEP, train
@@ -28,7 +26,7 @@ def one_step(
     paths = {path.stem: path for path in SPECS}
 
     @cache
-    def trained(spec: str) -> rg.TrainingResult:
+    def trained(spec: str) -> rg.Run:
         words = (*overrides(paths[spec]), *STEP, "sampling.max_tokens=24")
         folder: Path = tmp_path_factory.mktemp(spec) / "run"
         return train(folder, spec, *words, service=service, allow=ALLOWED)

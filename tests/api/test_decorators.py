@@ -16,7 +16,8 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.errors import AdvantageError
-from rolegraph.engine.records import FailureName, GroupKey, TrajectoryGroup
+from rolegraph.engine.records import FailureName, GroupKey
+from rolegraph.engine.records.credit import Group, Member
 from rolegraph.engine.training.advantages.estimates import estimate
 from rolegraph.engine.vocabulary import (
     Import,
@@ -198,7 +199,7 @@ def test_an_estimator_sees_the_rewards_of_one_group() -> None:
         return rewards - rewards.max()
 
     estimator = estimators.build(ItemCall("finest"))
-    groups = [TrajectoryGroup(GroupKey("t", "r"), ())]
+    groups = [Group(GroupKey("t", "r"), (), "r")]
     assert estimator.compute is not None
     (advantages,) = estimator.compute([np.array([1.0, 0.0])], groups)
     assert (estimator.name, estimator.min_group, advantages.tolist()) == ("finest", 2, [0.0, -1.0])
@@ -209,8 +210,8 @@ def test_an_estimator_that_gives_too_few_is_named_with_its_role() -> None:
     def best(rewards: Any) -> list[float]:
         return [1.0]
 
-    members = [rg.Trajectory("solver", reward=reward) for reward in (1.0, 0.0)]
-    group = TrajectoryGroup(GroupKey("t", "solver"), tuple(members))
+    members = [Member("t", n, rg.Trajectory("solver"), 0, 0, reward) for n, reward in enumerate((1.0, 0.0))]
+    group = Group(GroupKey("t", "solver"), members, "solver")
     said = r"the estimator mine of solver gave advantages of shape \[1\] for the task t, expected \[2\]"
     with pytest.raises(AdvantageError, match=said):
         estimate([group], {"solver": estimators.build(ItemCall("mine"))})

@@ -17,12 +17,12 @@ from tests.api.test_specs import SPECS
 
 pytestmark = pytest.mark.service
 
-OneStep = Callable[[str], rg.TrainingResult]
+OneStep = Callable[[str], rg.Run]
 TRAINED = [path.stem for path in SPECS if path.stem != "solver_judge_distill"]
 """Shipped specs to train; the distilled one is trained in test_training.py."""
 
 
-def episodes(trained: rg.TrainingResult, split: str = "train") -> list[rg.Episode]:
+def episodes(trained: rg.Run, split: str = "train") -> list[rg.Episode]:
     return [*read_episodes(trained.folder / "episodes" / f"{split}-000001.jsonl")]
 
 

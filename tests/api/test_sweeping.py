@@ -152,7 +152,7 @@ def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: LocalS
             "solver_judge",
             "sampling.temperature=0.5,1",
             kind="eval",
-            checkpoint=rg.TrainingResult(trained.folder / "train.learning_rate=1e-3").best,
+            checkpoint=rg.Run(trained.folder / "train.learning_rate=1e-3").best,
             base_url=service.base_url,
             limit=2,
             out=tmp_path / "evaluations",

@@ -21,9 +21,7 @@ from tests.trainings import STEP, train
 pytestmark = pytest.mark.service
 
 
-def trained(
-    recipe: str, folder: Path, service: LocalService, *overrides: str, data: str = ""
-) -> rg.TrainingResult:
+def trained(recipe: str, folder: Path, service: LocalService, *overrides: str, data: str = "") -> rg.Run:
     spec = write_spec(folder, HEAD + data + RECIPES[recipe] + "train: {steps: 1}\n")
     settings = (*STEP, "sampling.max_tokens=24", *overrides)
     return train(folder / "run", str(spec), *settings, service=service)
@@ -81,7 +79,7 @@ def test_a_role_that_the_base_model_calls_trains_for_a_step(service: LocalServic
 
 def conversing(
     recipe: str, folder: Path, service: LocalService, *overrides: str
-) -> tuple[rg.TrainingResult, list[Episode]]:
+) -> tuple[rg.Run, list[Episode]]:
     """Train a recipe of conversations on rewards that differ, and return its episodes, too."""
     rows = [json.dumps({**ROW, "id": str(number), "question": f"What is 6*{number}?"}) for number in range(4)]
     (folder / "rows.jsonl").write_text("\n".join(rows))

@@ -19,6 +19,7 @@ from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Checkpoint, Episode, RunFolder, read_episodes
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
+from rolegraph.engine.training.advantages.ledger import credit_rows
 from rolegraph.local.card import model_card
 from rolegraph.pages.report import write_report
 from rolegraph.pages.view.pages import PageLinks, Pages
@@ -95,8 +96,10 @@ def written_runs(
     training = RunFolder(folder / "training")
     training.begin(describe(flow, "train", seed=0), flow.plan.resolved)
     # A training adds the advantages of signals before those of estimators, and demonstrations.
-    made, _ = learnt(flow.plan, [with_steps(it, advantage=0.5) for it in episodes])
+    ledger = learnt(flow.plan, [with_steps(it, advantage=0.5) for it in episodes])
     demonstration = {"demonstration": {"text": CANARY, "ids": [1]}}
+    made = ledger.filled_episodes()
+    training.write_credit(1, credit_rows(ledger, 1))
     training.write_episodes("train", 1, [with_steps(it, metadata=demonstration) for it in made])
     training.write_episodes("validation", 1, episodes)
     training.add_metrics({"step": 1.0})

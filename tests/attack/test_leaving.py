@@ -12,9 +12,9 @@ import rolegraph as rg
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile.leaving import LEFT_OUT, disclosure_rule, disclosure_rule_of, without_hidden
 from rolegraph.engine.models import Completion, Request
-from rolegraph.engine.records import Episode, FailureName, RunFolder, read_episodes
+from rolegraph.engine.records import Episode, FailureName, RunFolder, RunInfo, read_episodes
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.training.advantages.credit import on_record
+from rolegraph.engine.training.advantages.ledger import credit_rows
 from rolegraph.engine.vocabulary.tool import ToolCall
 from tests.attack.leaks import (
     CANARY,
@@ -30,7 +30,7 @@ from tests.attack.leaks import (
 from tests.cli.conftest import Command, rolegraph
 from tests.edge import write_spec
 from tests.integrations.opentelemetry.collector import Collector, collecting
-from tests.training.credited import drawn, learnt, plan, rollouts
+from tests.training.credited import drawn, learnt, ledger, plan, rollouts
 
 pytest.importorskip("gepa", reason="needs the extra `optimize`")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
@@ -267,5 +267,12 @@ def test_no_digest_of_a_hidden_field_leaves(tmp_path: Path, by: str, leaves: boo
         copies = [without_hidden(it, disclosure_rule_of(spec)) for it in episodes]
         sent = json.dumps([it.to_dict() for it in copies])
         assert digests and all((str(digest) in sent) is leaves for digest in digests)
-        keys = {recorded.key.by for it in copies for recorded in on_record(it)}
-        assert (LEFT_OUT in keys) is not leaves
+        run = RunFolder(tmp_path / f"run-{len(str(group))}")
+        run.begin(RunInfo(kind="train", name="mine", roles={}, hidden=("solution",)), spec.resolved)
+        step = ledger(spec, rollouts(spec, drawn))
+        run.write_credit(1, credit_rows(step, 1))
+        run.write_episodes("train", 1, step.filled_episodes())
+        for hidden in (False, True):
+            rg.view(run.path).write(tmp_path / "page.html", hidden=hidden)
+            page = (tmp_path / "page.html").read_text("utf-8")
+            assert ("same key" in page) is (hidden or leaves)

@@ -14,13 +14,7 @@ import rolegraph as rg
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import MAIN, Episode, RunFolder
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
-    add_advantages,
-    add_groups,
-    add_signals,
-    annotate_episodes,
-)
+from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, add_signals
 from tests.attack.leaks import (
     CANARY,
     CORE,
@@ -76,12 +70,11 @@ class ScoringEcho(EchoModel):
         return [-0.5] * len(response_ids)
 
 
-def signalled(flow: Workflow, model: ScoringEcho, episodes: Sequence[Episode]) -> StepBatch:
+def signalled(flow: Workflow, model: ScoringEcho, episodes: Sequence[Episode]) -> Ledger:
     """Return episodes as a training records them, with the advantages of their signals."""
     teachers: dict[Any, LimitedModel] = {name: LimitedModel(model, 8) for name in flow.plan.taught_by_step}
-    batch = StepBatch(episodes, flow.plan.trained, flow.plan.policy_of)
-    batch = asyncio.run(add_signals(batch, flow.plan, teachers, {MAIN: CHAT}))
-    return annotate_episodes(add_advantages(add_groups(batch)))
+    ledger = Membership(flow.plan.trained, flow.plan.policy_of).add(episodes).ledger()
+    return add_advantages(asyncio.run(add_signals(ledger, flow.plan, teachers, {MAIN: CHAT})))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +96,8 @@ def test_what_a_teacher_and_a_likelihood_read_leaves_by_nothing(
     model = ScoringEcho()
     runs = written_runs(tmp_path, flow, model, rows_of(flow))
     batch = signalled(flow, model, episodes_of(flow, model, rows_of(flow)))
-    RunFolder(runs[2]).write_episodes("train", 1, batch.episodes)
+    filled = [*batch.filled_episodes()]
+    RunFolder(runs[2]).write_episodes("train", 1, filled)
     if prompt == "x" and given == "x":
         assert any(CORE in text for text in model.scored), "what was shown was used"
         assert batch.signals.metrics["signal/solver/gate"] == 1
@@ -112,7 +106,7 @@ def test_what_a_teacher_and_a_likelihood_read_leaves_by_nothing(
             batch.episodes
         )
     assert not any(CORE in asked for asked in model.asked), "no prompt of a role has it"
-    for episode in batch.episodes:
+    for episode in filled:
         for trajectory in episode.trajectories:
             messages = [step.chat_completions for step in trajectory.steps]
             metadata = [step.metadata for step in trajectory.steps]

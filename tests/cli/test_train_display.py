@@ -242,7 +242,7 @@ def test_its_end_has_greedy_figures_and_rewards_that_one_answer_would_get(
     document = json.loads(shown.out)
     assert document["greedy"] == {"correct": 0.25}
     remark = "validator: 0.69 in validation (n 64), no better than always saying one answer (0.69)"
-    assert remark in document["warnings"] and rg.TrainingResult(folder.path).verdict == [remark]
+    assert remark in document["warnings"] and rg.Run(folder.path).verdict == [remark]
     (row,) = (line.split() for line in shown.err.splitlines() if line.split()[:1] == ["correct"])
     assert row == ["correct", "0.500", "0.500", "+0.000", "64", "0.250"]
     assert "temperature 0 (n 32), 1.5 s" in shown.err

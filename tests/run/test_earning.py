@@ -17,7 +17,7 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.training.analysis.figures import failures
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
@@ -80,8 +80,8 @@ def test_a_turn_whose_rating_cannot_be_read_is_masked_in_a_sum_too(
     first, second = episode["solver"]
     assert (first.reward, first.masked) == (None, True)
     assert (second.reward, second.masked) == (1.5 if answer == RIGHT else 0.5, False)
-    groups, _ = group_episodes([episode], workflow.trained, workflow.policy_of)
-    assert [t.index for group in groups if group.key.role == "solver" for t in group.trajectories] == [2]
+    groups = Membership(workflow.trained, workflow.policy_of).add([episode]).groups()
+    assert [t.index for group in groups if group.key.role == "solver" for t in group.members] == [2]
     assert failures([episode])["unrated/solver"] == 1
     assert episode.is_correct is (answer == RIGHT), "the answer is right, whoever rates it"
     assert episode.metrics["acc"] == float(answer == RIGHT)
@@ -188,7 +188,7 @@ def test_a_failed_turn_earns_what_is_set_for_it(tmp_path: Path) -> None:
     episode = run_one(plan(tmp_path, roles), ScriptedModel(lambda _: BAD))
     assert [t.reward for t in episode.trajectories] == [-0.5, -0.25, -1.0, 0.0]
     assert all(t.failure is not None and not t.is_correct for t in episode.trajectories)
-    assert [t.reward for t in group_episodes([episode])[0][0].trajectories] == [-0.5]
+    assert [t.reward for t in Membership().add([episode]).groups()[0].members] == [-0.5]
 
 
 def test_a_failed_reward_earns_what_is_set_for_failing(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_who_was_skipped_is_read_by_nobody_and_counts_0_in_a_sum(tmp_path: Path)
     means = {"metrics": {name: {"mean_reward": name} for name in roles}}
     episode = run_one(plan(tmp_path, roles, episode=means), ScriptedModel(lambda _: RIGHT))
     assert [(t.reward, t.masked) for t in episode.trajectories] == [(None, True), (None, True), (1.0, False)]
-    assert [group.key.role for group in group_episodes([episode])[0]] == ["summed"]
+    assert [group.key.role for group in Membership().add([episode]).groups()] == ["summed"]
     assert episode.metrics == {"summed": 1.0}
     assert episode.is_correct
 

@@ -11,7 +11,7 @@ import pytest
 
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import EpisodeDone, Event, TerminationReason
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.vocabulary import EnvironmentFailure, Transition
 from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world
@@ -74,7 +74,7 @@ def test_an_environment_that_cannot_go_on_ends_its_episode_by_name_and_nobody_is
     assert [failure["name"] for failure in done.metadata["failures"]] == ["environment_error"] * 2
     assert asked(done, "x") == [["board 0"]] and asked(done, "o") == [["board 1"]]
     assert all(t.masked and t.reward is None for t in done.trajectories)
-    assert group_episodes([done])[0] == ()
+    assert Membership().add([done]).groups() == []
     assert env.closed == 1
 
 

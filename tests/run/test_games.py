@@ -14,7 +14,7 @@ import pytest
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import FailureName
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.integrations.textarena import arena
 from tests.edge import ScriptedModel, run_one
 
@@ -65,7 +65,7 @@ def test_a_planner_earns_what_its_walker_earns_turn_by_turn() -> None:
         assert [step.reward for step in planner.steps] == [step.reward for step in walker.steps]
         assert walker.reward == pytest.approx(sum(step.reward for step in walker.steps))
         assert done.metadata["rounds"]["walk"] == len(walker.steps) <= 5
-        groups, _ = group_episodes([done], plan.trained)
+        groups = Membership(plan.trained).add([done]).groups()
         assert len(groups) == 2 * len(walker.steps), "a group for each round of each role"
 
 

@@ -15,7 +15,7 @@ from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.vocabulary import RewardInputs
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one, write_spec
 from tests.run.written import Roles, asked, plan, said, show, whose
@@ -238,7 +238,7 @@ def test_a_reward_that_finds_nobody_to_read_is_none_and_teaches_nothing(tmp_path
     episode = run_one(routed, ScriptedModel(whose))
     (trajectory,) = episode.trajectories
     assert (trajectory.reward, trajectory.masked) == (None, True)
-    assert group_episodes([episode])[0] == ()
+    assert Membership().add([episode]).groups() == []
 
 
 def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
@@ -428,12 +428,12 @@ def test_turns_of_one_place_in_both_loops_are_compared_and_rewards_read_the_oute
 
     episode = run_one(judged, ScriptedModel(answer))
     assert [step.reward for step in episode["critic"][0].steps] == [0.0, 0.0, 1.0, 1.0]
-    groups, _ = group_episodes([episode], judged.trained)
+    groups = Membership(judged.trained).add([episode]).groups()
     rounds = [group.key.round for group in groups if group.role == "critic"]
     assert sorted(rounds) == [1, 2, 3, 4]
     outer = plan(tmp_path, {**paid, "critic": {**paid["critic"], "group": {"by": "self.outer"}}}, PLAN)
-    groups, _ = group_episodes([run_one(outer, ScriptedModel(answer))], outer.trained)
-    sizes = [len(group.trajectories) for group in groups if group.role == "critic"]
+    groups = Membership(outer.trained).add([run_one(outer, ScriptedModel(answer))]).groups()
+    sizes = [len(group.members) for group in groups if group.role == "critic"]
     assert sizes == [2, 2], "one group for each outer round"
 
 

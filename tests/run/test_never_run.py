@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from tests.edge import ScriptedModel, run_one
 from tests.run.written import Roles, asked, plan, whose
 
@@ -50,5 +50,5 @@ def test_a_reward_over_who_never_runs_in_a_loop_is_none_and_a_term_counts_nothin
     assert [step.reward for step in b.steps] == [earned or 0.0] * 3
     assert (b.reward, b.masked) == (earned, earned is None)
     assert [step.round for step in c.steps] == [3], "the round before is the second"
-    compared = {group.key.role for group in group_episodes([episode])[0]}
+    compared = {group.key.role for group in Membership().add([episode]).groups()}
     assert compared == ({"c"} if earned is None else {"b", "c"})

@@ -13,7 +13,7 @@ from rolegraph.engine.compile import Plan, check_file
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from tests.edge import RIGHT, WRONG, ScriptedModel, by_role, run_one, write_spec
 from tests.run.written import Roles, plan, said
 
@@ -78,7 +78,7 @@ def test_what_is_earned_where_nobody_rated(
 
 def test_who_is_masked_is_in_no_group(tmp_path: Path) -> None:
     rates = judged(tmp_path, {"rated_by": "judge", "else": "mask"})
-    groups, _ = group_episodes([run_one(rates, ScriptedModel(lambda _: said("never")))])
+    groups = Membership().add([run_one(rates, ScriptedModel(lambda _: said("never")))]).groups()
     assert not [group for group in groups if group.key.role == "solver"]
 
 

@@ -23,7 +23,7 @@ from rolegraph.engine.errors import ModelError, SpecError, UsageError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.vocabulary import Function, Tool, tools
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, episode, limited, run_one, write_spec
 from tests.models.edges import served
@@ -61,7 +61,7 @@ def test_a_vote_is_a_turn_without_tokens_that_earns_and_decides(tmp_path: Path) 
     assert (vote.reward, step.reward, vote.is_correct, done.is_correct) == (1.0, 1.0, True, True)
     assert (step.prompt_ids, step.response_ids, step.logprobs, step.chat_completions) == ((), (), (), ())
     assert step.metadata["tool"] == "majority" and step.metadata["seconds"] >= 0
-    groups, _ = group_episodes([done])
+    groups = Membership().add([done]).groups()
     assert [group.key.role for group in groups] == ["solver"], "what asks no model is in no group"
     assert Episode.from_dict(done.to_dict())["vote"][0].action == RIGHT
 

@@ -12,7 +12,7 @@ from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import EpisodeFile, figures, write_episodes
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one, write_spec
 from tests.run.written import plan, said
 
@@ -50,7 +50,7 @@ def answered(made: Plan, **answers: str | list[str | None] | None) -> Episode:
 def earned(done: Episode) -> tuple[float | None, bool, bool]:
     """Return the reader's reward, and whether it is masked and whether it is in a group."""
     (reader,) = done["reader"]
-    grouped = any(group.key.role == "reader" for group in group_episodes([done])[0])
+    grouped = any(group.key.role == "reader" for group in Membership().add([done]).groups())
     return reward if (reward := reader.reward) is not None else None, reader.masked, grouped
 
 

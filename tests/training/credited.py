@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.compile import Plan, RolePlan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
-    add_advantages,
-    add_groups,
-    annotate_episodes,
-)
+from rolegraph.engine.records.credit import Credit, Group
+from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, credit_rows
+from rolegraph.engine.training.analysis.outcomes import outcome_figures
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]
@@ -60,10 +57,30 @@ def drawn(request: Request) -> str:
     return random.Random(place).choice([RIGHT, WRONG])
 
 
+def ledger(plan: Plan, episodes: Sequence[Episode]) -> Ledger:
+    """Return the ledger of a step with these episodes, with advantages."""
+    return add_advantages(Membership(plan.trained, plan.policy_of).add(episodes).ledger())
+
+
+def rows(plan: Plan, episodes: Sequence[Episode]) -> list[Credit]:
+    """Return the rows of the credit of a step with these episodes."""
+    return [*credit_rows(ledger(plan, episodes), 1)]
+
+
+def outcomes(plan: Plan, episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the shares of the groups' outcomes in a step with these episodes."""
+    return outcome_figures(rows(plan, episodes))
+
+
+def grouped(episodes: Sequence[Episode], roles: Mapping[str, RolePlan] | None = None) -> list[Group]:
+    """Return the groups of episodes."""
+    return Membership(roles).add(episodes).groups()
+
+
 def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict[str, float]]:
     """Return the episodes with advantages, and the metrics of their groups."""
-    batch = add_advantages(add_groups(StepBatch(episodes, plan.trained, plan.policy_of)))
-    return [*annotate_episodes(batch).episodes], batch.group_metrics | batch.estimated.metrics
+    step = ledger(plan, episodes)
+    return [*step.filled_episodes()], {**step.group_metrics, **step.estimates.metrics}
 
 
 def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.errors import AdvantageError
-from rolegraph.engine.records import Episode, GroupKey, Step, Trajectory, TrajectoryGroup
-from rolegraph.engine.training.advantages.estimates import EstimatedGroups, estimate
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.records import Episode, GroupKey, Step, Trajectory
+from rolegraph.engine.records.credit import Group, Member
+from rolegraph.engine.training.advantages.estimates import Estimates, estimate
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.vocabulary import Estimator, Floats, ItemCall, estimators
 
 CASES: list[dict[str, Any]] = json.loads(
@@ -73,11 +74,11 @@ def estimators_of(case: Mapping[str, Any], episodes: list[Episode]) -> dict[str,
     return found
 
 
-def run(case: Mapping[str, Any]) -> tuple[EstimatedGroups, dict[str, float]]:
+def run(case: Mapping[str, Any]) -> tuple[Estimates, dict[str, float]]:
     episodes = episodes_of(case)
-    groups, metrics = group_episodes(episodes)
-    done = estimate(groups, estimators_of(case, episodes))
-    return done, metrics | done.metrics
+    step = Membership().add(episodes).ledger()
+    done = estimate(step.groups, estimators_of(case, episodes))
+    return done, step.group_metrics | done.metrics
 
 
 def test_there_are_17_cases_and_3_refusals() -> None:
@@ -88,14 +89,14 @@ def test_there_are_17_cases_and_3_refusals() -> None:
 def test_advantages_and_metrics_are_those_of_rllm(name: str) -> None:
     case = case_named(name)
     done, metrics = run(case)
-    groups, _ = group_episodes(episodes_of(case))
-    assert [(f"{group.key.task}:{group.key.role}", len(group.trajectories)) for group in groups] == [
+    groups = Membership().add(episodes_of(case)).groups()
+    assert [(f"{group.key.task}:{group.key.role}", len(group.members)) for group in groups] == [
         (group["group_id"], group["size"]) for group in case["groups"]
     ]
-    for ours, theirs in zip(done.advantages, case["groups"], strict=True):
-        for steps, values in zip(ours, theirs["advantages"], strict=True):
-            for advantage, value in zip(steps, values, strict=True):
-                got = list(advantage) if isinstance(advantage, tuple | list) else advantage
+    for values_G, tokens, theirs in zip(done.advantages, done.tokens, case["groups"], strict=True):
+        for place, values in enumerate(theirs["advantages"]):
+            for number, value in enumerate(values):
+                got = [*tokens[place][number]] if tokens else values_G[place]
                 assert got == pytest.approx(value, abs=1e-6)
     counted = metrics.pop("advantage/judge/wrong_length", 0.0)
     assert metrics == pytest.approx(case["metrics"], abs=1e-9)
@@ -123,31 +124,35 @@ def test_advantages_that_the_estimator_replaces_are_warned_of() -> None:
     assert "its estimator is grpo" in done.warnings[0].text
 
 
-def group_of(rewards: list[float], lengths: list[int] | None = None, role: str = "solver") -> TrajectoryGroup:
+def group_of(rewards: list[float], lengths: list[int] | None = None, role: str = "solver") -> Group:
     steps = [(Step(response_ids=[1] * length),) for length in lengths or [3] * len(rewards)]
+    return group(
+        *(
+            Trajectory(role, reward=reward, steps=own, index=place)
+            for place, (reward, own) in enumerate(zip(rewards, steps, strict=True), 1)
+        )
+    )
+
+
+def group(*trajectories: Trajectory) -> Group:
     members = [
-        Trajectory(role, reward=r, steps=own, index=i + 1)
-        for i, (r, own) in enumerate(zip(rewards, steps, strict=True))
+        Member("t1", rollout, one, 0, len(one.steps), one.reward, number=rollout)
+        for rollout, one in enumerate(trajectories)
     ]
-    return TrajectoryGroup(GroupKey("t1", role), tuple(members), tuple(range(len(members))))
-
-
-def advantages(done: EstimatedGroups) -> list[object]:
-    return [steps[0] for group in done.advantages for steps in group]
+    return Group(GroupKey("t1", trajectories[0].name), members, trajectories[0].name)
 
 
 def test_opo_weighs_the_baseline_by_response_length() -> None:
     done = estimate([group_of([1.0, 0.0], [1, 3])], {"solver": build("opo")})
-    assert advantages(done) == pytest.approx([0.75, -0.25])
+    assert done.advantages == [pytest.approx([0.75, -0.25])]
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, None])
 def test_a_reward_that_is_no_finite_number_is_named_and_placed(reward: float | None) -> None:
-    group = group_of([1.0, 0.5])
-    bad = Trajectory("solver", reward=reward, steps=group.trajectories[1].steps, index=2)
-    group = TrajectoryGroup(GroupKey("t1", "solver"), (group.trajectories[0], bad), (0, 3))
-    with pytest.raises(AdvantageError, match=r"solver 2, task t1, rollout 3 has .*finite number"):
-        estimate([group], {"solver": build("grpo")})
+    good = Trajectory("solver", reward=1.0, steps=(Step(response_ids=[1]),))
+    bad = good._replace(reward=reward, index=2)
+    with pytest.raises(AdvantageError, match=r"solver 2, task t1, rollout 1 has .*finite number"):
+        estimate([group(good, bad)], {"solver": build("grpo")})
 
 
 @pytest.mark.parametrize(
@@ -177,25 +182,22 @@ def test_masked_and_unanswered_trajectories_are_in_no_group() -> None:
             Trajectory("solver", 3, (), 0.0),
         ],
     )
-    groups, metrics = group_episodes([episode])
-    assert [[t.index for t in group.trajectories] for group in groups] == [[1]]
+    step = Membership().add([episode]).ledger()
+    metrics = step.group_metrics
+    assert [[it.index for it in group.members] for group in step.groups] == [[1]]
     assert metrics["groups/num_trajs_before_filter"] == 3
     assert metrics["groups/num_trajs_after_filter"] == 1
 
 
 def test_no_episodes_give_no_groups() -> None:
-    assert group_episodes([])[1]["groups/max_group_size"] == 0
+    assert Membership().ledger().group_metrics["groups/max_group_size"] == 0
     assert estimate([], {}).metrics == {}
 
 
 def test_a_precomputed_role_and_an_estimated_one_share_a_run() -> None:
-    judge = TrajectoryGroup(
-        GroupKey("t1", "judge"),
-        (Trajectory("judge", reward=1.0, steps=(Step(response_ids=[1, 2], advantage=0.5),)),),
-        (0,),
-    )
+    judge = group(Trajectory("judge", reward=1.0, steps=(Step(response_ids=[1, 2], advantage=0.5),)))
     done = estimate([group_of([1.0, 0.0]), judge], {"solver": build("rloo"), "judge": build("precomputed")})
-    assert advantages(done) == [1.0, -1.0, (0.5, 0.5)]
+    assert done.advantages == [[1.0, -1.0], ()] and done.tokens == [(), [[(0.5, 0.5)]]]
 
 
 rewards_P_G = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=8), min_size=1, max_size=5)

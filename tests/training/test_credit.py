@@ -8,20 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records.credit import LeftOut
 from rolegraph.engine.spec import Credit
-from rolegraph.engine.training.advantages.credit import credited, loss_weights, notes
-from rolegraph.engine.training.advantages.estimates import estimate
-from rolegraph.engine.training.advantages.groups import group_episodes
-from rolegraph.engine.training.advantages.recorded import merge_details
+from rolegraph.engine.training.advantages.ledger import credited
 from rolegraph.engine.training.analysis.figures import rewards_by_role
 from tests.training.credited import (
     advantages,
     drawn,
+    grouped,
     learnt,
+    ledger,
     looped,
     plan,
     rollouts,
+    rows,
 )
 
 # credit of a turn
@@ -47,22 +50,22 @@ def test_a_turn_is_credited_by_the_table(credit: Any, rewards: list[float], expe
 def test_a_trajectory_that_is_credited_as_a_whole_is_compared_as_one(tmp_path: Path) -> None:
     spec = looped(tmp_path, "trajectory")
     episodes = rollouts(spec, drawn)
-    groups, metrics = group_episodes(episodes, spec.trained)
-    assert [(len(g.trajectories), g.of_turns) for g in groups] == [(4, False)] * 2
+    done, metrics = learnt(spec, episodes)
+    groups = grouped(episodes, spec.trained)
+    assert [[member.round for member in group.members] for group in groups] == [[0] * 4] * 2
     assert metrics["groups/num_trajs_before_filter"] == 8
-    done, _ = learnt(spec, episodes)
     assert all(len(set(own)) == 1 for own in advantages(done, "a"))
-    assert not any("credit" in s.metadata for e in done for t in e.trajectories for s in t.steps)
+    assert [row.round for row in rows(spec, episodes)] == [0] * 8
 
 
 def test_turns_of_a_round_are_compared_with_what_their_trajectories_earned(tmp_path: Path) -> None:
     spec = looped(tmp_path, "trajectory", "turn")
-    groups, _ = group_episodes(rollouts(spec, drawn), spec.trained)
-    assert [(g.key.task, g.key.round, len(g.trajectories)) for g in groups] == [
+    groups = grouped(rollouts(spec, drawn), spec.trained)
+    assert [(g.key.task, g.key.round, len(g.members)) for g in groups] == [
         (task, number, 4) for task in ("t0", "t1") for number in (1, 2, 3)
     ]
     for task in ("t0", "t1"):
-        rewards = [[t.reward for t in g.trajectories] for g in groups if g.key.task == task]
+        rewards = [[t.reward for t in g.members] for g in groups if g.key.task == task]
         assert rewards[0] == rewards[1] == rewards[2]
 
 
@@ -73,18 +76,18 @@ def test_a_masked_turn_is_in_no_group_and_the_turns_around_it_are(tmp_path: Path
         return "no tags" if request.id.node.round == 2 and request.id.rollout == 0 else drawn(request)
 
     episodes = rollouts(spec, answer)
-    groups, metrics = group_episodes(episodes, spec.trained)
-    assert [(g.key.round, len(g.trajectories)) for g in groups] == [
+    done, metrics = learnt(spec, episodes)
+    groups = grouped(episodes, spec.trained)
+    assert [(g.key.round, len(g.members)) for g in groups] == [
         *[(1, 4), (3, 4), (2, 3)],
         *[(1, 4), (3, 4), (2, 3)],
     ]
     assert metrics["groups/num_trajs_before_filter"] == 24
     steps = episodes[0].trajectories[0].steps
-    (third,) = (t for t in groups[1].trajectories if t.uid.startswith("t0:0/"))
+    (third,) = (member for member in groups[1].members if member.rollout == 0)
     assert third.reward == steps[2].reward - steps[0].reward, (
         "the mean of those before, without the masked one"
     )
-    done, _ = learnt(spec, episodes)
     assert [value is None for value in advantages(done, "a")[0]] == [False, True, False]
 
 
@@ -101,32 +104,63 @@ def test_a_role_s_reward_is_that_of_its_trajectories_or_of_its_turns_where_these
     assert rewards_by_role(apart, episodes)["a"] == turns
 
 
-# notes in the episodes
+# rows of credit
 
 
-def test_each_member_is_noted_with_its_baseline_and_what_it_counts_in_the_loss(tmp_path: Path) -> None:
+def test_each_member_has_a_row_with_its_baseline_and_its_weight_in_the_loss(tmp_path: Path) -> None:
     spec = plan(tmp_path, {"a": {"count": 2, "weight": 3}, "b": {"estimator": "reinforce"}})
     made = rollouts(spec, drawn)
-    groups, _ = group_episodes(made, spec.trained, spec.policy_of)
-    estimated = estimate(
-        groups, {name: role.estimator for name, role in spec.trained.items() if role.estimator}
-    )
-    weights = loss_weights(made, spec.trained, spec.policy_of)
+    step = ledger(spec, made)
     whole = 8 * (2 * 3 + 1)
+    weights = step.loss_weights
     assert weights == pytest.approx({("main", "a"): 3 / whole, ("main", "b"): 1 / whole})
-    noted = notes(groups, estimated.baselines, weights)
-    for group in groups:
-        mean = np.mean([member.reward for member in group.trajectories]) if group.key.role == "a" else 0.0
-        for member in group.trajectories:
-            (note,) = noted[member.uid]
-            assert note["baseline"] == pytest.approx(mean)
-            assert note["loss_weight"] == weights["main", group.key.role]
+    found = rows(spec, made)
+    assert len(found) == 8 * 3
+    for row in found:
+        together = [it.reward for it in found if it.group == row.group]
+        assert {it.task for it in found if it.group == row.group} == {row.task}
+        assert row.baseline == pytest.approx(np.mean(together) if row.role == "a" else 0.0)
+        assert (row.loss_weight, row.source, row.policy) == (weights["main", row.role], "estimator", "main")
 
 
-def test_what_a_signal_left_of_a_step_stays_beside_what_its_group_notes() -> None:
-    taught = {"t:0/judge/1": [{"demonstration": {"text": "so", "ids": [1]}}]}
-    noted = {"t:0/judge/1": [{"group": {"policy": "judge"}}], "t:0/solver/1": [{"loss_weight": 0.5}]}
-    assert merge_details(taught, noted) == {
-        "t:0/judge/1": [{**taught["t:0/judge/1"][0], **noted["t:0/judge/1"][0]}],
-        "t:0/solver/1": [{"loss_weight": 0.5}],
+def test_a_call_s_advantage_is_the_weighted_sum_of_the_rows_that_cover_it(tmp_path: Path) -> None:
+    groups = ["task", {"by": "turn", "credit": "margin", "weight": 0.5}, {"by": 0, "over": "batch"}]
+    spec = looped(tmp_path, "turn", groups)
+    made = rollouts(spec, drawn)
+    found, (done, _) = rows(spec, made), learnt(spec, made)
+    assert {row.grouping for row in found} == {0, 1, 2}
+    for episode in done:
+        for trajectory in episode["a"]:
+            own = [it for it in found if (it.task, it.rollout) == (episode.task_id, episode.rollout)]
+            for step in trajectory.steps:
+                covering = [it for it in own if it.round in (0, step.round)]
+                total = sum(it.weight * (it.advantage or 0.0) for it in covering)
+                assert len(covering) == 3 and step.advantage == pytest.approx(total)
+
+
+def test_what_is_in_no_group_has_a_row_with_the_reason(tmp_path: Path) -> None:
+    masked = {"on_failure": {"then": "mask"}}
+    spec = plan(tmp_path, {"a": masked, "b": {"count": 3, "group": {"by": "1 / (self.index - 2)"}}})
+
+    def answer(request: Request) -> str:
+        if request.id.node.role == "a" and request.id.rollout == 1:
+            raise ModelError("down")
+        return "no tags" if request.id.node.role == "a" and request.id.rollout == 0 else drawn(request)
+
+    found = rows(spec, rollouts(spec, answer, tasks=1))
+    left_out = {(it.role, it.rollout, it.index): it.left_out for it in found if it.group is None}
+    assert left_out == {
+        **{("b", rollout, 2): LeftOut.NO_KEY for rollout in range(4)},
+        ("a", 0, 1): LeftOut.MASKED,
+        ("a", 1, 1): LeftOut.MASKED,
     }
+    assert all(it.advantage is None and it.loss_weight is None for it in found if it.group is None)
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
+    spec = looped(tmp_path, "turn", ["task", "turn"])
+    found = rows(spec, rollouts(spec, drawn))
+    folder = RunFolder(tmp_path / "run")
+    folder.write_credit(3, found)
+    assert folder.credit_rows(3) == found
+    assert folder.credit_rows(2) is None

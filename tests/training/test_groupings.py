@@ -19,17 +19,30 @@ from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, NodeId
-from rolegraph.engine.records.episodes import read_episodes, write_episodes
-from rolegraph.engine.training.advantages.credit import loss_weights, on_record
 from rolegraph.engine.training.advantages.estimates import check_state_keys, estimate
-from rolegraph.engine.training.advantages.groups import group_episodes
-from rolegraph.engine.training.analysis.outcomes import StepGroups, outcome_figures, teaching_tasks
+from rolegraph.engine.training.advantages.ledger import Membership
+from rolegraph.engine.training.analysis.outcomes import group_results
 from rolegraph.engine.training.policies.batches import step_advantages
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited
 from tests.examples import examples
 from tests.meaning import compared
-from tests.training.credited import LOOP, ONE, Roles, advantages, drawn, learnt, looped, plan, rollouts, write
+from tests.training import credited
+from tests.training.credited import (
+    LOOP,
+    ONE,
+    Roles,
+    advantages,
+    drawn,
+    grouped,
+    learnt,
+    ledger,
+    looped,
+    outcomes,
+    plan,
+    rollouts,
+    write,
+)
 from tests.workflows import Workflow, compiled, workflows
 
 CREDITS: list[Any] = ["trajectory", "turn", "margin", {"return": 0.5}]
@@ -82,9 +95,7 @@ def test_a_key_of_the_round_is_turn_and_a_constant_is_task(workflow: Workflow, c
         known, keyed = trained(workflow, short, credit), trained(workflow, long, credit)
         made, again = episodes(workflow, known), episodes(workflow, keyed)
         assert values(known, made) == values(keyed, again)
-        assert loss_weights(made, known.trained, known.policy_of) == loss_weights(
-            again, keyed.trained, keyed.policy_of
-        )
+        assert ledger(known, made).loss_weights == ledger(keyed, again).loss_weights
 
 
 @examples(60)
@@ -100,12 +111,10 @@ def test_the_groups_are_those_of_the_second_reading_of_the_language(
     spec = trained(workflow, group, credit)
     made = episodes(workflow, spec)
     answered: dict[tuple[str, int], dict[NodeId, bool]] = {}
-    of_uid: dict[str, tuple[str, int]] = {}
     for one in made:
         steps = [(t, step) for t in one.trajectories if t.name in spec.trained for step in t.steps]
         turns = {NodeId(t.name, t.index, step.round): not step.masked for t, step in steps}
         answered[one.task_id, one.rollout] = turns
-        of_uid |= {t.uid: (one.task_id, one.rollout) for t in one.trajectories}
 
     def key(task: str, node: NodeId) -> object:
         in_loop = by_turn and workflow.loops_of(node.role)
@@ -123,13 +132,12 @@ def test_the_groups_are_those_of_the_second_reading_of_the_language(
             over_batch=over == "batch",
         )
     ]
-    groups, _ = group_episodes(made, spec.trained)
     members = [
         sorted(
-            (*of_uid[t.uid.partition("@")[0]], NodeId(t.name, t.index, t.steps[0].round))
-            for t in group.trajectories
+            (it.task, it.rollout, NodeId(it.role, it.index, it.round or it.steps[0].round))
+            for it in group.members
         )
-        for group in groups
+        for group in grouped(made, spec.trained)
     ]
     assert sorted(members) == sorted(expected)
 
@@ -149,9 +157,8 @@ def test_a_batch_with_a_key_for_each_task_is_the_task(
     )
     made, again = episodes(workflow, single), episodes(workflow, batch)
     assert values(single, made) == values(batch, again)
-    (done, metrics), (done_again, metrics_again) = learnt(single, made), learnt(batch, again)
-    assert metrics == metrics_again
-    assert outcome_figures(done, single.trained) == outcome_figures(done_again, batch.trained)
+    assert learnt(single, made)[1] == learnt(batch, again)[1]
+    assert outcomes(single, made) == outcomes(batch, again)
 
 
 # over the batch
@@ -173,28 +180,22 @@ def test_a_batch_is_compared_over_its_tasks_and_recorded(tmp_path: Path) -> None
         expected = grpo(rewards, one.trajectories[0].reward or 0.0)
         assert one.trajectories[0].steps[0].advantage == pytest.approx(expected)
 
-    write_episodes(tmp_path / "episodes.jsonl", done)
-    read = list(read_episodes(tmp_path / "episodes.jsonl"))
-    keys = {recorded.key for one in read for recorded in on_record(one)}
-    assert {key.task for key in keys} == {""}
-    assert len(keys) == 2
-    step = StepGroups(spec.trained)
-    for one in read:
-        step.add(one)
-    assert len(step.outcomes()) == 2
+    found = credited.rows(spec, made)
+    assert all(row.pooled for row in found) and len({row.group for row in found}) == 2
+    assert [it.task for it in group_results(found)] == ["", ""]
     rewards_of: dict[object, set[float | None]] = {}
     for one in made:
         rewards_of.setdefault(one.task["question"], set()).add(one.trajectories[0].reward)
     teaching = [one.task_id for one in made if len(rewards_of[one.task["question"]]) > 1]
-    assert teaching_tasks(made, spec.trained, spec.policy_of) == teaching
+    assert Membership(spec.trained, spec.policy_of).add(made).informative() == teaching
 
 
 def test_a_constant_over_the_batch_is_the_whole_batch_and_an_episode_pools_its_roles(tmp_path: Path) -> None:
     whole = {"by": "0", "over": "batch"}
     roles: Roles = {"a": {"group": whole}, "b": {"group": {"by": "episode", "over": "batch"}}}
     spec = plan(tmp_path, {**roles, "c": roles["b"], "d": {"group": "episode"}})
-    groups, _ = group_episodes(rollouts(spec, drawn), spec.trained, spec.policy_of)
-    sizes = sorted((group.role, group.key.role, len(group.trajectories)) for group in groups)
+    groups = Membership(spec.trained, spec.policy_of).add(rollouts(spec, drawn)).groups()
+    sizes = sorted((group.role, group.key.role, len(group.members)) for group in groups)
     assert sizes == [("a", "a", 8), ("b", "", 16), ("c", "", 16), ("d", "", 4), ("d", "", 4)]
 
 
@@ -234,20 +235,15 @@ def test_a_list_adds_the_advantages_of_its_groupings_each_with_its_credit(tmp_pa
     assert metrics["advantage/a/mean"] == pytest.approx(np.mean(by_hand))
     assert metrics["groups/num_groups"] == 2 * (1 + 3)
 
-    write_episodes(tmp_path / "episodes.jsonl", done)
-    read = list(read_episodes(tmp_path / "episodes.jsonl"))
-    recorded = [found for one in read for found in on_record(one)]
-    assert len(recorded) == 8 * (1 + 3)
-    for one, row in zip(read, by_hand, strict=True):
-        found = [*on_record(one)]
-        whole, *turns = found
-        assert (whole.key.part, [turn.key.part for turn in turns]) == (0, [1, 1, 1])
-        added = [whole.advantages[0] + 0.5 * turn.advantages[0] for turn in turns]
+    found = credited.rows(spec, made)
+    assert len(found) == 8 * (1 + 3)
+    for one, row in zip(made, by_hand, strict=True):
+        own = [it for it in found if (it.task, it.rollout) == (one.task_id, one.rollout)]
+        whole, *turns = sorted(own, key=lambda it: (it.grouping, it.round))
+        assert (whole.grouping, [(it.grouping, it.round) for it in turns]) == (0, [(1, 1), (1, 2), (1, 3)])
+        added = [(whole.advantage or 0.0) + 0.5 * (turn.advantage or 0.0) for turn in turns]
         assert added == pytest.approx(row)
-    groups = StepGroups(spec.trained)
-    for one in read:
-        groups.add(one)
-    assert len(groups.outcomes()) == 8
+    assert len(group_results(found)) == 8
 
 
 def test_a_part_of_a_list_that_skips_leave_too_small_adds_nothing(tmp_path: Path) -> None:
@@ -277,8 +273,8 @@ def test_a_key_of_a_hidden_field_groups_and_leaves_no_value_on_record(tmp_path: 
     assert "secrets" in spec.hidden
     models = limited(spec, ScriptedModel(drawn))
     made = [run_virtually(episode(spec, models, row, rollout))[0] for row in tasks for rollout in range(3)]
-    groups, _ = group_episodes(made, spec.trained)
-    assert [len(group.trajectories) for group in groups] == [3, 3, 6]
+    groups = grouped(made, spec.trained)
+    assert [len(group.members) for group in groups] == [3, 3, 6]
     done, _ = learnt(spec, made)
     for one in done:
         assert {"north-77", "south-88"} & {*one.task["secrets"]}
@@ -297,8 +293,8 @@ def test_what_has_no_key_is_in_no_group_and_counted(tmp_path: Path) -> None:
     done, metrics = learnt(spec, made)
     assert metrics["groups/no_key/a"] == 4, "the third round has none"
     assert all([value is None for value in row] == [False, False, True] for row in advantages(done, "a"))
-    assert [len(group.trajectories) for group in group_episodes(made, spec.trained)[0]] == [4, 4]
-    assert len([found for one in done for found in on_record(one)]) == 8
+    assert [len(group.members) for group in grouped(made, spec.trained)] == [4, 4]
+    assert len([it for it in credited.rows(spec, made) if it.group is not None]) == 8
     for one in done:
         steps = [*step_advantages(one, one.trajectories[0], spec.trained["a"])]
         assert not any(steps[-1].values)
@@ -349,8 +345,9 @@ def test_the_episode_is_compared_over_all_roles_that_say_so(tmp_path: Path) -> N
     }
     spec = plan(tmp_path, roles, policies={"d": {}})
     made = rollouts(spec, drawn)
-    groups, metrics = group_episodes(made, spec.trained, spec.policy_of)
-    sizes = {(group.role, group.key.policy): len(group.trajectories) for group in groups}
+    step = ledger(spec, made)
+    groups, metrics = step.groups, step.group_metrics
+    sizes = {(group.role, group.key.policy): len(group.members) for group in groups}
     assert sizes == {("a", "main"): 16, ("b", "main"): 16, ("c", "main"): 4, ("d", "d"): 4}
     assert metrics["groups/num_groups"] == 2 * 3
     done, _ = learnt(spec, made)
@@ -363,10 +360,7 @@ def test_the_episode_is_compared_over_all_roles_that_say_so(tmp_path: Path) -> N
             for t in one["b"]:
                 others = (sum(rewards) - (t.reward or 0.0)) / (len(rewards) - 1)
                 assert t.steps[0].advantage == pytest.approx((t.reward or 0.0) - others)
-    step = StepGroups(spec.trained)
-    for one in done:
-        step.add(one)
-    assert {key.role for key in step.outcomes()} == {"a", "b", "c", "d"}
+    assert {it.role for it in group_results(credited.rows(spec, made))} == {"a", "b", "c", "d"}
 
 
 # estimators with a state
@@ -376,7 +370,7 @@ def test_a_running_mean_scores_each_reward_before_it_knows_it(tmp_path: Path) ->
     ema = {"ema": {"decay": 0.9, "by": "task.question"}}
     spec = plan(tmp_path, {"a": {**ONE["a"], "credit": "turn", "estimator": ema}}, LOOP)
     made = rollouts(spec, drawn)
-    groups, _ = group_episodes(made, spec.trained)
+    groups = grouped(made, spec.trained)
     assert spec.roles[0].estimator is not None
     estimators = {"a": spec.roles[0].estimator}
     states: Any = {}
@@ -384,9 +378,9 @@ def test_a_running_mean_scores_each_reward_before_it_knows_it(tmp_path: Path) ->
     for _ in range(2):
         estimated = estimate(groups, estimators, states=states)
         states = json.loads(json.dumps(estimated.states))
-        for group, rows in zip(groups, estimated.advantages, strict=True):
+        for group, values in zip(groups, estimated.advantages, strict=True):
             question = f"Task {group.key.task[1:]}"
-            for member, (advantage,) in zip(group.trajectories, rows, strict=True):
+            for member, advantage in zip(group.members, values, strict=True):
                 mean = means.get(question, 0.0)
                 assert member.reward is not None
                 assert advantage == member.reward - mean
@@ -439,7 +433,7 @@ def test_a_prompt_is_the_same_only_where_the_observation_that_it_shows_is(tmp_pa
     for role in (shown, state):
         spec = plan(tmp_path, {"a": role}, loops)
         made = rollouts(spec, lambda r: f"<answer>{'left' if r.id.rollout % 2 else 'right'}</answer>")
-        sizes.append(sorted(len(g.trajectories) for g in group_episodes(made, spec.trained)[0]))
+        sizes.append(sorted(len(g.members) for g in grouped(made, spec.trained)))
     assert sizes[0] == sizes[1]
     assert len(sizes[0]) > 2, "the second observations differ"
 
@@ -456,6 +450,6 @@ def test_the_best_turn_is_none_that_failed(tmp_path: Path, failed: int) -> None:
 
     done, _ = learnt(spec, rollouts(spec, answer, tasks=1, count=3))
     assert advantages(done, "a") == [[0.0, 0.0, 0.0]] * 3
-    figures = outcome_figures(done, ["a"])
+    figures = outcomes(spec, done)
     assert figures["outcome/a/failed"] == 0
     assert figures["outcome/a/neither"] + figures["outcome/a/too_hard"] == 1

@@ -15,11 +15,11 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
-from rolegraph.engine.records import Step, TrajectoryGroup
-from rolegraph.engine.records.episodes import read_episodes, write_episodes
+from rolegraph.engine.records import Step
+from rolegraph.engine.records.credit import Group
+from rolegraph.engine.records.episodes import write_episodes
 from rolegraph.engine.training.advantages.estimates import estimate
-from rolegraph.engine.training.advantages.groups import group_episodes
-from rolegraph.engine.training.analysis.outcomes import GroupOutcome, StepGroups, outcome_figures
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, group_results
 from tests.edge import RIGHT, WRONG
 from tests.training.credited import (
     LOOP,
@@ -27,10 +27,13 @@ from tests.training.credited import (
     Roles,
     advantages,
     drawn,
+    grouped,
     learnt,
     looped,
+    outcomes,
     plan,
     rollouts,
+    rows,
     write,
 )
 
@@ -69,15 +72,15 @@ def test_a_loop_is_the_same_workflow_unrolled_by_hand_and_its_pooled_groups_the_
                 ]
                 assert [step.reward for step in trajectory.steps] == [t.reward for t in unrolled]
 
-    def rewards(groups: Sequence[TrajectoryGroup]) -> dict[tuple[str, str], list[Any]]:
+    def rewards(groups: Sequence[Group]) -> dict[tuple[str, str], list[Any]]:
         found: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for group in groups:
-            found[group.key.task, group.key.role.partition("_")[0]] += [t.reward for t in group.trajectories]
+            found[group.key.task, group.key.role.partition("_")[0]] += [t.reward for t in group.members]
         return {key: sorted(values) for key, values in found.items()}
 
-    grouped = group_episodes(ours, pooled.trained)[0]
-    assert len(grouped) == 4
-    assert rewards(grouped) == rewards(group_episodes(theirs, hand.trained)[0])
+    groups = grouped(ours, pooled.trained)
+    assert len(groups) == 4
+    assert rewards(groups) == rewards(grouped(theirs, hand.trained))
     mine, yours = learnt(apart, rollouts(apart, drawn))[0], learnt(hand, theirs)[0]
     for role in ("solver", "critic"):
         columns = [[value for (value,) in advantages(yours, f"{role}_{n}")] for n in (1, 2, 3)]
@@ -119,7 +122,9 @@ def at_grpo(folder: Path) -> Plan:
 
 def test_the_groups_of_at_grpo_are_those_that_the_episodes_on_disk_say(tmp_path: Path) -> None:
     spec = at_grpo(tmp_path)
-    done, metrics = learnt(spec, rollouts(spec, drawn, tasks=12))
+    made = rollouts(spec, drawn, tasks=12)
+    done, metrics = learnt(spec, made)
+    credits = {(it.task, it.rollout, it.role, it.index, it.round): it.reward for it in rows(spec, made)}
     write_episodes(tmp_path / "episodes.jsonl", done)
     # Expected values, computed without the engine.
     groups: defaultdict[Any, list[tuple[float, float]]] = defaultdict(list)
@@ -134,11 +139,12 @@ def test_the_groups_of_at_grpo_are_those_that_the_episodes_on_disk_say(tmp_path:
                 else:
                     key = step["info"]["round"]
                     credit = sum(0.5**n * reward for n, reward in enumerate(rewards[place:]))
-                assert step["info"].get("credit") == pytest.approx(credit)
+                node = trajectory["name"], trajectory["info"]["index"], step["info"]["round"]
+                assert credits[task, row["info"]["rollout"], *node] == pytest.approx(credit)
                 groups[task, trajectory["name"], key].append((credit, step["advantage"]))
     for members in groups.values():
-        credits = np.array([credit for credit, _ in members])
-        expected = (credits - credits.mean()) / (credits.std() + 1e-6) * (len(members) > 1)
+        earned = np.array([credit for credit, _ in members])
+        expected = (earned - earned.mean()) / (earned.std() + 1e-6) * (len(members) > 1)
         assert [advantage for _, advantage in members] == pytest.approx(list(expected))
     assert metrics["groups/num_groups"] == len(groups)
     small = sum(len(members) < 2 for members in groups.values())
@@ -147,12 +153,12 @@ def test_the_groups_of_at_grpo_are_those_that_the_episodes_on_disk_say(tmp_path:
 
 def test_first_turns_of_all_rollouts_share_a_prompt_and_later_ones_only_siblings(tmp_path: Path) -> None:
     spec = at_grpo(tmp_path)
-    groups, _ = group_episodes(rollouts(spec, lambda _: WRONG, tasks=1), spec.trained)
+    groups = grouped(rollouts(spec, lambda _: WRONG, tasks=1), spec.trained)
     coders = [g for g in groups if g.key.role == "coder"]
-    assert sorted(len(g.trajectories) for g in coders) == [12, 24], "second and third turns see the same, too"
+    assert sorted(len(g.members) for g in coders) == [12, 24], "second and third turns see the same, too"
     spoken = rollouts(spec, lambda request: f"<answer>{request.id}</answer>", tasks=1)
-    groups, _ = group_episodes(spoken, spec.trained)
-    assert sorted(len(g.trajectories) for g in groups if g.key.role == "coder") == [3] * 8 + [12]
+    groups = grouped(spoken, spec.trained)
+    assert sorted(len(g.members) for g in groups if g.key.role == "coder") == [3] * 8 + [12]
 
 
 # groups that are too small
@@ -173,12 +179,9 @@ def test_what_skips_and_failures_leave_alone_teaches_nothing_and_is_counted(tmp_
         "groups/too_small/a": 1.0,
         "groups/too_small/b": 1.0,
     }
-    assert outcome_figures(done, spec.trained)["outcome/a/too_small"] == 0.5
-    write_episodes(tmp_path / "episodes.jsonl", done)
-    groups = StepGroups(spec.trained)
-    for one in read_episodes(tmp_path / "episodes.jsonl"):
-        groups.add(one)
-    assert sorted(groups.outcomes().values()) == [GroupOutcome.EASY] * 2 + [GroupOutcome.SMALL] * 2
+    assert outcomes(spec, done)["outcome/a/too_small"] == 0.5
+    results = [it.outcome for it in group_results(rows(spec, done))]
+    assert sorted(results) == [GroupOutcome.EASY] * 2 + [GroupOutcome.SMALL] * 2
 
 
 @pytest.mark.parametrize(
@@ -205,29 +208,28 @@ def test_a_group_whose_answers_all_failed_says_so_unless_it_has_a_gradient(
     done, _ = learnt(spec, rollouts(spec, said, tasks=1))
     if answer is None:
         outcome = GroupOutcome.FAILED  # nothing was sampled, so there is no gradient
-    assert outcome_figures(done, spec.trained)[outcome.figure("a")] == 1
-    assert not outcome_figures(done, ()) or answer, "a role that is not trained has no groups"
+    assert outcomes(spec, done)[outcome.figure("a")] == 1
 
 
 def test_failures_beside_wrong_answers_are_hard_and_beside_right_ones_teach(tmp_path: Path) -> None:
     spec = plan(tmp_path, {"a": {}})
     for other, outcome in ((WRONG, GroupOutcome.HARD), (RIGHT, GroupOutcome.TAUGHT)):
         answers = rollouts(spec, lambda r, other=other: other if r.id.rollout else UNREADABLE, tasks=1)
-        assert outcome_figures(learnt(spec, answers)[0], spec.trained)[outcome.figure("a")] == 1
+        assert outcomes(spec, answers)[outcome.figure("a")] == 1
 
 
 def test_turns_that_are_compared_fail_each_by_itself(tmp_path: Path) -> None:
     spec = looped(tmp_path, "turn", "turn")
     answers = rollouts(spec, lambda r: UNREADABLE if r.id.node.round == 1 else WRONG, tasks=1)
-    found = outcome_figures(learnt(spec, answers)[0], spec.trained)
+    found = outcomes(spec, answers)
     assert (found["outcome/a/failed"], found["outcome/a/too_hard"]) == pytest.approx((1 / 3, 2 / 3))
 
 
 def test_without_a_spec_a_group_of_one_is_what_rllm_makes_of_it(tmp_path: Path) -> None:
     spec = plan(tmp_path, {"a": {}})
-    (group,), _ = group_episodes(rollouts(spec, lambda _: RIGHT, tasks=1, count=1))
+    (group,) = grouped(rollouts(spec, lambda _: RIGHT, tasks=1, count=1))
     done = estimate([group], {"a": spec.roles[0].estimator})  # pyright: ignore[reportArgumentType]
-    assert done.advantages[0][0][0] == pytest.approx(1.0)
+    assert done.advantages[0][0] == pytest.approx(1.0)
 
 
 MALT: Roles = {
@@ -250,8 +252,8 @@ MALT: Roles = {
 def test_the_siblings_of_a_tree_are_compared_with_each_other(tmp_path: Path) -> None:
     spec = plan(tmp_path, MALT)
     episodes = rollouts(spec, lambda request: f"<answer>{request.id}</answer>", count=2)
-    groups, _ = group_episodes(episodes, spec.trained)
-    sizes = {role: {len(g.trajectories) for g in groups if g.key.role == role} for role in MALT}
+    groups = grouped(episodes, spec.trained)
+    sizes = {role: {len(g.members) for g in groups if g.key.role == role} for role in MALT}
     assert sizes == {"generator": {6}, "verifier": {3}, "refiner": {3}}
 
 

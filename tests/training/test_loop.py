@@ -88,9 +88,10 @@ def test_turns_are_compared_learnt_from_and_on_record(training: Training) -> Non
         assert line["groups/num_groups"] == 2 * (2 + 1)
         assert line["groups/num_trajs_after_filter"] == 2 * 2 * (2 * 2 + 1)
         for step in (step for t in solvers for step in t.steps):
-            assert step.metadata["credit"] == step.reward
-            assert step.metadata["group"] == {"round": step.round}
             assert isinstance(step.advantage, float)
+        rows = [row for row in training.folder.credit_rows(number) or () if row.role == "solver"]
+        assert sorted(row.reward or 0.0 for row in rows) == sorted(rewards)
+        assert {(row.by, row.round) for row in rows} == {("turn", 1), ("turn", 2)}
     sent = [datum for body in training.service.asked_for("forward_backward") for datum in body["data"]]
     assert len(sent) == sum(line["optim/data"] for line in training.folder.metrics()[1:])
 

@@ -17,12 +17,7 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
-    add_advantages,
-    add_groups,
-    annotate_episodes,
-)
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.training.analysis.compare import by_task, controls
 from rolegraph.engine.training.analysis.figures import answer_figures, gradient_shares, sign_warnings
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate, planned_steps
@@ -36,6 +31,7 @@ from rolegraph.engine.training.policies.batches import (
 )
 from rolegraph.engine.vocabulary import ItemCall, rewards
 from tests.edge import solver_judge
+from tests.training.credited import ledger
 
 ROWS = [{"id": str(i)} for i in range(10)]
 
@@ -251,8 +247,8 @@ def test_a_batch_says_how_many_steps_went_into_its_data_and_which_were_written_a
     roles = {"solver": solver_judge().roles[0]}
     one = conversation(STEP, NEXT, OTHER)
     plan = solver_judge()
-    batch = StepBatch([Episode("t", 0, {"id": "t"}, [one])], roles, plan.policy_of)
-    (found,) = policy_batches(batch)["main"]
+    step = Membership(roles, plan.policy_of).add([Episode("t", 0, {"id": "t"}, [one])]).ledger()
+    (found,) = policy_batches(step)["main"]
     assert (found.steps, len(found.data), found.rewritten) == (3, 2, 1)
 
 
@@ -279,8 +275,7 @@ def episode(task: str, rollout: int, solvers: list[float], judge: float) -> Epis
 
 def learning(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[RoleBatch]]:
     """Return the datums of episodes with rewards, by policy."""
-    batch = add_advantages(add_groups(StepBatch(episodes, plan.trained, plan.policy_of)))
-    return policy_batches(annotate_episodes(batch))
+    return policy_batches(ledger(plan, episodes))
 
 
 def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:

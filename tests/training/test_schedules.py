@@ -98,10 +98,11 @@ def test_episodes_are_made_and_learnt_from_with_the_values_of_their_step(anneale
             expected = solver.terms["right"] + VALUES[step][LATE] * step / 10
             assert solver.reward == pytest.approx(expected)
             assert critic.reward == pytest.approx(VALUES[step][SCALE] * expected)
-            whole, turn = critic.steps[0].metadata["groups"]
-            assert (whole["weight"], turn["weight"]) == ({1: 1.0, 2: 0.75, 3: 0.5}[step], 1.0)
-            shares = [t.steps[0].metadata["loss_weight"] for t in (solver, critic)]
-            assert shares[0] == pytest.approx(VALUES[step]["roles.solver.weight"] * shares[1])
+        rows = annealed.folder.credit_rows(step) or []
+        weights = {row.grouping: row.weight for row in rows if row.role == "critic"}
+        assert weights == {0: {1: 1.0, 2: 0.75, 3: 0.5}[step], 1: 1.0}
+        shares = {row.role: row.loss_weight or 0.0 for row in rows}
+        assert shares["solver"] == pytest.approx(VALUES[step]["roles.solver.weight"] * shares["critic"])
         line = annealed.figures()[step]
         assert line[f"schedule/{LATE}"] == VALUES[step][LATE]
     for episode in annealed.episodes("validation", 2):

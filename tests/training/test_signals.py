@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,14 @@ from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.prompts import ChatPrefix, TokenizedPrompt
 from rolegraph.engine.records import MAIN, Advantage, Episode, Message, Step, Trajectory
-from rolegraph.engine.training.advantages.recorded import annotate
-from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
+from rolegraph.engine.training.advantages.ledger import (
+    Ledger,
+    Membership,
     add_advantages,
-    add_groups,
     add_signals,
-    annotate_episodes,
+    credit_rows,
 )
+from rolegraph.engine.training.advantages.signals import SignalResult
 from rolegraph.engine.training.analysis.outcomes import outcome_figures
 from rolegraph.engine.training.policies.batches import policy_batches
 from tests.edge import COUNTDOWN
@@ -93,11 +92,17 @@ CHAT = Chat()
 
 
 def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> SignalResult:
-    async def run() -> SignalResult:
-        teachers = {ref: LimitedModel(model or ScriptedScorer(), 4) for ref in plan.teachers}
-        return await apply_signals(plan, [given or episode()], teachers, {MAIN: CHAT})
+    teachers: dict[Any, LimitedModel] = {
+        ref: LimitedModel(model or ScriptedScorer(), 4) for ref in plan.teachers
+    }
+    return asyncio.run(signals_of(plan, [given or episode()], teachers, CHAT))
 
-    return asyncio.run(run())
+
+async def signals_of(
+    plan: Plan, episodes: Sequence[Episode], teachers: Mapping[Any, LimitedModel], chat: Any
+) -> SignalResult:
+    ledger = Membership(plan.trained, plan.policy_of).add(episodes).ledger()
+    return (await add_signals(ledger, plan, teachers, {MAIN: chat})).signals
 
 
 def of_judge(found: SignalResult) -> Advantage:
@@ -230,7 +235,13 @@ BASE = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.5}}"
 def batch(
     plan: Plan, teacher: Model | None = None, sampled: Sequence[Sequence[float]] = ()
 ) -> tuple[list[Episode], SignalResult, dict[str, float]]:
-    """Return episodes of two tasks with advantages, what their signals gave, and the figures.
+    """Return the episodes of `stepped` with advantages, what their signals gave, and the figures."""
+    ledger = stepped(plan, teacher, sampled)
+    return [*ledger.filled_episodes()], ledger.signals, ledger.estimates.metrics
+
+
+def stepped(plan: Plan, teacher: Model | None = None, sampled: Sequence[Sequence[float]] = ()) -> Ledger:
+    """Return the ledger of four episodes of two tasks.
 
     `sampled` are the log-probabilities of the answers of 3, 4, 5 and 6 tokens.
     """
@@ -244,10 +255,8 @@ def batch(
         own = Trajectory("solver", 1, steps, reward, reward > 0, f"{task}:{rollout}/solver/1")
         made.append(Episode(task, rollout, row, [own, masked]))
     teachers = {r: LimitedModel(teacher or ScriptedScorer(), 4) for r in plan.teachers}
-    batch = StepBatch(made, plan.trained, plan.policy_of)
-    batch = asyncio.run(add_signals(batch, plan, teachers, {MAIN: CHAT}))
-    batch = annotate_episodes(add_advantages(add_groups(batch)))
-    return [*batch.episodes], batch.signals, batch.estimated.metrics
+    ledger = Membership(plan.trained, plan.policy_of).add(made).ledger()
+    return add_advantages(asyncio.run(add_signals(ledger, plan, teachers, {MAIN: CHAT})))
 
 
 def values(episodes: Sequence[Episode], index: int = 1) -> list[list[float]]:
@@ -270,9 +279,9 @@ def test_the_advantage_of_a_token_is_the_estimators_plus_the_signals() -> None:
 
 
 def test_whether_a_group_teaches_goes_by_the_rewards() -> None:
-    episodes, _, _ = batch(compile_file("solver_judge", [BASE]))
-    assert [any(value) for value in values(episodes)] == [True] * 4
-    figures = outcome_figures(episodes, ["solver"])
+    ledger = stepped(compile_file("solver_judge", [BASE]))
+    assert [any(value) for value in values([*ledger.filled_episodes()])] == [True] * 4
+    figures = outcome_figures(credit_rows(ledger))
     assert (figures["outcome/solver/taught"], figures["outcome/solver/too_easy"]) == (0.5, 0.5)
 
 
@@ -321,7 +330,8 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
     signal = f"{{imitation: {{weight: 2, demonstration: {{inline: '{wrong}'}}}}}}"
     plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
     assert plan.trained["solver"].loss.name == "cross_entropy"
-    episodes, found, _ = batch(plan)
+    ledger = stepped(plan)
+    found, episodes = ledger.signals, [*ledger.filled_episodes()]
     steps = [episode["solver"][0].steps[0] for episode in episodes]
     assert [step.advantage for step in steps] == [1.0, 2.0, 1.0, 1.0]
     assert [step.metadata.get("demonstration", {}).get("text") for step in steps] == [
@@ -330,9 +340,11 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
         None,
         None,
     ]
-    assert [step.metadata["advantage"] for step in steps] == [1.0, 0.0, 1.0, 1.0]
+    rows = [it for it in credit_rows(ledger) if it.advantage is not None]
+    assert [it.advantage for it in rows if it.source == "estimator"] == [1.0, 0.0, 1.0, 1.0]
+    assert [(it.rollout, it.advantage) for it in rows if it.source == "demonstration"] == [(1, 2.0)]
     assert found.metrics == {"signal/solver/demonstrations": 1.0}
-    batches = policy_batches(StepBatch(episodes, plan.trained, plan.policy_of))["main"]
+    batches = policy_batches(ledger)["main"]
     solver = next(own for own in batches if own.role == "solver")
     assert [datum.model_input.to_ints()[2:] for datum in solver.data][1] == encode(
         f"{COUNTDOWN['solution']} of 1"
@@ -371,11 +383,11 @@ def test_a_demonstration_replaces_the_last_call_of_a_turn_alone() -> None:
     signal = "{imitation: {demonstration: {inline: right}}}"
     plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
     step = Step(prompt_ids=[1, 2], response_ids=[3, 4], logprobs=[-1.0, -0.25])
-    calls = Trajectory("solver", 1, (step, step), 0.0, False, "t:0/solver/1")
+    calls = Trajectory("solver", 1, (step, step), 0.5, False, "t:0/solver/1")
     made = [Episode("t", 0, {**COUNTDOWN, "id": "t"}, [calls])]
-    found = asyncio.run(apply_signals(plan, made, {}, {MAIN: CHAT}))
-    done = annotate(made, {calls.uid: (0.5, 0.5)}, found.details, added=found.added)
-    first, last = done[0]["solver"][0].steps
+    ledger = Membership(plan.trained, plan.policy_of).add(made).ledger()
+    ledger = add_advantages(asyncio.run(add_signals(ledger, plan, {}, {MAIN: CHAT})))
+    first, last = next(ledger.filled_episodes())["solver"][0].steps
     assert (first.advantage, last.advantage) == (0.5, 1.0)
     assert "demonstration" not in first.metadata and last.metadata["demonstration"]["text"] == "right"
 
@@ -396,18 +408,19 @@ def test_an_advantage_is_the_sum_of_both_whatever_the_options(
 ) -> None:
     options = {"teacher": "base", "coefficient": coefficient, "clip": clip, "center": center}
     words = [f"roles.solver.group={group}"]
-    both, _, _ = batch(
+    both = stepped(
         compile_file("solver_judge", [*words, f"roles.solver.signal={{reverse_kl: {json.dumps(options)}}}"]),
         sampled=sampled,
     )
-    alone, _, _ = batch(compile_file("solver_judge", words), sampled=sampled)
+    alone = stepped(compile_file("solver_judge", words), sampled=sampled)
     bound = clip or 100.0
     parts = [[min(bound, max(-bound, -0.5 - p)) for p in own] for own in sampled]
     mean = sum(map(sum, parts)) / 18 if center else 0.0
-    for added, reward, part in zip(values(both), values(alone), parts, strict=True):
+    shown = [values([*ledger.filled_episodes()]) for ledger in (both, alone)]
+    for added, reward, part in zip(*shown, parts, strict=True):
         expected = [r + coefficient * (gap - mean) for r, gap in zip(reward, part, strict=True)]
         assert added == pytest.approx(expected, abs=1e-9)
-    assert outcome_figures(both, ["solver"]) == outcome_figures(alone, ["solver"])
+    assert outcome_figures(credit_rows(both)) == outcome_figures(credit_rows(alone))
 
 
 def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> None:

@@ -19,10 +19,14 @@ def test_the_start_of_the_policy_is_the_teacher_at_every_step(training: Training
     service = training.service
     assert {service.updates[body["sampling_session_id"]] for body in service.scored} == {0}
     for step in range(1, STEPS + 1):
-        for solver in (t for episode in training.episodes("train", step) for t in episode["solver"]):
+        rows = [it for it in training.folder.credit_rows(step) or () if it.source == "estimator"]
+        own = {(it.task, it.rollout, it.index): it.advantage for it in rows if it.role == "solver"}
+        solvers = [(e, t) for e in training.episodes("train", step) for t in e["solver"]]
+        for episode, solver in solvers:
             (call,) = solver.steps
             gaps = [0.5 * (score(token, 0) - LOGPROB) for token in call.response_ids]
-            estimated = call.metadata["advantage"]
+            estimated = own[episode.task_id, episode.rollout, solver.index]
+            assert estimated is not None
             assert call.advantages == pytest.approx([estimated + gap for gap in gaps], abs=1e-6)
             assert call.metadata["signal"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-6)
     saved = {checkpoint.starts["main"] for checkpoint in training.folder.checkpoints()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 import tinker
 
-from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.compile import compile_file
 from rolegraph.engine.models import Completion, Request
-from rolegraph.engine.records import Episode, Step
-from rolegraph.engine.training.advantages.step_batch import StepBatch
+from rolegraph.engine.training.advantages.ledger import Ledger
+from rolegraph.engine.training.advantages.signals import SignalResult
 from rolegraph.engine.training.policies.batches import policy_batches
 from rolegraph.local.launcher import LocalService
-from tests.training.test_signals import batch
+from tests.training.test_signals import stepped
 
 pytestmark = pytest.mark.service
 
@@ -52,17 +53,13 @@ def client(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> tinker.Ser
     return tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
 
 
-def data(plan: Plan, episodes: Sequence[Episode], part: Callable[[Step], Any]) -> list[Any]:
-    """Return the solver's datums, with the advantages that `part` gives a step."""
-
-    def changed(episode: Episode) -> Episode:
-        own = [
-            t._replace(steps=tuple(s._replace(advantage=part(s)) for s in t.steps)) for t in episode["solver"]
-        ]
-        return episode._replace(trajectories=own)
-
-    batch = StepBatch([*map(changed, episodes)], plan.trained, plan.policy_of)
-    (solver,) = policy_batches(batch)["main"]
+def data(ledger: Ledger, part: str = "both") -> list[Any]:
+    """Return the solver's datums, with both parts of the advantages, or one."""
+    if part == "reward":
+        ledger = replace(ledger, signals=SignalResult())
+    if part == "signal":
+        ledger = replace(ledger, sums=dict.fromkeys(ledger.sums, 0.0))
+    (solver,) = policy_batches(ledger)["main"]
     return [*solver.data]
 
 
@@ -71,30 +68,24 @@ def test_the_gradient_of_the_sum_is_the_sum_of_the_gradients(
     loss: str, client: tinker.ServiceClient, service: LocalService
 ) -> None:
     plan = compile_file("solver_judge", [PENALTY, f"roles.solver.loss={loss}"])
-    parts: dict[str, Callable[[Step], Any]] = {
-        "both": lambda step: step.advantage,
-        "reward": lambda step: step.metadata.get("advantage"),
-        "signal": lambda step: [a - step.metadata["advantage"] for a in step.advantages] or None,
-    }
-
     base = Base(client, service)
 
     def norm(*of: str) -> tuple[float, list[list[float]]]:
         """Return the gradient's norm of some parts together, and the log-probabilities after the update."""
         training = client.create_lora_training_client(service.model_name, rank=8, seed=1).result()
-        first = data(plan, batch(plan, base)[0], parts["both"])
+        first = data(stepped(plan, base))
         for _ in range(3):  # away from the start, so that the penalty is of some size
             training.forward_backward(first, "importance_sampling").result()
             training.optim_step(tinker.AdamParams(learning_rate=1e-2)).result()
         out = training.forward(first, "importance_sampling").result().loss_fn_outputs
         sampled = [own["logprobs"].tolist()[1:] for own in out]
         assert [len(own) for own in sampled] == [3, 4, 5, 6]
-        episodes = batch(plan, base, sampled)[0]
+        ledger = stepped(plan, base, sampled)
         for name in of:
-            training.forward_backward(data(plan, episodes, parts[name]), loss).result()
-        stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()
+            training.forward_backward(data(ledger, name), loss).result()
+        updated = training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()
         after = training.forward(first, "importance_sampling").result().loss_fn_outputs
-        return stepped.metrics["unclipped_grad_l2:mean"], [own["logprobs"].tolist() for own in after]
+        return updated.metrics["unclipped_grad_l2:mean"], [own["logprobs"].tolist() for own in after]
 
     (both, then), (apart, also), (reward, without) = norm("both"), norm("reward", "signal"), norm("reward")
     # Each entry of the gradient sums over the tokens of all sequences, in either order, in float32.
@@ -114,13 +105,17 @@ def test_centered_and_not_clipped_is_the_package_tinker_cookbook(
     import torch
 
     plan = compile_file("solver_judge", [PENALTY])
-    episodes = batch(plan, Base(client, service))[0]
+    ledger = stepped(plan, Base(client, service))
+    estimated = [ledger.sums[learner.number, 0] for learner in ledger.learners]
+    episodes = [*ledger.filled_episodes()]
     given: list[Any] = []
-    for step in (episode["solver"][0].steps[0] for episode in episodes):
+    for step, advantage in zip(
+        (episode["solver"][0].steps[0] for episode in episodes), estimated, strict=True
+    ):
         tokens, length = [*step.prompt_ids, *step.response_ids], len(step.response_ids)
         own = {
             "logprobs": step.logprobs,
-            "advantages": [step.metadata["advantage"]] * length,
+            "advantages": [advantage] * length,
             "mask": [1.0] * length,
         }
         before = [0.0] * (len(step.prompt_ids) - 1)

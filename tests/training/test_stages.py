@@ -16,7 +16,8 @@ from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.compile.leaving import disclosure_rule_of, without_hidden
 from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import FailedRole, UsageError
-from rolegraph.engine.records import Failure, FailureName, GroupKey, Trajectory, TrajectoryGroup
+from rolegraph.engine.records import GroupKey, Trajectory
+from rolegraph.engine.records.credit import Group, Member
 from rolegraph.engine.training.analysis.divergence import divergences
 from rolegraph.engine.training.loop.schedule import learning_rate, planned_steps
 from rolegraph.outlook.forecast import forecast
@@ -256,14 +257,13 @@ def test_refill_draws_for_the_best_answers_of_tasks_that_teach(training: Trainin
     ],
 )
 def test_the_best_of_a_group(rewards: list[float], failed: list[int], expected: list[int]) -> None:
-    failure = Failure(FailureName.MALFORMED_OUTPUT, "no form")
     members = [
-        Trajectory("solver", 1, (), reward, failure=failure if n in failed else None)
+        Member("t", n, Trajectory("solver", 1, (), reward), 0, 0, reward, failed=n in failed)
         for n, reward in enumerate(rewards)
     ]
     compute = best().compute
     assert compute is not None
-    (values,) = compute([np.array(rewards)], [TrajectoryGroup(GroupKey("t", "solver"), members)])
+    (values,) = compute([np.array(rewards)], [Group(GroupKey("t", "solver"), members, "solver")])
     assert values.tolist() == expected
 
 

@@ -21,9 +21,9 @@ from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import ContextFull, ModelError
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.prompts import SELF
-from rolegraph.engine.records import MAIN, Episode, NodeId, Step, Trajectory
+from rolegraph.engine.records import Episode, NodeId, Step, Trajectory
 from rolegraph.engine.training.advantages.finished import FinishedEpisode
-from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.signals import SignalResult
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, limited, write_spec
 from tests.edge import episode as run_episode
@@ -31,7 +31,7 @@ from tests.examples import examples
 from tests.meaning import expected
 from tests.meaning import taught as taught_by
 from tests.run.test_random_specs import Caller, tool_calls
-from tests.training.test_signals import CHAT, ScriptedScorer, batch, encode, values
+from tests.training.test_signals import CHAT, ScriptedScorer, batch, encode, signals_of, values
 from tests.workflows import Workflow, compiled, workflows
 
 HINT = (
@@ -78,7 +78,7 @@ def signalled(plan: Plan, given: Sequence[Episode], **teachers: Any) -> SignalRe
     keys = [*plan.teachers, *plan.taught_by_step]
     scorer = teachers.get("scorer") or RecordingScorer()
     models = {key: LimitedModel(scorer, 4) for key in keys}
-    return asyncio.run(apply_signals(plan, given, models, {MAIN: CHAT}))
+    return asyncio.run(signals_of(plan, given, models, CHAT))
 
 
 TWO = episode(("a", 1.0), ("b", 0.0))

@@ -23,9 +23,10 @@ from rolegraph.engine.models.tinker_sdk import awaitable
 from rolegraph.engine.records import MAIN, Episode
 from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.signals import SignalResult
 from rolegraph.local.launcher import BASE_MODEL, LocalService
 from tests.edge import COUNTDOWN, episode, write_spec
+from tests.training.test_signals import signals_of
 
 pytestmark = pytest.mark.service
 
@@ -60,7 +61,7 @@ def taught(prompt: str, **further: str) -> Plan:
 
 
 async def signalled(plan: Plan, model: TinkerModel, given: Episode) -> SignalResult:
-    return await apply_signals(plan, [given], {MAIN: LimitedModel(model, 8)}, {MAIN: model.chat})
+    return await signals_of(plan, [given], {MAIN: LimitedModel(model, 8)}, model.chat)
 
 
 def test_the_teachers_figures_are_those_of_its_own_chat(service: LocalService) -> None:

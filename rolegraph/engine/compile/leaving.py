@@ -154,19 +154,10 @@ def _trajectory(trajectory: Trajectory, rule: DisclosureRule) -> Trajectory:
 
 
 def _without_keys(metadata: StepMetadata) -> StepMetadata:
-    """Return a step's metadata with one digest for all values by which turns are grouped: equal digests tell
-    equal values, and a digest can be guessed."""
-    kept: dict[str, Any] = {**metadata}
-    if by := metadata.get("by"):
-        kept["by"] = {expression: digest and LEFT_OUT for expression, digest in by.items()}
-    if parts := metadata.get("groups"):
-        kept["groups"] = [_without_key(part) for part in parts]
-    return cast("StepMetadata", _without_key(kept))
-
-
-def _without_key(compared: Mapping[str, Any]) -> dict[str, Any]:
-    group = compared.get("group", {})
-    return {**compared, "group": {**group, "by": LEFT_OUT}} if "by" in group else {**compared}
+    """Return a step's metadata without digests of the values by which turns are grouped: equal digests tell
+    equal values, and a digest can be guessed. Steps of version 0.2 have them in `group` and `groups`, too."""
+    kept = {name: value for name, value in metadata.items() if name not in ("by", "group", "groups")}
+    return cast("StepMetadata", kept)
 
 
 def _without_message(failure: FailureMetadata, rule: DisclosureRule) -> FailureMetadata:

@@ -11,7 +11,6 @@ from rolegraph.engine.records.episode import Step as Step
 from rolegraph.engine.records.episode import Task as Task
 from rolegraph.engine.records.episode import TerminationReason as TerminationReason
 from rolegraph.engine.records.episode import Trajectory as Trajectory
-from rolegraph.engine.records.episode import TrajectoryGroup as TrajectoryGroup
 from rolegraph.engine.records.episodes import read_episodes as read_episodes
 from rolegraph.engine.records.events import CallDone as CallDone
 from rolegraph.engine.records.events import EpisodeDone as EpisodeDone
@@ -36,13 +35,10 @@ from rolegraph.engine.records.info import PastCopy as PastCopy
 from rolegraph.engine.records.info import RunInfo as RunInfo
 from rolegraph.engine.records.info import SavedPolicy as SavedPolicy
 from rolegraph.engine.records.means import Means as Means
-from rolegraph.engine.records.metadata import ComparisonMetadata as ComparisonMetadata
 from rolegraph.engine.records.metadata import DemonstrationMetadata as DemonstrationMetadata
 from rolegraph.engine.records.metadata import EpisodeMetadata as EpisodeMetadata
 from rolegraph.engine.records.metadata import FailureMetadata as FailureMetadata
 from rolegraph.engine.records.metadata import FunctionCallMetadata as FunctionCallMetadata
-from rolegraph.engine.records.metadata import GroupKeyMetadata as GroupKeyMetadata
-from rolegraph.engine.records.metadata import PartMetadata as PartMetadata
 from rolegraph.engine.records.metadata import StepMetadata as StepMetadata
 from rolegraph.engine.records.plain import check_plain as check_plain
 from rolegraph.engine.records.plain import check_recordable as check_recordable

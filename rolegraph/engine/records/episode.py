@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from rolegraph.engine.records.identity import GroupKey, NodeId
+from rolegraph.engine.records.identity import NodeId
 from rolegraph.engine.records.metadata import (
     NO_METADATA,
     EpisodeMetadata,
@@ -357,6 +357,11 @@ class Trajectory(NamedTuple):
         return NodeId(self.name, self.index)
 
     @property
+    def turns(self) -> list[Sequence[Step]]:
+        """Steps of each turn that has any, oldest first."""
+        return [tuple(steps) for _, steps in groupby(self.steps, key=lambda step: step.round)]
+
+    @property
     def by_model(self) -> bool:
         """True where at least one step is a model's answer, and not a run of a tool."""
         return any(not step.tool for step in self.steps)
@@ -449,64 +454,6 @@ def _info_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(info, Mapping | None):
         raise ValueError("info: expected an object")
     return cast("Mapping[str, Any]", info) if info else NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class TrajectoryGroup:
-    """Trajectories that are compared with each other: those of one role on one task, over all rollouts.
-
-    G = count * K trajectories, fewer where some failed. Where a role compares turns, each member is a
-    Trajectory with the Steps of one turn and the reward credited to that turn.
-    """
-
-    key: GroupKey
-    """Identity of the group."""
-    trajectories: Sequence[Trajectory]
-    """Members, G of them."""
-    rollouts: Sequence[int] = ()
-    """Rollout of each member's episode, [G], from 0."""
-    tasks: Sequence[str] = ()
-    """`id` of each member's task, [G], in a group over all tasks of a step; else empty."""
-    of_turns: bool = False
-    """Whether the members are turns."""
-    too_small: bool = False
-    """Whether skips and failures left fewer members than the role's estimator needs, so that no advantage is
-    set."""
-    estimated_for: str = ""
-    """Role whose estimator compares the members, in a group over several roles; only its own members get
-    advantages. Empty for the role of the key."""
-    weight: float = 1.0
-    """Factor of the advantages."""
-    in_list: bool = False
-    """Whether the role has several groupings, whose advantages are added."""
-    state_keys: Sequence[str] = ()
-    """Key of the estimator's state for each member, [G]; empty where the role has one state."""
-
-    @property
-    def role(self) -> str:
-        """Role whose rewards are compared in this group."""
-        return self.estimated_for or self.key.role
-
-    @property
-    def part(self) -> str:
-        """Key of the role's grouping, for estimators that treat groupings separately: its position, or
-        `episode`."""
-        return str(self.key.part) if self.key.role else "episode"
-
-    def task_of(self, place: int) -> str:
-        """Return the `id` of the task of the member at a position."""
-        return self.tasks[place] if self.tasks else self.key.task
-
-    @property
-    def places(self) -> Sequence[int]:
-        """Positions of the members that get advantages here; in a group over several roles those of `role`
-        only."""
-        return [place for place, member in enumerate(self.trajectories) if self.gets_advantage(member)]
-
-    def gets_advantage(self, member: Trajectory) -> bool:
-        """Return True if a member gets an advantage in this group; other roles' members only set the
-        baseline."""
-        return not self.estimated_for or member.name == self.estimated_for
 
 
 class Episode(NamedTuple):

@@ -25,6 +25,7 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.confined import make_folder, write_whole
+from rolegraph.engine.records.credit import Credit, parse_credit
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.episode import Episode, EpisodePart
 from rolegraph.engine.records.episodes import (
@@ -72,7 +73,7 @@ INFO = "run.json"
 RUN = FolderKind(
     "a run",
     {INFO: RunInfo.model_validate},
-    re.compile(r"episodes|weights|adapters|validations|\w+-[0-9a-f]{16}"),
+    re.compile(r"episodes|credit|weights|adapters|validations|\w+-[0-9a-f]{16}"),
 )
 """Folder of a run or a training; the last names are those of trackers."""
 _LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
@@ -125,6 +126,8 @@ class RunFolder:
         """For a run: its episodes, one a line."""
         self.steps = path / "episodes"
         """For a training: folder of its episodes, with an `episodes_file` for each step."""
+        self.credit = path / "credit"
+        """For a training: folder of its credit, with a `credit_file` for each step."""
         self.metrics_file = path / "metrics.jsonl"
         """For a training: metrics, one line for each step."""
         self.checkpoints_file = path / "checkpoints.jsonl"
@@ -148,7 +151,7 @@ class RunFolder:
         """Yield the paths that a run or a training writes, for `sole_writer` to check."""
         yield from (value for value in vars(self).values() if isinstance(value, Path) and value != self.path)
         yield index_path(self.episodes)
-        for folder in (self.steps, self.validated, self.weights, self.adapters):
+        for folder in (self.steps, self.credit, self.validated, self.weights, self.adapters):
             yield from confined.below(folder)
 
     def check_new(self, kind: Kind) -> None:
@@ -165,6 +168,7 @@ class RunFolder:
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
+            make_folder(self.credit)
         started = {"version": version("rolegraph"), "started": _now()}
         write_record(self.info_file, info.model_copy(update=started))  # first, because it marks the folder
         self._write_spec(spec)
@@ -300,7 +304,8 @@ class RunFolder:
         kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
         write_whole(self.metrics_file, b"".join(kept))
         for folder in (self, *self.validations()):
-            confined.remove_parts(folder.steps)
+            for written in (folder.steps, folder.credit):
+                confined.remove_parts(written)
             for match, file in folder._step_files():
                 if int(match["step"]) > step:
                     confined.remove(file)
@@ -370,6 +375,22 @@ class RunFolder:
         """Write the episodes of a step to their file, which replaces an earlier one."""
         write_episodes(self.episodes_file(split, step), episodes)
 
+    def write_credit(self, step: int, rows: Iterable[Credit]) -> None:
+        """Write the rows of a step's credit to their file, which replaces an earlier one."""
+        make_folder(self.credit)  # that of a training which an earlier version began is missing
+        write_whole(self.credit_file(step), b"".join(json_line(row._asdict()) for row in rows))
+
+    def credit_rows(self, step: int) -> list[Credit] | None:
+        """Read the rows of a step's credit; None where it has none, as in folders of earlier versions.
+
+        Raises:
+            DataError: The file is damaged or unreadable.
+        """
+        file = self.credit_file(step)
+        if not file.exists():
+            return None
+        return [line.value for line in read_jsonl(file, parse_credit, "a row of credit")]
+
     def write_controls(self, controls: Sequence[Control]) -> None:
         """Write the reference figures of a training to `controls.json`."""
         write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
@@ -378,12 +399,16 @@ class RunFolder:
         """Return the path of the episodes of a step."""
         return self.steps / f"{split}-{step:06d}.jsonl"
 
+    def credit_file(self, step: int) -> Path:
+        """Return the path of the credit of a training step."""
+        return self.credit / f"train-{step:06d}.jsonl"
+
     def episodes_files(self, split: EpisodePart) -> list[tuple[int, Path]]:
         """Return the steps that have episodes, in order, each with the path of the file."""
         return sorted(
             (int(match["step"]), file)
             for match, file in self._step_files()
-            if match["split"] == split and match["end"] == ".jsonl"
+            if file.parent == self.steps and match["split"] == split and match["end"] == ".jsonl"
         )
 
     def common_failures(self) -> list[str]:
@@ -491,9 +516,10 @@ class RunFolder:
         return _lines(self.metrics_file, _step_metrics, "a step's metrics", broken)
 
     def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:
-        for file in self.steps.glob("*-*"):
-            if match := _STEP_FILE.fullmatch(file.name):
-                yield match, file
+        for folder in (self.steps, self.credit):
+            for file in folder.glob("*-*"):
+                if match := _STEP_FILE.fullmatch(file.name):
+                    yield match, file
 
     def _update(self, **fields: object) -> None:
         """Set fields of `run.json`, and write the file anew."""

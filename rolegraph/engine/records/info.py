@@ -249,7 +249,7 @@ class Checkpoint(_Record):
     batches: Annotated[int, Field(ge=0)] | None = None
     """Number of batches drawn before it; None in files of earlier versions, where each step drew one."""
     estimators: dict[str, dict[str, Mapping[str, Figure]]] = {}
-    """States of the estimators that have one, by role and `TrajectoryGroup.part`: numbers by key."""
+    """States of the estimators that have one, by role and `Group.part`: numbers by key."""
 
     past: dict[str, Annotated[tuple[PastCopy, ...], Field(min_length=1)]] = {}
     """Kept copies by the name of the policy of past selves, oldest first."""

@@ -7,7 +7,7 @@ are. A key that is named here is checked when a file of episodes is read, and ty
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Required
+from typing import Annotated, Any, Required
 
 from pydantic import ConfigDict, Field, OnErrorOmit, with_config
 from typing_extensions import TypedDict  # pydantic reads that of `typing` only from Python 3.12 on
@@ -15,50 +15,6 @@ from typing_extensions import TypedDict  # pydantic reads that of `typing` only 
 from rolegraph.engine.records.schema import TOKEN_IDS, Count, Figure, list_of
 
 _OPEN = ConfigDict(strict=True, extra="allow")
-
-
-@with_config(ConfigDict(strict=True, extra="forbid"))
-class GroupKeyMetadata(TypedDict, total=False):
-    """Fields of a GroupKey that differ from their defaults."""
-
-    task: Literal[""]
-    """Empty for a group over all tasks of a step; otherwise missing."""
-    role: Literal[""]
-    """Empty for a group over all roles; otherwise missing."""
-    policy: str
-    """Policy of the members."""
-    round: int
-    """Round of the members, where a role compares the turns of a round."""
-    prompt: str
-    """Digest of the prompt that the members share."""
-    by: str
-    """Digest of the expression that the members are grouped by."""
-    part: int
-    """Place of the grouping among those of its role."""
-
-
-@with_config(_OPEN)
-class ComparisonMetadata(TypedDict, total=False):
-    """Values of a trajectory or turn in the group in which it was compared."""
-
-    credit: Figure | None
-    """Reward that a turn is credited with, before `baseline` is subtracted; missing for a trajectory."""
-    group: GroupKeyMetadata
-    """Fields of the group's key that differ from the member's task and role and the defaults."""
-    baseline: Figure | None
-    """Number that the estimator subtracted from the reward."""
-    too_small: bool
-    """True where the group has fewer members than the estimator needs."""
-    weight: Figure
-    """Factor of the advantage in this group, among the groups of its role; 1 where missing."""
-
-
-@with_config(_OPEN)
-class PartMetadata(ComparisonMetadata, extra_items=Any):
-    """Part of a trajectory or turn in one of several groupings of its role."""
-
-    advantage: Required[Figure]
-    """Advantage in this group, before `weight`."""
 
 
 @with_config(_OPEN)
@@ -101,8 +57,8 @@ class UsageMetadata(TypedDict, total=False):
 
 
 @with_config(_OPEN)
-class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
-    """Keys of `Step.metadata` that Rolegraph reads. Those of the comparison belong to the step's turn."""
+class StepMetadata(TypedDict, total=False, extra_items=Any):
+    """Keys of `Step.metadata` that Rolegraph reads."""
 
     round: Annotated[Count, Field(ge=1)]
     """Round of the role's loop, from 1; missing outside of loops."""
@@ -128,16 +84,10 @@ class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Functions that the answer called, in order."""
     by: Mapping[str, str | None] | None
     """Digest of each expression that the role's turns are grouped by; None where it cannot be computed."""
-    advantage: Figure | None
-    """Estimator's part of the advantage, where a signal's is added to it."""
     signal: Figure | None
     """Mean over the tokens of the signal's part of the advantage."""
     gate: Figure | None
     """Factor of the signal on the turn."""
-    groups: Annotated[Sequence[PartMetadata], list_of(PartMetadata)] | None
-    """Parts of a role with several groupings, in place of the keys of the comparison."""
-    loss_weight: Figure | None
-    """Factor of the advantages in the loss."""
     staleness: int
     """Number of updates between the weights that answered and those that learn."""
     forked: TurnMetadata

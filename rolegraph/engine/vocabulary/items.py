@@ -23,9 +23,9 @@ from rolegraph.engine.records import (
     Task,
     TerminationReason,
     Trajectory,
-    TrajectoryGroup,
     check_recordable,
 )
+from rolegraph.engine.records.credit import Group
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import NOTHING, Environment
 from rolegraph.engine.vocabulary.labels import CheckedScore, LabelCheck
@@ -251,14 +251,14 @@ if TYPE_CHECKING:  # importing numpy takes longer than checking a spec
     Floats = NDArray[np.float64]
 else:
     Floats = Any
-GroupFunction = Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]]
+GroupFunction = Callable[[Sequence[Floats], Sequence[Group]], Sequence[Floats]]
 """`function(rewards_P_G, groups)` returns a number for each member of each of a role's P groups.
 
 `rewards_P_G` is ragged: an array [G] for each group. The result has the same shape and order."""
 
 State = Mapping[str, float]
 """State of an estimator that outlasts a step: numbers by key."""
-StateFunction = Callable[[State, Sequence[Floats], Sequence[TrajectoryGroup]], tuple[Sequence[Floats], State]]
+StateFunction = Callable[[State, Sequence[Floats], Sequence[Group]], tuple[Sequence[Floats], State]]
 """`function(state, rewards_P_G, groups)` returns baselines as a GroupFunction does, and the next state."""
 
 

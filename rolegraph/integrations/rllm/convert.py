@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import rllm.types as theirs
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.records import WITHHELD, Episode, NodeId, Step, Trajectory
+from rolegraph.engine.records import WITHHELD, Episode, GroupKey, NodeId, Step, Trajectory
+from rolegraph.engine.records.credit import Group, Member
 from rolegraph.engine.records.episode import NOTHING
-from rolegraph.engine.training.advantages.credit import members, turn_uid, turns
+from rolegraph.engine.training.advantages.ledger import comparisons
 from rolegraph.integrations.rllm.estimators import name_of
 
 Call = tuple[NodeId, int]
@@ -26,7 +27,7 @@ Roles = Mapping[str, RolePlan]
 
 def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
     """Yield ((node, number of the call in its turn), step) for each step of a trajectory."""
-    for steps in turns(trajectory):
+    for steps in trajectory.turns:
         node = trajectory.node._replace(round=steps[0].round)
         yield from (((node, number), step) for number, step in enumerate(steps, 1))
 
@@ -50,16 +51,16 @@ def trajectories_to_rllm(
     role = trained.get(trajectory.name)
     units: list[tuple[str, Trajectory, Mapping[str, Any]]] = [(trajectory.name, trajectory, NOTHING)]
     if role is not None and role.compares_turns and trajectory.steps:
-        compared: dict[str, tuple[Trajectory, Mapping[str, Any]]] = {
-            turn.uid: (turn, key.apart) for key, turn in members(episode, trajectory, role)
+        compared = {
+            member.round: (member, key.apart)
+            for key, member in comparisons(episode, trajectory, role, failures=episode.failures)
+            if key is not None
         }
-        units = []
-        for steps in turns(trajectory):
-            number = steps[0].round
-            alone = trajectory._replace(steps=steps, uid=turn_uid(trajectory, number), masked=True)
-            turn, apart = compared.get(alone.uid, (alone, NOTHING))
-            units.append((name_of(role, number), turn, apart))
-    for name, unit, apart in units:
+        units = [
+            (name_of(role, steps[0].round), *_turn(trajectory, steps, compared.get(steps[0].round)))
+            for steps in trajectory.turns
+        ]
+    for name, unit, compared_as in units:
         hides = withhold and (role is None or unit.masked)
         sent: list[tuple[Call, Step]] = []
         withheld: list[dict[str, Any]] = []
@@ -79,11 +80,26 @@ def trajectories_to_rllm(
             steps=made,
             reward=reward,
             signals=dict(unit.terms),
-            # The grouping hook reads the fields of the group's key besides task and role.
-            metadata=unit.info
-            | ({"group": dict(apart)} if apart else {})
-            | ({WITHHELD: withheld} if withheld else {}),
+            metadata=unit.info | {**compared_as} | ({WITHHELD: withheld} if withheld else {}),
         )
+
+
+def _turn(
+    trajectory: Trajectory, steps: Sequence[Step], compared: tuple[Member, Mapping[str, Any]] | None
+) -> tuple[Trajectory, Mapping[str, Any]]:
+    """Return a turn as a Trajectory with its credit; masked where it is in no group.
+
+    Only the last turn has the trajectory's verdict and terms. The mapping has what the grouping hook reads:
+    the fields of the group's key besides task and role, and whether the turn failed.
+    """
+    uid, is_last = f"{trajectory.uid}@{steps[0].round}", steps[-1] is trajectory.steps[-1]
+    if compared is None:
+        return trajectory._replace(steps=steps, uid=uid, masked=True), NOTHING
+    member, apart = compared
+    whole = trajectory if is_last else Trajectory(trajectory.name, trajectory.index)
+    read: dict[str, Any] = {"group": apart} if apart else {}
+    read |= {"failed": True} if member.failed else {}
+    return whole._replace(steps=steps, reward=member.reward, uid=uid, masked=False), read
 
 
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
@@ -118,6 +134,19 @@ def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
         terms=info.get("signals", {}),
         masked=info.get("masked", False),
     )
+
+
+def group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> Group:
+    """Convert one of rLLM's groups, for our estimators."""
+    members: list[Member] = []
+    for number, (trajectory, metadata) in enumerate(zip(group.trajectories, group.metadata, strict=True)):
+        own, info = trajectory_from_rllm(trajectory), trajectory.metadata or NOTHING
+        rollout = int(metadata.get("rollout_idx", number))
+        round = own.steps[0].round if own.steps else 0
+        place = key.task, rollout, own, 0, len(own.steps), own.reward, round
+        failed = not info.keys().isdisjoint(("failed", "failure"))
+        members.append(Member(*place, failed=failed, number=number))
+    return Group(key, members, key.role)
 
 
 def _step_from_rllm(step: theirs.Step) -> Step:

@@ -11,7 +11,7 @@ asynchronous trainer ignores such hooks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,10 @@ from rllm.trainer.algorithms.transform import (
 )
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.records import GroupKey, TrajectoryGroup
-from rolegraph.engine.training.advantages.estimates import EstimatedGroups, estimate
+from rolegraph.engine.records import GroupKey
+from rolegraph.engine.training.advantages.estimates import Estimates, estimate
 from rolegraph.engine.training.advantages.group_metrics import reward_metrics
-from rolegraph.integrations.rllm.convert import trajectory_from_rllm
+from rolegraph.integrations.rllm.convert import group_from_rllm
 from rolegraph.integrations.rllm.estimators import roles_by_name
 
 log = logging.getLogger(__name__)
@@ -67,23 +67,18 @@ class GroupingHook:
                 for key, group in kept.items()
                 if len(group.trajectories) >= estimators[key.role].min_group
             }
-            groups = [
-                TrajectoryGroup(
-                    key,
-                    tuple(map(trajectory_from_rllm, group.trajectories)),
-                    tuple(int(metadata["rollout_idx"]) for metadata in group.metadata),
-                )
-                for key, group in kept.items()
-            ]
+            groups = [group_from_rllm(key, group) for key, group in kept.items()]
             estimated = estimate(groups, estimators)
-            for group, advantages in zip(kept.values(), estimated.advantages, strict=True):
-                for trajectory, values in zip(group.trajectories, advantages, strict=True):
-                    for step, value in zip(trajectory.steps, values, strict=True):
-                        step.advantage = list(value) if isinstance(value, Sequence) else value
+            for group, values, tokens in zip(
+                kept.values(), estimated.advantages, estimated.tokens, strict=True
+            ):
+                for place, trajectory in enumerate(group.trajectories):
+                    for number, step in enumerate(trajectory.steps):
+                        step.advantage = list(tokens[place][number]) if tokens else values[place]
             self.figures.clear()
             # Rewards of all roles, also of those whose advantages are precomputed.
             for role in {key.role: None for key in kept}:
-                rewards = [float(t.reward or 0.0) for g in groups if g.role == role for t in g.trajectories]
+                rewards = [float(it.reward or 0.0) for g in groups if g.role == role for it in g.members]
                 self.figures.update(reward_metrics(role, np.array(rewards)))
             self.figures.update(estimated.metrics)
             _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
@@ -111,7 +106,7 @@ def _regrouped(
     return groups_by_key
 
 
-def _log_advantages(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:
+def _log_advantages(estimated: Estimates, estimators: dict[str, str]) -> None:
     for warning in estimated.warnings[:8]:
         log.warning(warning.text)
     for role, estimator in estimators.items():

@@ -18,6 +18,7 @@ from typing import Any
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
+from rolegraph.engine.records import GroupKey
 from rolegraph.engine.training.advantages.estimates import call_estimator
 from rolegraph.engine.training.loop.schedule import validation_tasks
 from rolegraph.engine.vocabulary import Estimator
@@ -25,6 +26,7 @@ from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from rolegraph.integrations.rllm.backends import check_version
 from rolegraph.integrations.rllm.compose import compose
 from rolegraph.integrations.rllm.config import Launch
+from rolegraph.integrations.rllm.convert import group_from_rllm
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
 from rolegraph.integrations.rllm.names import BACKENDS, kind_of
 
@@ -164,7 +166,8 @@ def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
     ) -> tuple[Any, Any]:
         labels = [f"the task {group.task_id}" for group in traj_groups]
         name = f"the estimator {estimator.name} of {role}"
-        values = call_estimator(compute, "advantages", name, rewards, traj_groups, labels)
+        groups = [group_from_rllm(GroupKey(group.task_id, role), group) for group in traj_groups]
+        values = call_estimator(compute, "advantages", name, rewards, groups, labels)
         return values, values
 
     return advantages

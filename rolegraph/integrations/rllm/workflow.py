@@ -29,8 +29,7 @@ from rolegraph.engine.prompts.tools import described
 from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId
 from rolegraph.engine.records import TerminationReason as Reason
 from rolegraph.engine.run import EpisodeJob, run_episode
-from rolegraph.engine.training.advantages.recorded import annotate
-from rolegraph.engine.training.advantages.signals import apply_signals
+from rolegraph.engine.training.advantages.ledger import Membership, add_signals
 from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.integrations.rllm.convert import Call, trajectories_to_rllm
 from rolegraph.integrations.rllm.prepared import prepared, task_of
@@ -205,8 +204,10 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
         teachers: dict[TeacherKey, LimitedModel] = {}
         for ref in self.plan.teachers:
             teachers[ref] = await models.model(ref)
-        signalled = await apply_signals(self.plan, [episode], teachers, {})
-        return annotate([episode], signalled.advantages, signalled.details)[0]
+        plan = self.plan
+        ledger = Membership(plan.trained, plan.policy_of).add([episode]).ledger()
+        signals = (await add_signals(ledger, plan, teachers, {})).signals
+        return episode._replace(trajectories=tuple(map(signals.alone, episode.trajectories)))
 
 
 _classes: dict[str, type[SpecWorkflow]] = {}

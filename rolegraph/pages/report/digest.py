@@ -21,7 +21,8 @@ from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
 from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
-from rolegraph.engine.training.analysis.outcomes import Outcomes, StepGroups, advantages
+from rolegraph.engine.training.analysis.outcomes import Outcomes, advantages, group_results
+from rolegraph.pages.recorded_credit import recorded_rows
 
 SAMPLES = 2
 """Number of best and of worst episodes shown for each role, each of another task."""
@@ -184,19 +185,21 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
     by_role = {role: RoleGroups(role) for role in trained}
     samples: dict[str, StepSamples] = {}
     for step, path in run.episodes_files("train"):
-        best, groups, questions = StepSamples("train", step, rule), StepGroups(trained), dict[str, str]()
+        best, questions = StepSamples("train", step, rule), dict[str, str]()
         for episode in read_episodes(path, broken.append):
-            groups.add(episode)
             best.add(episode)
             questions.setdefault(episode.task_id, question(rule.visible(episode.task), episode.task_id))
             for trajectory in episode.trajectories:
                 role = by_role.setdefault(trajectory.name, RoleGroups(trajectory.name))
                 role.answers += 1
                 role.failures.update([trajectory.failure.name.value] if trajectory.failure else [])
-        for key, outcome in groups.outcomes().items():
-            role = by_role[key.role]
-            shown = questions[key.task] if key.task else _WHOLE_STEP
-            of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, shown))
+        rows = run.credit_rows(step)
+        if rows is None:
+            rows = [*recorded_rows(read_episodes(path, lambda _: None), trained)]
+        for name, task, outcome in group_results(rows):
+            role = by_role.setdefault(name, RoleGroups(name))
+            shown = questions.get(task, task) if task else _WHOLE_STEP
+            of_task = role.tasks.setdefault(task, TaskGroups(task, shown))
             for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
                 counts[outcome] += 1
         if best.samples:

@@ -156,10 +156,8 @@ def reason_text(reason: SampleReason) -> str:
 
 
 def credit_text(step: Step) -> str:
-    """Return a text with the reward of a turn, its credit and its advantage."""
-    credit = step.metadata.get("credit")
-    shown = "–" if credit is None else number(credit)
-    return f"reward {number(step.reward)}, credited {shown}, advantage {spread([step])}"
+    """Return a text with the reward of a turn and its advantage."""
+    return f"reward {number(step.reward)}, advantage {spread([step])}"
 
 
 def prompt(step: Step) -> str:

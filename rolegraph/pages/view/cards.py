@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rolegraph.engine.records import Episode, GroupKey, NodeId
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.digest import clipped, plain_answer, question
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
 from rolegraph.pages.view.texts import Chip, Mark, chips, verdict
 from rolegraph.pages.view.timeline import Dag, DrawnTimeline, Timeline, draw, timeline
-from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
+from rolegraph.pages.view.trace import (
+    MOST_MEMBERS,
+    GroupTrace,
+    SampledToken,
+    greatest,
+    groups_of,
+    tokens,
+    traces,
+)
 from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
 
 MOST_CARDS = 150
 """Number of turns of an episode on one page."""
-MOST_MEMBERS = 64
-"""Number of members of a group that are listed."""
 _KNOWN = ("spec", "hash", "failures", "started_at")
 """Keys of an episode's metadata that are shown elsewhere on the page."""
 
@@ -51,7 +59,7 @@ class TurnCard(NamedTuple):
     @property
     def advantage(self) -> float | None:
         """Weighted sum of the advantages in all groups; None without an advantage."""
-        members = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
+        members = [trace.mine.credit for trace, _ in self.compared if trace.mine.credit.advantage is not None]
         return sum(mine.weight * (mine.advantage or 0.0) for mine in members) if members else None
 
     @property
@@ -166,7 +174,7 @@ def anchor_of(run: int, row: EpisodeLocation) -> str:
 
 
 def episode_page(
-    run: ViewedRun, row: EpisodeLocation, anchor: str, start: int, public: Callable[[Episode], Episode]
+    run: ViewedRun, row: EpisodeLocation, anchor: str, start: int, *, hidden: bool
 ) -> EpisodePage:
     """Read an episode and return the content of its page; raises DataError.
 
@@ -175,13 +183,9 @@ def episode_page(
         row: Location of the episode.
         anchor: HTML id of the episode, with which the ids of its cards begin.
         start: Number of turns before the first card.
-        public: Function that leaves out of an episode what may not be shown.
+        hidden: Whether hidden task fields, and what may quote them, are shown.
     """
-    together = run.same_task(row)
-    if any(spans_tasks(episode) for _, episode in together):
-        together = run.same_step(row)
-    together = [(other, public(episode)) for other, episode in together]
-    episode = next(episode for other, episode in together if other[:2] == row[:2])
+    episode, found = read_traces(run, row, hidden=hidden)
     taken = turns(episode)
     roles = run.spec.roles.items() if run.spec is not None else ()
     called = frozenset(name for name, role in roles if role.tool is not None)
@@ -190,7 +194,7 @@ def episode_page(
     anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
     names = {lane.instance: lane.name for lane in line.lanes}
     colours = {lane.instance: line.colours[lane.instance[0]] for lane in line.lanes}
-    groups = _groups(traces(row, together), anchors)
+    compared = _groups(found, anchors)
     scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
     cards = [
         TurnCard(
@@ -198,7 +202,7 @@ def episode_page(
             names.get(node[:2], f"{node.role} {node.index}"),
             anchors[node],
             [_call(run, node, asked, scale) for asked in taken[node].calls],
-            groups[node],
+            compared[node],
             colours.get(node[:2], ""),
             [names.get(other[:2], str(other)) for other in _picked(node, taken, run.dag, run.spec)],
         )
@@ -223,15 +227,38 @@ def episode_page(
     )
 
 
+def read_traces(
+    run: ViewedRun, row: EpisodeLocation, *, hidden: bool
+) -> tuple[Episode, dict[NodeId, list[GroupTrace]]]:
+    """Read an episode, and by turn the groups in which it was compared; raises DataError.
+
+    Args:
+        run: Run of the episode.
+        row: Location of the episode.
+        hidden: As for `episode_page`.
+    """
+    groups = groups_of(row, run.credit(row, hidden=hidden))
+    listed = {(it.task, it.rollout) for members in groups.values() for it in members[:MOST_MEMBERS]}
+    episodes: dict[tuple[str, int], tuple[EpisodeLocation, Episode]] = {}
+    for task, rollout in sorted(listed):
+        for other in run.located(row, task, rollout):
+            with suppress(DataError):
+                read = run.read(other)
+                episodes[task, rollout] = other, read if hidden else run.without_hidden(read)
+    own = run.read(row)
+    episode = own if hidden else run.without_hidden(own)
+    episodes[row.entry.task, row.entry.rollout] = row, episode
+    return episode, traces(row, groups, episodes)
+
+
 def _groups(
     compared: Mapping[NodeId, Sequence[GroupTrace]], anchors: Mapping[NodeId, str]
 ) -> dict[NodeId, list[tuple[GroupTrace, str]]]:
     """Return the groups of each turn on the page, each with the anchor of the first turn of the group."""
-    tables: dict[GroupKey, str] = {}
+    tables: dict[int | None, str] = {}
     return {
         node: [
-            (replace(trace, members=trace.members[:MOST_MEMBERS]), tables.setdefault(trace.key, anchor))
-            for trace in compared.get(node, ())
+            (trace, tables.setdefault(trace.mine.credit.group, anchor)) for trace in compared.get(node, ())
         ]
         for node, anchor in anchors.items()
     }

@@ -213,7 +213,7 @@ class Pages:
         """Return the content of an episode's page, with turns from number `start` (from 0) on; raises
         DataError."""
         run = self.runs[number]
-        return episode_page(run, row, anchor_of(number, row), start, partial(self._public, run))
+        return episode_page(run, row, anchor_of(number, row), start, hidden=self.hidden)
 
     def _groups(self, number: int, page: SearchPage, text: str) -> list[TaskRows]:
         run = self.runs[number]

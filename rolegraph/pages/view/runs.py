@@ -12,20 +12,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records.credit import Credit
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile
 from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.analysis.intervals import ByTask
 from rolegraph.engine.training.analysis.sides import side_names
+from rolegraph.pages.recorded_credit import recorded_rows
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRows, RunPart
 from rolegraph.pages.view.timeline import Dag, read_dag
@@ -173,13 +176,32 @@ class ViewedRun:
         """Return the rows of a row's task in its file, its own included, in the order of the rollouts."""
         return [*self.rows(row.part).of_task(row.entry.task).by_task()]
 
-    def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
-        """Read all episodes of a row's task in its file, its own included; each comes with its row."""
-        return [(other, self.read(other)) for other in self.rollouts(row)]
+    def located(self, row: EpisodeLocation, task: str, rollout: int) -> list[EpisodeLocation]:
+        """Return the rows of an episode in the file of another."""
+        rows = self.rows(row.part).of_task(task)
+        return [*rows.take(rows.rollouts == rollout)]
 
-    def same_step(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
-        """Read all episodes of a row's file; each comes with its row."""
-        return [(other, self.read(other)) for other in self.rows(row.part)]
+    def credit(self, row: EpisodeLocation, *, hidden: bool) -> list[Credit]:
+        """Return the credit of the turns of an episode, and of those that they were compared with.
+
+        Roles without a row in the step's table are compared on their task. Raises DataError where a file
+        cannot be read.
+
+        Args:
+            row: Row of the episode.
+            hidden: False to leave out groups that may tell the value of a hidden field.
+        """
+        table = self.folder.credit_rows(row.part.step) if row.part.split == "train" else None
+        start = 1 + max((it.group for it in table or () if it.group is not None), default=-1)
+        recorded = [*recorded_rows(map(self.read, self.rollouts(row)), start=start)]
+        if table is None and any(it.pooled for it in recorded):
+            recorded = [*recorded_rows(map(self.read, self.rows(row.part)))]
+        known = {it.role for it in table or ()}
+        rows = [*(table or ()), *(it for it in recorded if it.role not in known)]
+        tells = frozenset[str]() if hidden else self.rule.grouped
+        return [
+            it for it in rows if it.by in get_args(GroupBy) or (tells is not None and it.role not in tells)
+        ]
 
     def hidden_fields(self) -> set[str]:
         """Return the names of hidden task fields, found in the first episode of each file; raises

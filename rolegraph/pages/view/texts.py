@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from rolegraph.engine.records import MAIN, Episode, RunInfo, Step, Trajectory
 from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.records.info import RoleInfo
+from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import plain_answer
@@ -131,7 +132,7 @@ def chips(
     shown: list[Chip] = []
     if turn.reward is not None:
         shown.append(Chip(f"reward {number(turn.reward)}"))
-    credited = [trace.mine.reward for trace in compared if trace.of_turns]
+    credited = [trace.mine.credit.reward for trace in compared if trace.of_turns]
     shown += [Chip(f"credited {number(reward)}") for reward in credited if reward is not None]
     if advantage is not None:
         style = "good" if advantage > 0 else "hard" if advantage < 0 else ""
@@ -191,14 +192,14 @@ def group_noun(trace: GroupTrace) -> str:
 
 def group_scope(trace: GroupTrace) -> str:
     """Describe what a group's members have in common, such as task, round, prompt or policy."""
-    key = trace.key
+    mine = trace.mine.credit
     parts = [
         ("compared " if trace.learnt else "")
-        + ("on this task" if key.task else "over all tasks of the step"),
-        f"round {key.round}" if key.round else "",
-        "same prompt" if key.prompt else "",
-        "same key" if key.by else "",
-        f"policy {key.policy}" if key.policy != MAIN else "",
+        + ("over all tasks of the step" if mine.pooled else "on this task"),
+        f"round {mine.round}" if mine.by == "turn" else "",
+        "same prompt" if mine.by == "prompt" else "",
+        "" if mine.by in get_args(GroupBy) else "same key",
+        f"policy {mine.policy}" if mine.policy != MAIN else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -214,7 +215,7 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
     if not trace.learnt:
         return "These episodes were not used for training: there are rewards, but no advantages."
     estimator = (role and role.estimator) or "The estimator"
-    baseline = " and its baseline" if trace.mine.baseline is not None else ""
+    baseline = " and its baseline" if trace.mine.credit.baseline is not None else ""
     loss = f", {role.loss}" if role and role.loss else ""
     added = " The signal's advantage is added at each token." if signal is not None else ""
     return (
@@ -244,7 +245,8 @@ def member_columns(trace: GroupTrace) -> list[tuple[str, str, str]]:
 
 def group_result(trace: GroupTrace) -> str:
     """Return the reward, baseline and advantage of a group's own member, those that are on record."""
-    mine, rewards = trace.mine, [trace.mine.reward, trace.mine.baseline]
+    mine = trace.mine.credit
+    rewards = [mine.reward, mine.baseline]
     parts = [
         "" if mine.reward is None else f"reward {aligned(mine.reward, rewards)}",
         "" if mine.baseline is None else f"baseline {aligned(mine.baseline, rewards)}",
@@ -283,34 +285,34 @@ def member_cells(
         shown: Location of the episode that the page shows.
         link: Function that returns the URL of an episode.
     """
-    members = trace.members
-    rewards = [member.reward for member in members]
-    advantages = [member.advantage for member in members]
-    baselines = [member.baseline for member in members]
+    credits = [member.credit for member in trace.members]
+    rewards = [credit.reward for credit in credits]
+    advantages = [credit.advantage for credit in credits]
+    baselines = [credit.baseline for credit in credits]
     rows: list[MemberCells] = []
 
     def of_task(member: GroupMember) -> str:
-        return "" if trace.key.task else f"task {member.row.entry.task}, "
+        return f"task {member.row.entry.task}, " if member.credit.pooled else ""
 
-    for member in members:
-        is_shown = member.row[:2] == shown[:2]
-        advantage, factor = member.advantage, member.loss_weight
-        spreads = advantage is not None and member.high - member.low > 1e-9
+    for member in trace.members:
+        is_shown, credit = member.row[:2] == shown[:2], member.credit
+        advantage, factor, low, high = credit.advantage, credit.loss_weight, credit.low, credit.high
+        spreads = low is not None and high is not None and high - low > 1e-9
         rows.append(
             MemberCells(
                 name=f"{of_task(member)}rollout {member.row.entry.rollout}, {member.node}",
                 href=None if is_shown else link(member.row),
                 mark="" if not is_shown else "this one" if member == trace.mine else "this episode",
-                reward="" if member.reward is None else aligned(member.reward, rewards),
+                reward="" if credit.reward is None else aligned(credit.reward, rewards),
                 advantage="" if advantage is None else aligned(advantage, advantages, "+"),
-                spread=f"{signed(member.low)} to {signed(member.high)}" if spreads else "",
+                spread=f"{signed(low or 0.0)} to {signed(high or 0.0)}" if spreads else "",
                 answer=plain_answer(member.answer, 80),
-                baseline="not recorded" if member.baseline is None else aligned(member.baseline, baselines),
+                baseline="not recorded" if credit.baseline is None else aligned(credit.baseline, baselines),
                 loss_weight="not recorded" if factor is None else number(factor),
                 push=""
                 if advantage is None or factor is None
-                else signed(advantage * member.weight * factor),
-                tokens=str(member.tokens or ""),
+                else signed(advantage * credit.weight * factor),
+                tokens=str(credit.tokens or ""),
                 logprob="" if member.mean_logprob is None else signed(member.mean_logprob),
             )
         )

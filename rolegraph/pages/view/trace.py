@@ -1,21 +1,24 @@
 """Origin of an advantage: the group in which a turn was compared, as training recorded it.
 
-Nothing is computed anew. Who was compared with whom is what `credit.on_record` reads, and the
-reward, baseline, advantage and loss weight are those that the estimator and the loss were given. Pure.
+Nothing is computed anew: rewards, baselines, advantages and weights are those of the step's credit. Pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rolegraph.engine.compile.leaving import LEFT_OUT
-from rolegraph.engine.records import Episode, GroupKey, NodeId, Step
-from rolegraph.engine.training.advantages.credit import RecordedMember, on_record, turns
+from rolegraph.engine.records import Episode, NodeId, Step
+from rolegraph.engine.records.credit import Credit, LeftOut
 from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.pages.view.runs import EpisodeLocation
+
+ShownEpisodes = Mapping[tuple[str, int], tuple[EpisodeLocation, Episode]]
+"""Episodes as a page may show them, with their locations, by task and rollout."""
+MOST_MEMBERS = 64
+"""Number of members of a group that are listed."""
 
 
 class GroupMember(NamedTuple):
@@ -25,20 +28,7 @@ class GroupMember(NamedTuple):
     """Location of the member's episode."""
     node: NodeId
     """Turn of the member; for a trajectory its last turn."""
-    reward: float | None
-    """Reward that the member is credited with."""
-    baseline: float | None
-    """Baseline that the estimator subtracted; None where it is not recorded."""
-    advantage: float | None
-    """Mean advantage over the tokens; None without an advantage."""
-    low: float
-    high: float
-    """Largest advantage of a token; `low` is the smallest."""
-    loss_weight: float | None
-    """Factor of each token's advantage in the loss."""
-    weight: float
-    """Factor of this group's advantage among the groups of its role."""
-    tokens: int
+    credit: Credit
     mean_logprob: float | None
     answer: object
     """Action of the member's last step."""
@@ -48,72 +38,87 @@ class GroupMember(NamedTuple):
 class GroupTrace:
     """Group in which a turn was compared."""
 
-    key: GroupKey
+    size: int
+    """Number of members, also of those that are not listed."""
+    roles: str
+    """Names of the roles that are compared."""
     members: Sequence[GroupMember]
+    """Members that are listed."""
     mine: GroupMember
-    too_small: bool
-    of_turns: bool
-    """Whether the members are turns and not trajectories."""
 
     @property
-    def roles(self) -> str:
-        """Names of the roles that are compared."""
-        return " and ".join(dict.fromkeys(member.node.role for member in self.members))
+    def too_small(self) -> bool:
+        """True where the group has fewer members than the estimator needs."""
+        return self.mine.credit.left_out is LeftOut.TOO_SMALL
+
+    @property
+    def of_turns(self) -> bool:
+        """True where the members are turns and not trajectories."""
+        return self.mine.credit.round > 0
 
     @property
     def learnt(self) -> bool:
         """True where any member has an advantage."""
-        return any(member.advantage is not None for member in self.members)
+        return any(member.credit.advantage is not None for member in self.members)
+
+
+def groups_of(shown: EpisodeLocation, rows: Iterable[Credit]) -> dict[int, list[Credit]]:
+    """Return the rows of the groups that an episode's turns are compared in, by number of the group."""
+    rows = [row for row in rows if row.group is not None]
+    place = shown.entry.task, shown.entry.rollout
+    groups = {row.group: list[Credit]() for row in rows if (row.task, row.rollout) == place}
+    for row in rows:
+        if row.group in groups:
+            groups[row.group].append(row)
+    return {number: members for number, members in groups.items() if number is not None}
 
 
 def traces(
-    row: EpisodeLocation, episodes: Sequence[tuple[EpisodeLocation, Episode]]
+    shown: EpisodeLocation, groups: Mapping[int, Sequence[Credit]], episodes: ShownEpisodes
 ) -> dict[NodeId, list[GroupTrace]]:
-    """Return by turn the groups in which an episode's turns were compared, with all members.
+    """Return by turn the groups in which an episode's turns were compared.
 
-    `episodes` are all episodes of the same task and step, or where `spans_tasks` of the step.
+    Args:
+        shown: The episode.
+        groups: Result of `groups_of`.
+        episodes: The episodes of the members that are listed, and of the episode itself.
     """
-    groups: dict[GroupKey, list[GroupMember]] = {}
-    mine: list[tuple[RecordedMember, GroupMember]] = []
-    for other, episode in episodes:
-        for recorded in on_record(episode):
-            if recorded.key.by == LEFT_OUT:  # nothing tells its groups apart
-                continue
-            member = _compared(other, recorded)
-            groups.setdefault(recorded.key, []).append(member)
-            if other[:2] == row[:2]:
-                mine.append((recorded, member))
     by_node: dict[NodeId, list[GroupTrace]] = {}
-    for (key, trajectory, notes), member in mine:
-        too_small, of_turns = notes.get("too_small", False), "credit" in notes
-        trace = GroupTrace(key, groups[key], member, too_small, of_turns)
-        for steps in turns(trajectory):
-            by_node.setdefault(trajectory.node._replace(round=steps[0].round), []).append(trace)
+    place = shown.entry.task, shown.entry.rollout
+    for rows in groups.values():
+        roles = " and ".join(dict.fromkeys(row.role for row in rows))
+        listed = [member for row in rows[:MOST_MEMBERS] for member in _member(row, episodes)]
+        for row in rows:
+            if (row.task, row.rollout) == place:
+                for mine in _member(row, episodes):
+                    trace = GroupTrace(len(rows), roles, listed, mine)
+                    for node in _nodes(row, episodes[place][1]):
+                        by_node.setdefault(node, []).append(trace)
     return by_node
 
 
-def spans_tasks(episode: Episode) -> bool:
-    """Return True if a turn of an episode was compared with turns of other tasks."""
-    return any(not recorded.key.task for recorded in on_record(episode))
+def _nodes(row: Credit, episode: Episode) -> list[NodeId]:
+    """Return the turns that a row is of: one, or all of its trajectory."""
+    if row.round:
+        return [row.node]
+    own = (t for t in episode.trajectories if (t.name, t.index) == (row.role, row.index))
+    rounds = dict.fromkeys(step.round for trajectory in own for step in trajectory.steps)
+    return [row.node._replace(round=round) for round in rounds]
 
 
-def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:
-    member, values = recorded.member, recorded.advantages
-    logprobs = [value for step in member.steps for value in step.logprobs]
-    return GroupMember(
-        row=row,
-        node=member.node._replace(round=member.steps[-1].round),
-        reward=member.reward,
-        baseline=recorded.metadata.get("baseline"),
-        advantage=sum(values) / len(values) if values else None,
-        low=min(values, default=0.0),
-        high=max(values, default=0.0),
-        loss_weight=member.steps[0].metadata.get("loss_weight"),
-        weight=recorded.metadata.get("weight", 1.0),
-        tokens=sum(step.response_tokens for step in member.steps),
-        mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
-        answer=member.steps[-1].action,
-    )
+def _member(row: Credit, episodes: ShownEpisodes) -> Iterator[GroupMember]:
+    """Yield the member of a row; nothing where its episode is damaged or lacks it."""
+    if (found := episodes.get((row.task, row.rollout))) is None:
+        return
+    location, episode = found
+    for trajectory in episode.trajectories:
+        if (trajectory.name, trajectory.index) != (row.role, row.index):
+            continue
+        if steps := [step for step in trajectory.steps if row.round in (0, step.round)]:
+            node = trajectory.node._replace(round=steps[-1].round)
+            logprobs = [value for step in steps for value in step.logprobs]
+            mean = sum(logprobs) / len(logprobs) if logprobs else None
+            yield GroupMember(location, node, row, mean, steps[-1].action)
 
 
 class SampledToken(NamedTuple):

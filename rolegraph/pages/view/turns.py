@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolegraph.engine.records import Episode, Message, NodeId, Step, Trajectory
-from rolegraph.engine.training.advantages.credit import turns as turns_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     by_node: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
-        steps_by_turn = turns_of(trajectory)
+        steps_by_turn = trajectory.turns
         for number, steps in enumerate(steps_by_turn, 1):
             calls: list[CallRecord] = []
             for step in steps:

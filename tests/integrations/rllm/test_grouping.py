@@ -20,12 +20,10 @@ from rllm.types import Episode, TrajectoryGroup
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode as OurEpisode
-from rolegraph.engine.training.advantages.estimates import estimate
-from rolegraph.engine.training.advantages.groups import group_episodes
-from rolegraph.engine.training.advantages.recorded import advantages_by_uid
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from tests.edge import RIGHT, WRONG
 from tests.integrations.rllm.edge import RecordedEngine, is_judge, run_all, tasks
+from tests.training.credited import ledger
 
 pytestmark = pytest.mark.rllm
 
@@ -115,10 +113,8 @@ def test_the_hook_s_advantages_are_those_of_our_own_loop() -> None:
     plan = compile_file("solver_judge")
     episodes = episodes_of("solver_judge")
     ours = [OurEpisode.from_dict(episode.to_dict()) for episode in episodes]
-    estimators = {role.name: role.estimator for role in plan.roles if role.estimator}
-    ours_grouped, _ = group_episodes(ours)
-    advantages = advantages_by_uid(ours_grouped, estimate(ours_grouped, estimators))
-    expected = {uid: steps[0] for uid, steps in advantages.items()}
+    filled = ledger(plan, ours).filled_episodes()
+    expected = {t.uid: t.steps[0].advantage for episode in filled for t in episode.trajectories}
     groups = grouped(grouping_hook(plan), episodes)
     found = {t.uid: t.steps[0].advantage for group in groups for t in group.trajectories}
     assert found == expected

@@ -23,7 +23,7 @@ from rllm.types import Episode, TrajectoryGroup
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Episode as OurEpisode
 from rolegraph.engine.training.advantages.estimates import estimate
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from rolegraph.integrations.rllm.estimators import estimator_map, hook_reasons
 from tests.edge import RIGHT, WRONG
@@ -141,10 +141,10 @@ def of_ours(folder: Path, credit: Any, group: str) -> Values:
     ran = [OurEpisode.from_dict(episode.to_dict()) for episode in episodes_of(whole)]
     earned = [_own_rewards(episode) for episode in ran]
     spec = looped(folder, credit=credit, group=group)
-    groups, _ = group_episodes(earned, spec.trained)
+    groups = Membership(spec.trained).add(earned).groups()
     estimated = estimate(groups, {"a": spec.roles[0].estimator})  # pyright: ignore[reportArgumentType]
     return [
-        ([t.reward or 0.0 for t in one.trajectories], [steps[0] for steps in advantages])  # pyright: ignore
+        ([it.reward or 0.0 for it in one.members], [*advantages])
         for one, advantages in zip(groups, estimated.advantages, strict=True)
     ]
 

@@ -16,13 +16,7 @@ from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, RunFolder, Task
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
-    add_advantages,
-    add_groups,
-    annotate_episodes,
-)
-from rolegraph.engine.training.policies.batches import RoleBatch, policy_batches
+from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, credit_rows
 from tests.edge import COUNTDOWN, RIGHT, WRONG, limited
 
 ROLLOUTS = 4
@@ -78,11 +72,15 @@ def episodes(plan: Plan, tasks: int = 3, rollouts: int = ROLLOUTS, seed: int = 0
     return asyncio.run(played())
 
 
-def learnt(plan: Plan, made: Sequence[Episode]) -> tuple[list[Episode], dict[str, list[RoleBatch]]]:
-    """Return episodes as a step of training records them, and the batches that the step would send."""
-    batch = add_advantages(add_groups(StepBatch(made, plan.trained, plan.policy_of)))
-    batch = annotate_episodes(batch)
-    return [*batch.episodes], policy_batches(batch)
+def learnt(plan: Plan, made: Sequence[Episode]) -> Ledger:
+    """Return the ledger of a step of training."""
+    return add_advantages(Membership(plan.trained, plan.policy_of).add(made).ledger())
+
+
+def write_step(run: RunFolder, step: int, ledger: Ledger) -> None:
+    """Write a step's credit and episodes as training does."""
+    run.write_credit(step, credit_rows(ledger, step))
+    run.write_episodes("train", step, ledger.filled_episodes())
 
 
 def workflow(spec: str, *overrides: str) -> Workflow:
@@ -104,8 +102,7 @@ def write_training(
     flow, run = workflow(spec, *overrides), RunFolder(folder)
     run.begin(describe(flow, "train", seed=3), flow.plan.resolved)
     for step in range(1, steps + 1):
-        made, _ = learnt(flow.plan, episodes(flow.plan, tasks, seed=step))
-        run.write_episodes("train", step, made)
+        write_step(run, step, learnt(flow.plan, episodes(flow.plan, tasks, seed=step)))
         run.add_metrics({"step": float(step)})
     run.write_episodes("validation", steps, episodes(flow.plan, 2, 1, seed=9))
     return folder

@@ -11,13 +11,16 @@ import pytest
 
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.training.advantages.ledger import credit_rows
 from rolegraph.engine.training.analysis.figures import figures
+from rolegraph.engine.training.policies.batches import policy_batches
 from rolegraph.pages.report.digest import read_digest
+from rolegraph.pages.view.cards import read_traces
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.pages import Pages
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run
 from rolegraph.pages.view.serving import ServedLinks
-from rolegraph.pages.view.trace import GroupTrace, greatest, tokens, traces
+from rolegraph.pages.view.trace import GroupTrace, greatest, tokens
 from tests.pages.view.runs import episodes, learnt, workflow, write_run, write_training
 
 EPSILON = 1e-6
@@ -45,7 +48,11 @@ BY_HAND = {"solver": grpo, "judge": reinforce, "verifier": reinforce}
 def all_traces(run: ViewedRun) -> list[tuple[EpisodeLocation, NodeId, GroupTrace]]:
     """Return the trace of every trained turn, with its location."""
     rows = [row for part in run.parts() if part.split == "train" for row in run.rows(part)]
-    return [(row, node, trace) for row in rows for node, (trace,) in traces(row, run.same_task(row)).items()]
+    return [(row, node, trace) for row in rows for node, (trace,) in found_in(run, row).items()]
+
+
+def found_in(run: ViewedRun, row: EpisodeLocation) -> dict[NodeId, list[GroupTrace]]:
+    return read_traces(run, row, hidden=True)[1]
 
 
 def test_ten_turns_at_random_have_the_numbers_of_the_formulas(tmp_path: Path) -> None:
@@ -61,11 +68,11 @@ def test_ten_turns_at_random_have_the_numbers_of_the_formulas(tmp_path: Path) ->
         baseline, advantage = BY_HAND[node.role](rewards, mine.reward)
         # One policy: its loss is the mean over all trajectories of the step that are in a group.
         compared = sum(len(episode.trajectories) for episode in in_step)
-        assert [member.reward for member in trace.members] == rewards
-        assert trace.mine.reward == mine.reward
-        assert trace.mine.baseline == pytest.approx(baseline)
-        assert trace.mine.advantage == pytest.approx(advantage)
-        assert trace.mine.loss_weight == pytest.approx(1 / compared)
+        assert [member.credit.reward for member in trace.members] == rewards
+        assert trace.mine.credit.reward == mine.reward
+        assert trace.mine.credit.baseline == pytest.approx(baseline)
+        assert trace.mine.credit.advantage == pytest.approx(advantage)
+        assert trace.mine.credit.loss_weight == pytest.approx(1 / compared)
 
 
 def test_turns_that_are_compared_have_the_numbers_of_the_formulas(tmp_path: Path) -> None:
@@ -85,27 +92,27 @@ def test_turns_that_are_compared_have_the_numbers_of_the_formulas(tmp_path: Path
         rewards = [value for (_, other), value in returns.items() if other.round == node.round]
         mine = returns[row.entry.rollout, node]
         baseline, advantage = grpo(rewards, mine)
-        assert sorted(member.reward or 0.0 for member in trace.members) == pytest.approx(sorted(rewards))
-        assert trace.mine.reward == pytest.approx(mine)
-        assert trace.mine.baseline == pytest.approx(baseline)
+        compared = sorted(member.credit.reward or 0.0 for member in trace.members)
+        assert compared == pytest.approx(sorted(rewards))
+        assert trace.mine.credit.reward == pytest.approx(mine)
+        assert trace.mine.credit.baseline == pytest.approx(baseline)
         if len(rewards) > 1:
-            assert trace.mine.advantage == pytest.approx(advantage)
+            assert trace.mine.credit.advantage == pytest.approx(advantage)
         trajectories = [t for episode in in_step for t in episode.trajectories]
         both = [t.name for t in trajectories if not all(step.masked for step in t.steps)]
         whole = both.count("solver") * 1.0 + both.count("verifier") * 3.0
-        assert trace.mine.loss_weight == pytest.approx(1.0 / whole)
+        assert trace.mine.credit.loss_weight == pytest.approx(1.0 / whole)
 
 
 def test_advantage_times_loss_weight_is_what_the_service_is_sent() -> None:
     """Compare with each token's entry in the batch, over all trained tokens."""
     plan = workflow("solver_judge").plan
-    done, batches = learnt(plan, episodes(plan))
+    step = learnt(plan, episodes(plan))
     shown: list[float] = []
-    for episode in done:
-        for trajectory in episode.trajectories:
-            for step in trajectory.steps:
-                weight: float = step.metadata["loss_weight"]
-                shown += [value * weight for value in step.advantages if abs(value) > 1e-8]
+    for row in credit_rows(step):
+        if row.advantage and abs(row.advantage) > 1e-8:
+            shown += [row.advantage * row.weight * (row.loss_weight or 0.0)] * row.tokens
+    batches = policy_batches(step)
     data = chain.from_iterable(batch.data for batch in batches["main"])
     sent = [value for datum in data for value in datum.loss_fn_inputs["advantages"].data if value]
     assert sorted(sent) == pytest.approx(sorted(shown), rel=1e-5)
@@ -115,7 +122,7 @@ def test_a_run_that_trained_nothing_has_groups_without_advantages(tmp_path: Path
     run = open_run(write_run(tmp_path / "run"))
     (part,) = run.parts()
     row = run.rows(part)[0]
-    found = traces(row, run.same_task(row))
+    found = found_in(run, row)
     assert {node.role for node in found} == {"solver", "judge"}
     assert all(not trace.learnt and len(trace.members) in (4, 8) for (trace,) in found.values())
 
@@ -146,11 +153,11 @@ def test_a_turn_in_several_groups_shows_each_of_them_and_the_sum(tmp_path: Path)
     run = open_run(write_training(tmp_path / "run", "solver_verifier_loop", both))
     (part, *_) = (part for part in run.parts() if part.split == "train")
     row = run.rows(part)[0]
-    found = traces(row, run.same_task(row))
+    found = found_in(run, row)
     several = [groups for node, groups in found.items() if node.role == "solver"]
     assert several
     for groups in several:
-        assert [(trace.of_turns, trace.mine.weight) for trace in groups] == [(False, 1.0), (True, 0.5)]
+        assert [(trace.of_turns, trace.mine.credit.weight) for trace in groups] == [(False, 1.0), (True, 0.5)]
     pages = Pages([run], ServedLinks("key"))
     cards = pages.shown(0, row, 0).cards
     for card in cards:
@@ -164,15 +171,15 @@ def test_a_group_over_the_batch_shows_the_members_of_all_its_tasks(tmp_path: Pat
     run = open_run(write_training(tmp_path / "run", "solver_judge", group))
     part = next(part for part in run.parts() if part.split == "train")
     row = run.rows(part)[0]
-    together = run.same_step(row)
+    together = [(other, run.read(other)) for other in run.rows(part)]
     solvers = [t for _, episode in together for t in episode["solver"]]
-    of_solver = [trace for node, (trace,) in traces(row, together).items() if node.role == "solver"]
+    of_solver = [trace for node, (trace,) in found_in(run, row).items() if node.role == "solver"]
     assert all(len(trace.members) == len(solvers) for trace in of_solver)
     rewards = [t.reward or 0.0 for t in solvers]
     for trace in of_solver:
-        baseline, advantage = grpo(rewards, trace.mine.reward or 0.0)
-        assert trace.mine.baseline == pytest.approx(baseline)
-        assert trace.mine.advantage == pytest.approx(advantage)
+        baseline, advantage = grpo(rewards, trace.mine.credit.reward or 0.0)
+        assert trace.mine.credit.baseline == pytest.approx(baseline)
+        assert trace.mine.credit.advantage == pytest.approx(advantage)
     page = Pages([run], ServedLinks("key")).episode(0, row, EpisodeFilter())
     assert "over all tasks of the step" in page
     tasks = {other.entry.task for other, _ in together}

@@ -20,11 +20,10 @@ from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, describe_error
 from rolegraph.engine.limits.specs import ESTIMATOR_KEYS, SPEC_NAME
 from rolegraph.engine.records import (
-    Advantage,
     Note,
     Task,
-    TrajectoryGroup,
 )
+from rolegraph.engine.records.credit import Group
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.training.advantages.group_metrics import (
     Metrics,
@@ -33,46 +32,49 @@ from rolegraph.engine.training.advantages.group_metrics import (
     reward_metrics,
     state_metrics,
 )
-from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid, expand, where
+from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid, expand
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import finite_number
 from rolegraph.engine.vocabulary.items import State
 
 States = Mapping[str, Mapping[str, State]]
-"""States of estimators: by role, and by `TrajectoryGroup.part`."""
+"""States of estimators: by role, and by `Group.part`."""
 NO_STATES: States = {}
 Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 """`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
 
 
 @dataclass(frozen=True, slots=True)
-class EstimatedGroups:
-    """Advantages of groups, with metrics and warnings."""
+class Estimates:
+    """Advantages of P groups, with metrics and warnings."""
 
-    advantages: Sequence[Sequence[Sequence[Advantage]]]
-    """For each group, member and step, in this order; no steps for a role without an estimator."""
-    metrics: Metrics
+    advantages: Sequence[Sequence[float]] = ()
+    """For each group, the advantage of each member, [G]; empty for a role that compares no rewards."""
+    metrics: Metrics = field(default_factory=Metrics)
     warnings: Sequence[Note] = ()
     baselines: Sequence[Sequence[float]] = ()
     """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
     """States of the estimators that have one, after these groups."""
+    tokens: Sequence[Sequence[Sequence[Sequence[float]]]] = ()
+    """For each group, the advantages [T] of each member's Steps, for a role with precomputed advantages; else
+    empty."""
 
 
 def estimate(
-    groups: Sequence[TrajectoryGroup],
+    groups: Sequence[Group],
     estimators: Mapping[str, Estimator],
     precomputed: AdvantagesByUid | None = None,
     states: States = NO_STATES,
-) -> EstimatedGroups:
-    """Compute every step's advantage in each group, each role's by its own estimator.
+) -> Estimates:
+    """Compute every member's advantage in each group, each role's by its own estimator.
 
     Args:
         groups: Groups of any roles. Members of a group marked `too_small` get 0.
         estimators: Estimator of each trained role; other roles get no advantages.
-        precomputed: Advantages for roles whose estimator is `precomputed`, by member uid; a member that is
-            missing keeps those on its steps. A number counts for all T tokens of a step, a list has T
-            numbers; a list of another length becomes zeros, with a warning and a count in
+        precomputed: Advantages for roles whose estimator is `precomputed`, by the trajectory's uid; a
+            trajectory that is missing keeps those on its steps. A number counts for all T tokens of a step, a
+            list has T numbers; a list of another length becomes zeros, with a warning and a count in
             `advantage/{role}/wrong_length`.
         states: States of the estimators that have one, after the step before.
 
@@ -84,43 +86,45 @@ def estimate(
         AdvantageError: For a reward or advantage that is missing, of a wrong type or not finite, and for an
             estimator that raises or returns another shape.
     """
-    estimates: dict[str, EstimatedGroups] = {}
+    advantages: list[Sequence[float]] = [()] * len(groups)
+    baselines: list[Sequence[float]] = [()] * len(groups)
+    tokens: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
+    metrics, warnings, after = Metrics(), list[Note](), dict(states)
     for role in dict.fromkeys(group.role for group in groups):
         if (estimator := estimators.get(role)) is None:
             continue
-        role_groups = [group for group in groups if group.role == role]
+        places = [place for place, group in enumerate(groups) if group.role == role]
+        own = [groups[place] for place in places]
         if estimator.compute is None:
-            estimates[role] = _expand_role(role, role_groups, precomputed or {})
+            found = _expand_role(role, own, precomputed or {})
         else:
-            estimates[role] = _compare_role(role, estimator, role_groups, states.get(role, {}))
-    advantages = {role: iter(one.advantages) for role, one in estimates.items()}
-    baselines = {role: iter(one.baselines) for role, one in estimates.items()}
-    return EstimatedGroups(
-        [next(advantages[g.role]) if g.role in estimates else [()] * len(g.trajectories) for g in groups],
-        {name: value for one in estimates.values() for name, value in one.metrics.items()},
-        [warning for one in estimates.values() for warning in one.warnings],
-        [next(baselines[group.role], ()) if group.role in estimates else () for group in groups],
-        {**states, **{role: after for one in estimates.values() for role, after in one.states.items()}},
-    )
+            found = _compare_role(role, estimator, own, states.get(role, {}))
+        for place, values, baseline, of_members in zip(
+            places, found.advantages, found.baselines, found.tokens, strict=True
+        ):
+            advantages[place], baselines[place], tokens[place] = values, baseline, of_members
+        metrics |= found.metrics
+        warnings += found.warnings
+        after |= found.states
+    return Estimates(advantages, metrics, warnings, baselines, after, tokens)
 
 
-def _expand_role(
-    role: str, groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid
-) -> EstimatedGroups:
+def _expand_role(role: str, groups: Sequence[Group], precomputed: AdvantagesByUid) -> Estimates:
     """Return a role's estimate from precomputed advantages: one for each response token, with metrics."""
     steps, wrong = expand(groups, precomputed)
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
-    return EstimatedGroups(steps, metrics | advantage_metrics(role, values), wrong)
+    none: list[Sequence[float]] = [()] * len(groups)
+    return Estimates(none, metrics | advantage_metrics(role, values), wrong, none, tokens=steps)
 
 
 def _compare_role(
-    role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], states: Mapping[str, State]
-) -> EstimatedGroups:
+    role: str, estimator: Estimator, groups: Sequence[Group], states: Mapping[str, State]
+) -> Estimates:
     """Return a role's estimate: its estimator compares the rewards of the groups, each part of `group`
     apart."""
     warnings: list[Note] = []
-    if any(step.advantage is not None for g in groups for t in g.trajectories for step in t.steps):
+    if any(step.advantage is not None for group in groups for it in group.members for step in it.steps):
         text = (
             f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
             "replaces them; say `estimator: precomputed` to train on them"
@@ -141,23 +145,18 @@ def _compare_role(
         for n, values_G, baselines_G in zip(large, advantages, reported, strict=True):
             advantages_P_G[n] = values_G
             baselines[n] = baselines_G.tolist()
-    steps = [
-        [
-            (value,) * len(member.steps) if group.gets_advantage(member) else ()
-            for member, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
-        ]
-        for group, advantages_G in zip(groups, advantages_P_G, strict=True)
-    ]
     rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
     metrics |= state_metrics(role, after) | advantage_metrics(role, _added(groups, advantages_P_G))
-    return EstimatedGroups(steps, metrics, warnings, baselines, {role: after} if after else {})
+    none: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
+    values = [advantages_G.tolist() for advantages_G in advantages_P_G]
+    return Estimates(values, metrics, warnings, baselines, {role: after} if after else {}, none)
 
 
 def _compare(
     role: str,
     estimator: Estimator,
-    groups: Sequence[TrajectoryGroup],
+    groups: Sequence[Group],
     rewards_P_G: Sequence[Floats],
     state: State,
 ) -> tuple[list[Floats], list[Floats], State]:
@@ -193,7 +192,7 @@ def _compare(
         for member in np.flatnonzero(~(np.abs(advantages_G) <= LARGEST)):
             raise AdvantageError(
                 f"the estimator {estimator.name} of {role} gave {advantages_G[member]} for "
-                f"{where(group, int(member))}"
+                f"{group.members[int(member)]}"
             )
     return advantages_P_G, baselines_P_G, state
 
@@ -211,29 +210,27 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
             raise AdvantageError(SPEC_NAME.exceeded(f"{prefix} a key of"))
 
 
-def _added(groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]) -> Floats:
+def _added(groups: Sequence[Group], advantages_P_G: Sequence[Floats]) -> Floats:
     """Return the advantage of each trajectory or turn, for metrics; in several groups their weighted sum."""
     if not any(group.in_list for group in groups):
         return np.concatenate([v[[*group.places]] for group, v in zip(groups, advantages_P_G, strict=True)])
-    sums: dict[tuple[str, int], float] = {}
+    sums: dict[tuple[int, int], float] = {}
     for group, values in zip(groups, advantages_P_G, strict=True):
         for place in group.places:
-            member = group.trajectories[place]
-            uid = member.uid.rpartition("@")[0] if group.of_turns else member.uid
-            for number in {step.round for step in member.steps}:
-                sums[uid, number] = sums.get((uid, number), 0.0) + group.weight * float(values[place])
+            member = group.members[place]
+            for round in {step.round for step in member.steps}:
+                turn = member.number, round
+                sums[turn] = sums.get(turn, 0.0) + group.weight * float(values[place])
     return np.array([*sums.values()])
 
 
-def _rewards(group: TrajectoryGroup) -> Floats:
+def _rewards(group: Group) -> Floats:
     """Return the members' rewards, [G]."""
-    rewards: list[float] = []
-    for member, trajectory in enumerate(group.trajectories):
-        if trajectory.reward is None or not math.isfinite(trajectory.reward):
-            what = "no reward" if trajectory.reward is None else f"the reward {trajectory.reward}"
-            raise AdvantageError(f"{where(group, member)} has {what}; expected a finite number")
-        rewards.append(trajectory.reward)
-    return np.array(rewards, dtype=np.float64)
+    for member in group.members:
+        if member.reward is None or not math.isfinite(member.reward):
+            what = "no reward" if member.reward is None else f"the reward {member.reward}"
+            raise AdvantageError(f"{member} has {what}; expected a finite number")
+    return np.array([member.reward for member in group.members], dtype=np.float64)
 
 
 def call_estimator(

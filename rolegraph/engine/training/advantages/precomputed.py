@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from rolegraph.engine.errors import AdvantageError
-from rolegraph.engine.records import Advantage, NodeId, Note, TrajectoryGroup
+from rolegraph.engine.records import Advantage, Note
+from rolegraph.engine.records.credit import Group, Member
 from rolegraph.engine.records.plain import LARGEST
 
 AdvantagesByUid = Mapping[str, Sequence[Advantage]]
-"""Advantages of each step, by the uid of the group member: a trajectory or a turn."""
+"""Advantages of each step, by the uid of the trajectory."""
 
 
 def expand(
-    groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid
+    groups: Sequence[Group], precomputed: AdvantagesByUid
 ) -> tuple[list[list[list[Sequence[float]]]], list[Note]]:
     """Expand advantages that rewards have computed to one for each response token.
 
@@ -24,23 +25,22 @@ def expand(
     """
     warnings: list[Note] = []
 
-    def of_member(group: TrajectoryGroup, member: int) -> Iterator[Sequence[float]]:
-        trajectory = group.trajectories[member]
-        given = precomputed.get(trajectory.uid) or [step.advantage for step in trajectory.steps]
-        for number, (step, advantage) in enumerate(zip(trajectory.steps, given, strict=True)):
-            place, length = f"{where(group, member)}, step {number}", len(step.response_ids)
+    def of_member(member: Member) -> Iterator[Sequence[float]]:
+        own = [step.advantage for step in member.trajectory.steps]
+        given = (precomputed.get(member.trajectory.uid) or own)[member.first : member.last]
+        for number, (step, advantage) in enumerate(zip(member.steps, given, strict=True)):
+            place, length = f"{member}, step {number}", len(step.response_ids)
             advantages_T = per_token(advantage, length, place)
             if len(advantages_T) != length:
                 text = (
                     f"{place}: {len(advantages_T)} advantages for {length} response tokens; zeros are used "
                     "instead"
                 )
-                warnings.append(Note(text, "warning", f"how long the advantages of {group.key.role} are"))
+                warnings.append(Note(text, "warning", f"how long the advantages of {member.role} are"))
                 advantages_T = (0.0,) * length
             yield advantages_T
 
-    places = [(group, range(len(group.trajectories))) for group in groups]
-    return [[[*of_member(group, member)] for member in members] for group, members in places], warnings
+    return [[[*of_member(member)] for member in group.members] for group in groups], warnings
 
 
 def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
@@ -68,11 +68,3 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
             raise AdvantageError(f"{where} has the advantage {value!r}; expected finite numbers")
     return cast("Sequence[float]", values)
-
-
-def where(group: TrajectoryGroup, member: int) -> str:
-    """Name a group's member by position, for messages: node, task and rollout."""
-    rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
-    trajectory = group.trajectories[member]
-    number = trajectory.steps[0].round if group.of_turns else 1
-    return f"{NodeId(trajectory.name, trajectory.index, number)}, task {group.task_of(member)}{rollout}"

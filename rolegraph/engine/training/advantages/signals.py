@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +29,6 @@ from rolegraph.engine.errors import (
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
-from rolegraph.engine.training.advantages.credit import compared_rounds
 from rolegraph.engine.training.advantages.finished import FinishedEpisode, turn_view
 from rolegraph.engine.training.advantages.group_metrics import spread
 from rolegraph.engine.training.advantages.precomputed import per_token
@@ -53,6 +52,17 @@ class SignalResult:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
 
+    def alone(self, trajectory: Trajectory) -> Trajectory:
+        """Return a trajectory with the advantages of a role that learns from its signal alone."""
+        if (advantages := self.advantages.get(trajectory.uid)) is None:
+            return trajectory
+        details = self.details[trajectory.uid]
+        steps = (
+            step._replace(advantage=advantage, metadata={**step.metadata, **detail})
+            for step, advantage, detail in zip(trajectory.steps, advantages, details, strict=True)
+        )
+        return trajectory._replace(steps=tuple(steps))
+
 
 @dataclass(slots=True)
 class _SignalTally:
@@ -75,6 +85,7 @@ async def apply_signals(
     episodes: Sequence[Episode],
     teachers: Mapping[TeacherKey, LimitedModel],
     chats: Mapping[str, StudentChat],
+    learnt: Mapping[str, Collection[int]],
 ) -> SignalResult:
     """Compute the advantages of every trained role that has a signal.
 
@@ -88,12 +99,13 @@ async def apply_signals(
         episodes: Finished episodes.
         teachers: Open models of the plan's teachers.
         chats: Chat format of each policy.
+        learnt: Rounds of the turns that are in a group and not masked, by trajectory uid.
 
     Raises:
         WorldError: For a teacher that does not answer; names role, task and step.
         AdvantageError: For a signal that raises; names role, task and step.
     """
-    run = _SignalRun(plan, teachers, chats)
+    run = _SignalRun(plan, teachers, chats, learnt)
     try:
         async with asyncio.TaskGroup() as group:
             for episode in episodes:
@@ -125,8 +137,9 @@ class _SignalRun:
         plan: Plan,
         teachers: Mapping[TeacherKey, LimitedModel],
         chats: Mapping[str, StudentChat],
+        learnt: Mapping[str, Collection[int]],
     ) -> None:
-        self.plan, self.teachers, self.chats = plan, teachers, chats
+        self.plan, self.teachers, self.chats, self.learnt = plan, teachers, chats, learnt
         self.result = SignalResult()
         self.tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
         self.lineages = {node.id[:2]: node.lineage for node in plan.nodes}
@@ -138,7 +151,7 @@ class _SignalRun:
         episode = finished.episode
         advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
         details = result.details[learner.uid] = []
-        learnt = compared_rounds(episode, learner, role)
+        learnt = self.learnt.get(learner.uid, ())
         for number, step in enumerate(learner.steps):
             where = (
                 f"{learner.name} {learner.index}, task {episode.task_id}, rollout {episode.rollout}, "

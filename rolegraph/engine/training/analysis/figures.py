@@ -14,7 +14,6 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Note, Trajectory
 from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
-from rolegraph.engine.training.advantages.credit import own_rewards
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.analysis.constants import SAME, figures_of_answers, tally_answers
 from rolegraph.engine.training.analysis.divergence import steps_of_rl
@@ -136,7 +135,9 @@ def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[f
             if t.node[:2] in frozen:
                 continue
             if t.name in by_turn:
-                rewards.setdefault(t.name, []).extend(own_rewards(t))
+                rewards.setdefault(t.name, []).extend(
+                    turn[-1].reward for turn in t.turns if not any(step.masked for step in turn)
+                )
             elif t.reward is not None:
                 rewards.setdefault(t.name, []).append(t.reward)
     return {name: earned for name, earned in rewards.items() if earned}

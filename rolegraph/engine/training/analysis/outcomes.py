@@ -3,7 +3,7 @@
 A group is compared where its members' rewards are. It taught where it prefers some of them to others, and
 moved where it changes the weights at all: each group that taught moved, too.
 
-Read from episodes with advantages, one at a time. An outcome follows from the advantages, whatever the
+Read from the rows of a step's credit. An outcome follows from the advantages, whatever the
 estimator; rLLM's `batch/*` follow from the spread of rewards. REINFORCE has a gradient where all rewards are
 equal, but it prefers no answer to another there: that outcome has a word of its own.
 """
@@ -11,15 +11,14 @@ equal, but it prefers no answer to another there: that outcome has a word of its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
-from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.records import Episode, GroupKey, NodeId, PolicyOf, Step
-from rolegraph.engine.training.advantages.credit import on_record
-from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE, Metrics, any_nonzero
-from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.records import Step
+from rolegraph.engine.records.credit import Credit, LeftOut
+from rolegraph.engine.training.advantages.group_metrics import Metrics, any_nonzero
 
 
 class GroupOutcome(StrEnum):
@@ -68,11 +67,11 @@ class GroupTally:
     """Smallest and largest advantage of each member that is not masked."""
     _rewards: list[float] = field(default_factory=list[float])
 
-    def add(self, advantages: Sequence[float], reward: float | None, *, failed: bool) -> None:
-        """Add a member with the advantages of its tokens (empty for a masked member) and its reward."""
+    def add(self, low: float | None, high: float | None, reward: float | None, *, failed: bool) -> None:
+        """Add a member with the smallest and largest advantage of its tokens (None for a masked member)."""
         self.all_failed = self.all_failed and failed
-        if advantages:
-            self._ends += (min(advantages), max(advantages))
+        if low is not None and high is not None:
+            self._ends += (low, high)
             self._rewards += [] if reward is None else [reward]
 
     @property
@@ -90,87 +89,53 @@ class GroupTally:
         return GroupOutcome.HARD if self._rewards and max(self._rewards) <= 0 else GroupOutcome.NEITHER
 
 
-class StepGroups:
-    """Groups of one training step's episodes.
+class GroupResult(NamedTuple):
+    """Outcome of a group for one role."""
 
-    Args:
-        trained: Names of the trained roles. Of these, masked and unanswered trajectories count too: a task
-            on which a role has no other has a group without members.
+    role: str
+    task: str
+    """`id` of the task; empty for a group over all tasks of a step."""
+    outcome: GroupOutcome
+
+
+def group_results(rows: Iterable[Credit]) -> list[GroupResult]:
+    """Return the outcome of each group of a step, once for each of its roles.
+
+    Masked and unanswered trajectories count, too: a task on which a role has no other has a group without
+    members.
     """
-
-    def __init__(self, trained: Collection[str]) -> None:
-        self._trained = trained
-        self._groups: dict[GroupKey, GroupTally] = {}
-        self._left_out: dict[GroupKey, GroupTally] = {}
-        self._compared: set[tuple[str, str]] = set()
-        """Task and role of each member, also of those in groups over all tasks."""
-
-    def add(self, episode: Episode) -> None:
-        """Add an episode's members to their groups; only rewards and ranges of advantages are kept."""
-        compared: set[NodeId] = set()
-        for recorded in on_record(episode):
-            member, values = recorded.member, recorded.advantages
-            if values:
-                compared.add(member.node)
-                group = self._groups.setdefault(recorded.key, GroupTally())
-                group.roles[member.name] = None
-                self._compared.add((episode.task_id, member.name))
-                group.too_small = group.too_small or recorded.metadata.get("too_small", False)
-                group.add(values, member.reward, failed=member.failure is not None)
-        for trajectory in episode.trajectories:
-            left_out = trajectory.masked or not trajectory.by_model
-            if left_out and trajectory.name in self._trained and trajectory.node not in compared:
-                group = self._left_out.setdefault(GroupKey(episode.task_id, trajectory.name), GroupTally())
-                group.add((), trajectory.reward, failed=trajectory.failure is not None)
-
-    def outcomes(self) -> Mapping[GroupKey, GroupOutcome]:
-        """Return the outcome of each group of the episodes added so far, by key.
-
-        A group over several roles is there once for each of them.
-        """
-        groups = {
-            (key if key.role else key._replace(role=role, part=-1)): group
-            for key, group in self._groups.items()
-            for role in group.roles
-        }
-        without = {key: of for key, of in self._left_out.items() if key[:2] not in self._compared}
-        return {key: group.outcome for key, group in {**groups, **without}.items()}
+    groups: dict[int, tuple[str, GroupTally]] = {}
+    left_out: dict[tuple[str, str], GroupTally] = {}
+    compared: set[tuple[str, str]] = set()
+    """Task and role of each member, also of those in groups over all tasks."""
+    for row in rows:
+        if row.group is None:
+            if row.left_out in (LeftOut.MASKED, LeftOut.UNANSWERED):
+                tally = left_out.setdefault((row.task, row.role), GroupTally())
+                tally.add(None, None, row.reward, failed=row.failed)
+        elif row.low is not None:
+            _, tally = groups.setdefault(row.group, ("" if row.pooled else row.task, GroupTally()))
+            tally.roles[row.role] = None
+            compared.add((row.task, row.role))
+            tally.too_small = tally.too_small or row.left_out is LeftOut.TOO_SMALL
+            tally.add(row.low, row.high, row.reward, failed=row.failed)
+    results = [
+        GroupResult(role, task, tally.outcome) for task, tally in groups.values() for role in tally.roles
+    ]
+    without = {place: tally for place, tally in left_out.items() if place not in compared}
+    return results + [GroupResult(role, task, tally.outcome) for (task, role), tally in without.items()]
 
 
-def outcome_figures(episodes: Iterable[Episode], trained: Collection[str]) -> Metrics:
+def outcome_figures(rows: Iterable[Credit]) -> Metrics:
     """Return `outcome/{role}/{outcome}`: the share of a trained role's groups, from 0 to 1."""
-    groups = StepGroups(trained)
-    for episode in episodes:
-        groups.add(episode)
     by_role: dict[str, Outcomes] = {}
-    for key, outcome in groups.outcomes().items():
-        by_role.setdefault(key.role, Outcomes())[outcome] += 1
+    for role, _, outcome in group_results(rows):
+        by_role.setdefault(role, Outcomes())[outcome] += 1
     return {
         outcome.figure(role): counts[outcome] / counts.total()
         for role, counts in by_role.items()
         for outcome in GroupOutcome
     }
-
-
-def teaching_tasks(
-    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
-) -> list[str]:
-    """Return the tasks that teach, in the order of their first episodes: in a group, rewards differ.
-
-    Args:
-        episodes: Episodes with rewards; advantages are not read.
-        roles: The trained roles. Groups of a role with precomputed advantages do not count.
-        policy_of: Function from (role, instance index) to the name of the policy.
-    """
-    teaching: set[str] = set()
-    for group in group_episodes(episodes, roles, policy_of)[0]:
-        role = roles.get(group.role)
-        if group.too_small or role is None or role.estimator is None or role.estimator.compute is None:
-            continue
-        rewards = [member.reward for member in group.trajectories if member.reward is not None]
-        if rewards and max(rewards) - min(rewards) >= MIN_MAGNITUDE:
-            teaching.update(group.tasks or (group.key.task,))
-    return [task for task in dict.fromkeys(episode.task_id for episode in episodes) if task in teaching]
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:

@@ -29,13 +29,12 @@ from rolegraph.engine.records import (
 from rolegraph.engine.run.likelihood import check_scorer
 from rolegraph.engine.training.advantages.estimates import States, check_state_keys
 from rolegraph.engine.training.advantages.group_metrics import Metrics
-from rolegraph.engine.training.advantages.step_batch import (
-    StepBatch,
+from rolegraph.engine.training.advantages.ledger import (
+    Ledger,
+    Membership,
     add_advantages,
-    add_groups,
     add_signals,
-    annotate_episodes,
-    mark_unused,
+    credit_rows,
 )
 from rolegraph.engine.training.analysis.constants import best_constants
 from rolegraph.engine.training.analysis.divergence import STAGE, Divergence, divergences
@@ -50,7 +49,6 @@ from rolegraph.engine.training.analysis.figures import (
     sign_warnings,
     update_figures,
 )
-from rolegraph.engine.training.analysis.outcomes import teaching_tasks
 from rolegraph.engine.training.loop.ending import Usage, stalled
 from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, ValidationSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
@@ -189,10 +187,11 @@ class _Loop:
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
                 self.pending.append(await self.draw(launched))
-            episodes = await self.pending.popleft()
-            kept = await self.refill(step, episodes) if its.refill else None
+            plan = plan_at(setup.plan, step)
+            members = Membership(plan.trained, plan.policy_of).add(await self.pending.popleft())
+            kept = await self.refill(step, members) if its.refill else None
             times = {"time/rollout": monotonic() - began}
-            await self.end_step(await self.learn(step, episodes, times, kept), times, began)
+            await self.end_step(await self.learn(step, members, times, kept), times, began)
         if (reason := stalled(self.lines, train)) and self.lines[-1]["step"] < setup.steps:
             setup.folder.stop(int(self.lines[-1]["step"]), reason)
 
@@ -251,76 +250,75 @@ class _Loop:
         opponents = setup.past.draw(tasks, seed)
         return await self.rollouts.start(tasks, train.rollouts, seed, opponents, step)
 
-    async def refill(self, step: int, episodes: list[Episode]) -> set[str]:
-        """Draw further batches until enough tasks teach.
+    async def refill(self, step: int, members: Membership) -> set[str]:
+        """Draw further batches until enough tasks are informative.
 
         Args:
             step: The step's number.
-            episodes: Episodes of the step's first batch, to which those of the others are added.
+            members: Groups of the step's first batch, to which the episodes of the others are added.
 
         Returns:
-            The tasks to learn from: of those that teach the first, `batch_size` at most.
+            The tasks to learn from: the first that are informative, `batch_size` at most.
         """
-        plan = plan_at(self.setup.plan, step)
-        train, policy_of = plan.spec.train, plan.policy_of
-        teaching = teaching_tasks(episodes, plan.trained, policy_of)
+        train = plan_at(self.setup.plan, step).spec.train
+        tasks = members.informative()
         for _ in range(train.refill):
-            if len(teaching) >= train.batch_size:
+            if len(tasks) >= train.batch_size:
                 break
-            text = f"step {step}: rollouts again, as {len(teaching)} of {train.batch_size} tasks teach"
+            text = f"step {step}: rollouts again, as {len(tasks)} of {train.batch_size} tasks teach"
             self._note(text, train.batch_size * train.rollouts)
             # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
-            episodes += await (await self.draw(step, {episode.task_id for episode in episodes}))
-            teaching = teaching_tasks(episodes, plan.trained, policy_of)
-        return {*teaching[: train.batch_size]}
+            members.add(await (await self.draw(step, {episode.task_id for episode in members.episodes})))
+            tasks = members.informative()
+        return {*tasks[: train.batch_size]}
 
     async def learn(
-        self, step: int, episodes: list[Episode], times: Metrics, kept: Collection[str] | None = None
+        self, step: int, members: Membership, times: Metrics, kept: Collection[str] | None = None
     ) -> _Step:
         """Compute the advantages of a batch, update the policies, and return the step with its metrics.
 
         Args:
             step: The step's number.
-            episodes: All episodes of the step; figures are of them all.
+            members: Groups of all episodes of the step; figures are of them all.
             times: Durations of the step's parts, to which others are added.
             kept: Tasks that the update uses; None uses all.
         """
-        setup, plan = self.setup, plan_at(self.setup.plan, step)
+        setup, plan, episodes = self.setup, plan_at(self.setup.plan, step), members.episodes
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
         began = monotonic()
         chats = {name: setup.policies[name].chat for name in plan.policies}
-        batch = StepBatch(episodes, plan.trained, plan.policy_of, kept)
-        batch = await add_signals(batch, plan, await setup.teachers(), chats)
-        batch = add_advantages(add_groups(batch), self.states)
-        batch = mark_unused(annotate_episodes(batch, self._version))
-        self._warn(batch.warnings)
+        ledger = await add_signals(members.ledger(kept, self._version), plan, await setup.teachers(), chats)
+        ledger = add_advantages(ledger, self.states)
+        rows = [*credit_rows(ledger, step)]
+        self._warn(ledger.warnings)
         times["time/advantage"] = monotonic() - began
-        setup.folder.write_episodes("train", step, batch.episodes)
+        setup.folder.write_credit(step, rows)  # before the episodes, whose file says that the step has both
+        setup.folder.write_episodes("train", step, ledger.filled_episodes())
         # Imitation is what mends a form that every answer lacks.
         mended = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
-        failed = (t for t in failed_roles(batch.episodes) if t.name not in mended or t.failed_by != "form")
-        self._check_roles(step, failed, batch.episodes)
-        self._warn_of_failures(step, batch.episodes)
-        return await _completed(self._learn(step, batch, times))
+        failed = (t for t in failed_roles(episodes) if t.name not in mended or t.failed_by != "form")
+        self._check_roles(step, failed, episodes)
+        self._warn_of_failures(step, episodes)
+        return await _completed(self._learn(step, ledger, batch_metrics(ledger, rows, plan), times))
 
-    async def _learn(self, step: int, batch: StepBatch, times: Metrics) -> _Step:
+    async def _learn(self, step: int, ledger: Ledger, metrics: Metrics, times: Metrics) -> _Step:
         """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
         plan = plan_at(self.setup.plan, step)
-        metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
+        metrics |= await self.update(step, ledger, times)
         if (number := self.setup.plan.stage_number(step)) is not None:
             metrics[STAGE] = float(number)
-        self.constants = self._best_constants(batch.episodes)
+        self.constants = self._best_constants(ledger.episodes)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         self._warn_of_divergence({"step": float(step), **metrics})
         metrics |= times
         metrics["tokens/per_second"] = metrics["tokens/response"] / max(1e-9, times["time/rollout"])
-        self.states = batch.estimated.states
+        self.states = ledger.estimates.states
         self.step = _Step(step, metrics, self.drawn - len(self.pending), self.states)
         return self.step
 
-    async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
-        """Send the batch's datums to the training service with an optimizer step; return the update's
+    async def update(self, step: int, ledger: Ledger, times: Metrics) -> Metrics:
+        """Send the step's datums to the training service with an optimizer step; return the update's
         metrics."""
         plan = plan_at(self.setup.plan, step)
         stage = self.setup.plan.stage_at(step)
@@ -329,7 +327,7 @@ class _Loop:
             name: learning_rate(self.train.schedule, of_stage or rate, step, self.setup.steps)
             for name, rate in self.setup.rates.items()
         }
-        data = policy_batches(batch)
+        data = policy_batches(ledger)
         metrics = datum_metrics(data, rates, plan)
         for role in rewritten_roles(data):
             text = (

@@ -1,4 +1,4 @@
-"""Metrics of one training step, from its StepBatch and its datums. Pure."""
+"""Metrics of one training step, from its ledger and its datums. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.records import Episode
+from rolegraph.engine.records.credit import Credit
 from rolegraph.engine.training.advantages.group_metrics import Metrics, reward_metrics
-from rolegraph.engine.training.advantages.step_batch import StepBatch
+from rolegraph.engine.training.advantages.ledger import Ledger
 from rolegraph.engine.training.analysis.figures import (
     answer_figures,
     failures,
@@ -22,30 +22,36 @@ from rolegraph.engine.training.analysis.outcomes import outcome_figures
 from rolegraph.engine.training.policies.batches import RoleBatch
 
 
-def batch_metrics(batch: StepBatch, plan: Plan) -> Metrics:
-    """Return the metrics of all episodes of a step: groups, advantages, rewards, failures, outcomes."""
-    episodes = batch.episodes
-    metrics = {**batch.group_metrics, **batch.estimated.metrics, **batch.signals.metrics}
-    metrics |= _own_rewards(batch, plan, metrics)
+def batch_metrics(ledger: Ledger, rows: Iterable[Credit], plan: Plan) -> Metrics:
+    """Return the metrics of all episodes of a step: groups, advantages, rewards, failures, outcomes.
+
+    Args:
+        ledger: The step's ledger, with advantages.
+        rows: The rows of its credit.
+        plan: The plan of the step.
+    """
+    episodes = ledger.episodes
+    metrics = {**ledger.group_metrics, **ledger.estimates.metrics, **ledger.signals.metrics}
+    metrics |= _own_rewards(ledger, plan, metrics)
     metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-    metrics |= outcome_figures(episodes, batch.roles) | answer_figures(batch.roles, episodes)
-    metrics["staleness/mean"] = _staleness(episodes)
+    metrics |= outcome_figures(rows) | answer_figures(ledger.roles, episodes)
+    metrics["staleness/mean"] = _staleness(ledger)
     metrics |= {f"schedule/{path}": value for path, value in plan.scheduled.items()}
-    if batch.kept is not None:
-        metrics |= {"refill/drawn": float(len(batch.tasks)), "refill/kept": float(len(batch.kept))}
+    if ledger.kept is not None:
+        metrics |= {"refill/drawn": float(len(ledger.tasks)), "refill/kept": float(len(ledger.kept))}
     return metrics
 
 
-def _own_rewards(batch: StepBatch, plan: Plan, other_metrics: Metrics) -> Metrics:
+def _own_rewards(ledger: Ledger, plan: Plan, other_metrics: Metrics) -> Metrics:
     """Return metrics of the rewards as they were given: `reward/{role}/n`, and `reward/{role}/*` where
     needed.
 
     They are needed where `other_metrics` lacks them, or measures the credit of compared turns instead.
     """
     metrics: Metrics = {}
-    for name, rewards in rewards_by_role(plan, batch.episodes).items():
-        by_turn = name in batch.roles and batch.roles[name].compares_turns
-        n = sum(len(group.places) for group in batch.groups if group.role == name)
+    for name, rewards in rewards_by_role(plan, ledger.episodes).items():
+        by_turn = name in ledger.roles and ledger.roles[name].compares_turns
+        n = sum(len(group.places) for group in ledger.groups if group.role == name)
         if by_turn or f"reward/{name}/mean" not in other_metrics:
             n = len(rewards)
             metrics |= reward_metrics(name, np.array(rewards))
@@ -84,8 +90,14 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
     return metrics
 
 
-def _staleness(episodes: Sequence[Episode]) -> float:
+def _staleness(ledger: Ledger) -> float:
     """Return the mean number of updates since the weights that sampled a step; 0 where unknown."""
-    behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
-    counts = [updates for updates in behind if updates is not None]
+    trajectories = [it for episode in ledger.episodes for it in episode.trajectories]
+    counts = [
+        now - step.weight_version
+        for it in trajectories
+        if (now := ledger.version(it)) is not None
+        for step in it.steps
+        if step.weight_version is not None
+    ]
     return sum(counts) / len(counts) if counts else 0.0

@@ -22,10 +22,9 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.service_traits import ServiceTraits, unmet_needs
 from rolegraph.engine.records import Episode, Step, Trajectory
-from rolegraph.engine.training.advantages.credit import learning, loss_weights, turn_uid
 from rolegraph.engine.training.advantages.group_metrics import any_nonzero
+from rolegraph.engine.training.advantages.ledger import Ledger
 from rolegraph.engine.training.advantages.precomputed import per_token
-from rolegraph.engine.training.advantages.step_batch import StepBatch
 from rolegraph.engine.vocabulary import Loss, LossSequence, require_library
 
 if TYPE_CHECKING:
@@ -126,22 +125,22 @@ class StepAdvantages(NamedTuple):
         return self.is_read or any_nonzero(self.values)
 
 
-def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
+def policy_batches(ledger: Ledger) -> dict[str, list[RoleBatch]]:
     """Return one training step's datums, by policy; policies without a nonzero advantage are left out.
 
     Args:
-        batch: The step's episodes, with advantages; those that the update does not use are left out.
+        ledger: The step's ledger, with advantages; tasks that the update does not use are left out.
 
     Raises:
         AdvantageError: For a Step without an advantage.
         UsageError: For a Step to learn from without token ids or log-probabilities.
     """
-    episodes, roles, policy_of = batch.used, batch.roles, batch.policy_of
-    weights = batch.weights or loss_weights(episodes, roles, policy_of)
     batches: dict[str, dict[str, RoleBatch]] = {}
-    comparisons = _comparisons(batch) if any(role.loss.compute for role in roles.values()) else {}
-    for episode, trajectory, role, policy in learning(episodes, roles, policy_of):
-        share, is_function = weights[policy, role.name], role.loss.compute is not None
+    is_any_function = any(role.loss.compute for role in ledger.roles.values())
+    comparisons = _comparisons(ledger) if is_any_function else {}
+    for number, episode, sampled, role, policy, _ in ledger.used:
+        trajectory = ledger.filled(number, sampled)
+        share, is_function = ledger.loss_weights[policy, role.name], role.loss.compute is not None
         new = RoleBatch(role.name, role.loss, share=share)
         learnt = batches.setdefault(policy, {}).setdefault(role.name, new)
         learnt.trajectories += 1
@@ -149,29 +148,25 @@ def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
         for sequence in token_sequences(step_advantages(episode, trajectory, role)):
             datum, spans = build_datum(sequence, role.loss.name, 1.0 if is_function else share)
             if is_function:
-                round = sequence[0].step.round
-                uid = turn_uid(trajectory, round) if role.compares_turns else trajectory.uid
-                learnt.comparisons.append(comparisons[role.name, uid])
+                round = sequence[0].step.round if role.compares_turns else 0
+                learnt.comparisons.append(comparisons[number, round])
             learnt.data.append(datum)
             learnt.sampled.append(spans)
             learnt.steps += sum(any_nonzero(entry.values) for entry in sequence)
     by_policy = {
-        policy: [by_role[name] for name in roles if name in by_role and by_role[name].data]
+        policy: [by_role[name] for name in ledger.roles if name in by_role and by_role[name].data]
         for policy, by_role in batches.items()
     }
     return {policy: role_batches for policy, role_batches in by_policy.items() if role_batches}
 
 
-def _comparisons(batch: StepBatch) -> dict[tuple[str, str], ComparedMember]:
-    """Return the group and reward of each compared trajectory or turn, by role and uid."""
-    members = [
-        (group.role, number, group.trajectories[place])
-        for number, group in enumerate(batch.groups)
-        for place in group.places
-    ]
+def _comparisons(ledger: Ledger) -> dict[tuple[int, int], ComparedMember]:
+    """Return the group and reward of each compared trajectory or turn, by number of the trajectory and
+    round."""
+    members = [(group.number, group.members[place]) for group in ledger.groups for place in group.places]
     return {
-        (role, member.uid): ComparedMember(group, number, member.reward)
-        for number, (role, group, member) in enumerate(members)
+        (member.number, member.round): ComparedMember(group, number, member.reward)
+        for number, (group, member) in enumerate(members)
     }
 
 

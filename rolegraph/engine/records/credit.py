@@ -1,0 +1,204 @@
+"""Credit: who is compared with whom, and the rows that say how a reward became a part of the gradient.
+
+Rewards are compared in groups. A member of a group is a trajectory, or one turn of it; an estimator turns the
+rewards of a group into one advantage for each member. A member of several groups adds the advantages up, each
+times the group's weight; a signal adds numbers for each token of a call; and the loss multiplies the sum by
+its weight of policy and role. `Member` and `Group` are what estimators see. `Credit` is a row of the table in
+`credit/train-STEP.jsonl`: a member in one of its groups, a trajectory in none, or a call with a signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from rolegraph.engine.records.episode import NOTHING, Step, Trajectory
+from rolegraph.engine.records.identity import GroupKey, NodeId
+from rolegraph.engine.records.schema import Count, Figure, record_schema
+
+
+class Member(NamedTuple):
+    """Trajectory, or turn of a trajectory, that is compared in a group."""
+
+    task: str
+    """`id` of the task."""
+    rollout: int
+    """Rollout of the episode, from 0."""
+    trajectory: Trajectory
+    first: int
+    """Number of the member's first Step in its trajectory, from 0."""
+    last: int
+    """Number after that of the last Step."""
+    reward: float | None
+    """Reward that is compared: of the trajectory, or the credit of the turn."""
+    round: int = 0
+    """Round of a turn, from 1; 0 for a trajectory."""
+    failed: bool = False
+    """Whether the turn, or the trajectory's last turn, failed."""
+    number: int = 0
+    """Number of the trajectory in the step, from 0."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Steps of the member."""
+        return self.trajectory.steps[self.first : self.last]
+
+    @property
+    def role(self) -> str:
+        """Name of the role."""
+        return self.trajectory.name
+
+    @property
+    def index(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # tuple.index is never used here
+        """Number of the role's instance, from 1."""
+        return self.trajectory.index
+
+    @property
+    def tokens(self) -> int:
+        """Number of response tokens; 0 where the model returned none."""
+        return sum(len(step.response_ids) for step in self.steps)
+
+    def __str__(self) -> str:
+        node = NodeId(self.role, self.index, self.round or 1)
+        return f"{node}, task {self.task}, rollout {self.rollout}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Members that are compared with each other: those of one role on one task, unless the spec says other.
+
+    G = count * K members, fewer where some failed.
+    """
+
+    key: GroupKey
+    """Identity of the group."""
+    members: Sequence[Member]
+    """Members, G of them, in the order of their episodes."""
+    role: str
+    """Role whose estimator compares the members. A group over several roles is there once for each; the other
+    roles' members set its baseline, and get their advantages from their own estimators."""
+    number: int = 0
+    """Number of the group in the step, from 0; a group over several roles has one number."""
+    too_small: bool = False
+    """Whether skips and failures left fewer members than the estimator needs, so that advantages are 0."""
+    by: str = "task"
+    """What the members share, as the spec says it."""
+    weight: float = 1.0
+    """Factor of the advantages."""
+    in_list: bool = False
+    """Whether the role has several groupings, whose advantages are added."""
+    state_keys: Sequence[str] = ()
+    """Key of the estimator's state for each member, [G]; empty where the role has one state."""
+
+    @property
+    def part(self) -> str:
+        """Key of the role's grouping, for estimators that treat groupings separately: its position, or
+        `episode`."""
+        return str(self.key.part) if self.key.role else "episode"
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Positions of the members that get advantages here: those of `role`."""
+        if self.key.role:
+            return range(len(self.members))
+        return [place for place, member in enumerate(self.members) if member.role == self.role]
+
+
+class LeftOut(StrEnum):
+    """Reason why a row has no advantage that the loss reads."""
+
+    TOO_SMALL = "too_small"
+    """The group has fewer members than the estimator needs."""
+    NO_KEY = "no_key"
+    """The expression of the grouping cannot be computed for the turn."""
+    MASKED = "masked"
+    """The trajectory is kept out of the gradient, as one that failed or that nobody rated."""
+    UNANSWERED = "unanswered"
+    """No call of the trajectory was answered."""
+    PAST_SELF = "past_self"
+    """A past self of the policy answered."""
+
+
+Source = Literal["estimator", "signal", "demonstration"]
+
+
+class Credit(NamedTuple):
+    """Row of the credit table.
+
+    A call's advantage is the sum of weight * advantage over the rows that cover it; a demonstration stands
+    for all others. The loss multiplies it by `loss_weight`.
+    """
+
+    step: Count
+    """Training step, from 1."""
+    task: str
+    """`id` of the task."""
+    rollout: Count
+    """Rollout of the episode, from 0."""
+    role: str
+    index: Annotated[int, Field(ge=1)]  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Number of the role's instance, from 1."""
+    round: Count
+    """Round of a turn, from 1; 0 for a trajectory."""
+    call: Count
+    """Number of a call among the trajectory's Steps, from 1; 0 for all calls of the turn or trajectory."""
+    policy: str
+    """Policy whose weights answered."""
+    source: Source
+    """What the advantage is from."""
+    left_out: Annotated[LeftOut | None, Field(strict=False)] = None
+    """Reason why the row has no advantage that the loss reads."""
+    group: Count | None = None
+    """Number of the group in the step, from 0; null for a row in no group."""
+    grouping: Count | None = None
+    """Place of the grouping in the role's list, from 0."""
+    by: str | None = None
+    """What the members of the group share: `task`, `turn` (a round), `prompt`, `episode` (over the roles of a
+    policy), or the value of an expression."""
+    pooled: bool = False
+    """Whether the group is over all tasks of the step."""
+    reward: Figure | None = None
+    """Reward that is compared, the credit of a turn."""
+    terms: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
+    """Named parts of a trajectory's reward, unweighted."""
+    baseline: Figure | None = None
+    """Number that the estimator subtracted, in units of the reward; null where it reports none."""
+    advantage: Figure | None = None
+    """Mean over the tokens, before `weight`; null without an advantage."""
+    low: Figure | None = None
+    """Smallest advantage of a token."""
+    high: Figure | None = None
+    """Largest advantage of a token."""
+    weight: Figure = 1.0
+    """Factor of the advantage among the role's groupings."""
+    gate: Figure | None = None
+    """Factor of a signal, which its advantage includes."""
+    loss_weight: Figure | None = None
+    """Factor of the advantage in the policy's loss; null where the update does not use the task."""
+    tokens: Count = 0
+    """Number of response tokens."""
+    failed: bool = False
+    """Whether the turn, or the trajectory's last turn, failed."""
+
+    @property
+    def node(self) -> NodeId:
+        """Turn of the row; for a trajectory with round 1."""
+        return NodeId(self.role, self.index, self.round or 1)
+
+    @classmethod
+    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        return data
+
+    __get_pydantic_core_schema__ = classmethod(record_schema)
+
+
+_ROW = TypeAdapter(Credit, config=ConfigDict(defer_build=True))
+
+
+def parse_credit(line: bytes) -> Credit:
+    """Read a line of a file of credit; raises ValueError with the field that is wrong."""
+    return _ROW.validate_json(line)

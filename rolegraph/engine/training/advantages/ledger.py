@@ -1,0 +1,560 @@
+"""The ledger of credit: from the rewards of a step's episodes to the advantage of each call.
+
+`Membership` decides which trajectories or turns are compared with which others, once for each episode. Its
+`ledger` holds the groups of a step; `add_signals` and `add_advantages` return copies of it with one thing
+more. Datums, metrics, and the rows of the credit table are made of the last copy. Pure, but for the teachers
+that signals ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.plan import TeacherKey
+from rolegraph.engine.compile.role_plan import GroupingPlan
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.records import (
+    MAIN,
+    Advantage,
+    Episode,
+    GroupKey,
+    NodeId,
+    Note,
+    PolicyOf,
+    Step,
+    StepMetadata,
+    Trajectory,
+)
+from rolegraph.engine.records.credit import Credit, Group, LeftOut, Member
+from rolegraph.engine.records.episode import NOTHING
+from rolegraph.engine.spec import Credit as TurnCredit
+from rolegraph.engine.training.advantages.estimates import NO_STATES, Estimates, States, estimate
+from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE, Metrics
+from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.teaching import StudentChat
+
+UNUSED = "unused"
+"""Key of an episode's metadata, with `refill`: its task is not informative, or enough others were."""
+WHOLE = (GroupingPlan(),)
+"""Groupings of a role without a plan: its trajectories on one task."""
+LossWeights = Mapping[tuple[str, str], float]
+"""Weight of a role's advantages in a policy's loss, by the names of policy and role."""
+
+
+class Learner(NamedTuple):
+    """Trajectory of a trained role that is a member of a group."""
+
+    number: int
+    """Number of the trajectory in the step, from 0."""
+    episode: Episode
+    trajectory: Trajectory
+    role: RolePlan
+    policy: str
+    rounds: Collection[int]
+    """Rounds of its turns that are in a group and not masked."""
+
+
+class Membership:
+    """Groups of the episodes that a step has so far.
+
+    Args:
+        roles: The trained roles; trajectories of another role are grouped by task and role.
+        policy_of: Function from (role, instance index) to the name of the policy.
+    """
+
+    def __init__(
+        self, roles: Mapping[str, RolePlan] | None = None, policy_of: PolicyOf = lambda role, index: MAIN
+    ) -> None:
+        self._roles, self._policy_of = roles or {}, policy_of
+        self.episodes: list[Episode] = []
+        self._trajectories = self._before = 0
+        self._members: dict[GroupKey, list[Member]] = {}
+        self._keyless: list[Member] = []
+        self._learners: list[Learner] = []
+
+    def add(self, episodes: Iterable[Episode]) -> Membership:
+        """Add episodes to their groups, and return this object.
+
+        Trajectories and turns without a step, masked ones, and past selves are in no group.
+        """
+        for episode in episodes:
+            self.episodes.append(episode)
+            failures = episode.failures
+            for trajectory in episode.trajectories:
+                self._add(episode, trajectory, failures)
+                self._trajectories += 1
+        return self
+
+    def _add(self, episode: Episode, trajectory: Trajectory, failures: Collection[NodeId]) -> None:
+        role = self._roles.get(trajectory.name)
+        self._before += len(trajectory.turns) if role is not None and role.compares_turns else 1
+        policy = self._policy_of(trajectory.name, trajectory.index)
+        compared: list[Member] = []
+        for key, member in comparisons(episode, trajectory, role, policy, failures, self._trajectories):
+            if key is None:
+                self._keyless.append(member)
+            else:
+                self._members.setdefault(key, []).append(member)
+                compared.append(member)
+        if role is not None and compared:
+            masked = {step.round for step in trajectory.steps if step.masked}
+            rounds = {step.round for member in compared for step in member.steps} - masked
+            self._learners.append(Learner(self._trajectories, episode, trajectory, role, policy, rounds))
+
+    def groups(self) -> list[Group]:
+        """Return the groups, in the order in which they first occur."""
+        return [
+            _group(number, key, members, name, self._roles.get(name), self.episodes)
+            for number, (key, members) in enumerate(self._members.items())
+            for name in dict.fromkeys([key.role] if key.role else [member.role for member in members])
+        ]
+
+    def informative(self) -> list[str]:
+        """Return the tasks of which a group has unequal rewards, in the order of their first episodes.
+
+        Groups of a role with precomputed advantages do not count.
+        """
+        informative: set[str] = set()
+        for group in self.groups():
+            role = self._roles.get(group.role)
+            if group.too_small or role is None or role.estimator is None or role.estimator.compute is None:
+                continue
+            rewards = [member.reward for member in group.members if member.reward is not None]
+            if rewards and max(rewards) - min(rewards) >= MIN_MAGNITUDE:
+                informative.update(member.task for member in group.members)
+        return [task for task in dict.fromkeys(it.task_id for it in self.episodes) if task in informative]
+
+    def ledger(
+        self,
+        kept: Collection[str] | None = None,
+        version: Callable[[Trajectory], int | None] = lambda trajectory: None,
+    ) -> Ledger:
+        """Return the ledger of all episodes.
+
+        Args:
+            kept: Tasks that the update uses; None uses all.
+            version: Function that returns how many updates a trajectory's policy has had; None where the
+                steps' staleness is not recorded.
+        """
+        groups = self.groups()
+        sizes = [*map(len, self._members.values())]
+        small = Counter(f"groups/too_small/{group.role}" for group in groups if group.too_small)
+        no_key = Counter(f"groups/no_key/{member.role}" for member in self._keyless)
+        metrics = {
+            "groups/num_trajs_before_filter": float(self._before),
+            "groups/num_trajs_after_filter": float(sum(sizes)),
+            "groups/num_groups": float(len(sizes)),
+            "groups/avg_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
+            "groups/max_group_size": float(max(sizes, default=0)),
+            "groups/min_group_size": float(min(sizes, default=0)),
+            **{name: float(count) for name, count in (small + no_key).items()},
+        }
+        ledger = Ledger(self.episodes, self._roles, self._policy_of, groups, self._keyless, self._learners)
+        ledger = replace(ledger, group_metrics=metrics, kept=kept, version=version)
+        return replace(ledger, loss_weights=_loss_weights(ledger.used))
+
+
+def comparisons(
+    episode: Episode,
+    trajectory: Trajectory,
+    role: RolePlan | None,
+    policy: str = MAIN,
+    failures: Collection[NodeId] = (),
+    number: int = 0,
+) -> Iterator[tuple[GroupKey | None, Member]]:
+    """Yield the members that a trajectory gives to each of its role's groupings, with their groups' keys.
+
+    Args:
+        episode: The trajectory's episode.
+        trajectory: The trajectory.
+        role: Its role; None compares the whole trajectory.
+        policy: Policy of the trajectory.
+        failures: Turns of the episode that failed.
+        number: Number of the trajectory in the step.
+
+    Yields:
+        The key and the member; None for a key that cannot be computed.
+    """
+    if role is not None and trajectory.index in role.frozen:
+        return
+    for part, grouping in enumerate(WHOLE if role is None else role.groupings):
+        for first, last, reward in _compared(trajectory, grouping):
+            step = trajectory.steps[first]
+            round, failed = 0, trajectory.failure is not None
+            if grouping.of_turns:
+                round = step.round
+                failed = trajectory.node._replace(round=round) in failures or (
+                    failed and last == len(trajectory.steps)
+                )
+            member = Member(
+                episode.task_id, episode.rollout, trajectory, first, last, reward, round, failed, number
+            )
+            yield _key(GroupKey(episode.task_id, trajectory.name, policy, part=part), grouping, step), member
+
+
+def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int, int, float | None]]:
+    """Return (first step, number after the last step, reward) of each member that a grouping has."""
+    if not grouping.of_turns:
+        is_compared = trajectory.by_model and not trajectory.masked
+        return [(0, len(trajectory.steps), trajectory.reward)] if is_compared else []
+    ran: list[tuple[int, int]] = []
+    last = 0
+    for turn in trajectory.turns:
+        first, last = last, last + len(turn)
+        if not any(step.masked for step in turn):
+            ran.append((first, last))
+    if grouping.credit.kind != "trajectory":
+        rewards = credited([trajectory.steps[last - 1].reward for _, last in ran], grouping.credit)
+    elif trajectory.reward is None or trajectory.masked:
+        return []
+    else:
+        rewards = [trajectory.reward] * len(ran)
+    return [(first, last, reward) for (first, last), reward in zip(ran, rewards, strict=True)]
+
+
+def _key(whole: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
+    """Return `whole` narrowed to the group in which `grouping` puts a member; None where that failed.
+
+    `first` is the member's first Step, which has the prompt and the digests of expressions.
+    """
+    key = whole._replace(task="") if grouping.over_batch else whole
+    match grouping.by:
+        case "task":
+            return key
+        case "turn":
+            return key._replace(round=first.round)
+        case "prompt":
+            return key._replace(prompt=_digest(first))
+        case "episode":  # one group for all roles, wherever their lists name it
+            return key._replace(role="", part=0)
+        case _:
+            digest = (first.metadata.get("by") or {}).get(grouping.by)
+            return None if digest is None else key._replace(by=digest)
+
+
+def _digest(step: Step) -> str:
+    """Return a digest of a step's prompt: its messages without the last, which is the answer."""
+    sent = json.dumps([dict(message) for message in step.chat_completions[:-1]], sort_keys=True)
+    return hashlib.blake2b(sent.encode(), digest_size=8).hexdigest()
+
+
+def _group(
+    number: int,
+    key: GroupKey,
+    members: Sequence[Member],
+    name: str,
+    role: RolePlan | None,
+    episodes: Sequence[Episode],
+) -> Group:
+    """Return a Group, set up for the estimator of role `name`."""
+    if role is None:
+        return Group(key, members, name, number)
+    state_keys: Mapping[str, str] = {}
+    if role.state_key is not None:
+        rows = {episode.task_id: episode.task for episode in episodes}
+        state_keys = {task: role.state_key.of(rows[task]) for task in {member.task for member in members}}
+    by_place = [grouping.by == "episode" for grouping in role.groupings]
+    grouping = role.groupings[key.part if key.role else by_place.index(True)]
+    # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
+    least = role.estimator.min_group if role.estimator is not None else 0
+    return Group(
+        key,
+        members,
+        name,
+        number,
+        too_small=len(members) < least,
+        by=grouping.by,
+        weight=grouping.weight,
+        in_list=len(role.groupings) > 1,
+        state_keys=tuple(state_keys[member.task] for member in members) if state_keys else (),
+    )
+
+
+def credited(rewards: Sequence[float], credit: TurnCredit) -> list[float]:
+    """Compute each turn's credit from all turns' rewards, oldest first: a discounted return or a margin."""
+    if credit.kind == "margin":
+        before = accumulate(rewards, initial=0.0)
+        return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
+    discount = credit.discount or 0.0
+    returns: list[float] = []
+    for reward in reversed(rewards):
+        returns.append(reward + (discount * returns[-1] if returns else 0.0))
+    return returns[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Groups of one training step, and what the stages so far have made of them."""
+
+    episodes: Sequence[Episode]
+    roles: Mapping[str, RolePlan]
+    """Trained roles."""
+    policy_of: PolicyOf
+    """Function from (role, instance index) to the name of the policy."""
+    groups: Sequence[Group]
+    keyless: Sequence[Member]
+    """Members that are in no group, since its key cannot be computed."""
+    learners: Sequence[Learner]
+    """Trajectories that are compared, in the order of the episodes."""
+    group_metrics: Metrics = field(default_factory=Metrics)
+    """`groups/*` metrics of rLLM's `transform.py`, with the groups that are too small and the members without
+    a key, by role."""
+    kept: Collection[str] | None = None
+    """Tasks that the update uses; None uses all."""
+    version: Callable[[Trajectory], int | None] = lambda trajectory: None
+    """Function that returns how many updates a trajectory's policy has had."""
+    signals: SignalResult = field(default_factory=SignalResult)
+    estimates: Estimates = field(default_factory=Estimates)
+    """Advantages of `groups`."""
+    sums: Mapping[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    """Weighted sum of a member's advantages, by number of the trajectory and round of the turn (0: all)."""
+    tokens: Mapping[tuple[int, int], Sequence[float]] = field(
+        default_factory=dict[tuple[int, int], Sequence[float]]
+    )
+    """Precomputed advantages [T], by number of the trajectory and of the Step."""
+    loss_weights: LossWeights = field(default_factory=dict[tuple[str, str], float])
+    """Factors of the advantages in the loss."""
+
+    @property
+    def tasks(self) -> set[str]:
+        """Ids of all tasks that the step has episodes of."""
+        return {episode.task_id for episode in self.episodes}
+
+    @property
+    def used_tasks(self) -> set[str]:
+        """Ids of the tasks whose episodes the policy update uses."""
+        return self.tasks if self.kept is None else {*self.kept}
+
+    @property
+    def used(self) -> list[Learner]:
+        """Learners that the policy update uses."""
+        tasks = self.used_tasks
+        return [learner for learner in self.learners if learner.episode.task_id in tasks]
+
+    @property
+    def warnings(self) -> list[Note]:
+        """Warnings that signals and estimators gave for this step."""
+        return [*self.signals.warnings, *self.estimates.warnings]
+
+    def filled(self, number: int, trajectory: Trajectory) -> Trajectory:
+        """Return a trajectory with the advantages, signals and staleness of its Steps.
+
+        Args:
+            number: Number of the trajectory in the step.
+            trajectory: The trajectory.
+        """
+        details, added = self.signals.details.get(trajectory.uid), self.signals.added.get(trajectory.uid)
+        now = self.version(trajectory)
+        whole, steps = self.sums.get((number, 0)), list[Step]()
+        for place, step in enumerate(trajectory.steps):
+            of_turn = self.sums.get((number, step.round))
+            advantage: Advantage | None = step.advantage
+            if (tokens := self.tokens.get((number, place))) is not None:
+                advantage = tokens
+            elif given := [value for value in (whole, of_turn) if value is not None]:
+                advantage = sum(given[1:], given[0])  # 0.0 + -0.0 would be 0.0
+            detail: StepMetadata = details[place] if details else {}
+            if added is not None and advantage is not None:
+                # A demonstration replaces the answer, so its weight replaces the advantage.
+                is_replaced = "demonstration" in detail
+                advantage = added[place] if is_replaced else _plus(advantage, added[place])
+            metadata: StepMetadata = {**step.metadata, **detail}
+            if now is not None and step.weight_version is not None:
+                metadata["staleness"] = now - step.weight_version
+            steps.append(step._replace(advantage=advantage, metadata=metadata))
+        return trajectory._replace(steps=tuple(steps))
+
+    def filled_episodes(self) -> Iterator[Episode]:
+        """Yield the episodes with their advantages; those that the update leaves out are marked `unused`."""
+        tasks, number = self.used_tasks, 0
+        for episode in self.episodes:
+            trajectories = [self.filled(number + n, it) for n, it in enumerate(episode.trajectories)]
+            number += len(trajectories)
+            filled = episode._replace(trajectories=tuple(trajectories))
+            if episode.task_id not in tasks:
+                filled = filled._replace(metadata={**episode.metadata, UNUSED: True})
+            yield filled
+
+
+def _plus(advantage: Advantage, signal: Advantage) -> Advantage:
+    """Return an estimator's advantage of a step plus the signal's: one number or one for each token."""
+    assert isinstance(advantage, float)
+    return [advantage + value for value in signal] if isinstance(signal, Sequence) else advantage + signal
+
+
+async def add_signals(
+    ledger: Ledger,
+    plan: Plan,
+    teachers: Mapping[TeacherKey, LimitedModel],
+    chats: Mapping[str, StudentChat],
+) -> Ledger:
+    """Ask the teachers for advantages, token by token, as `apply_signals` does; raises its errors."""
+    learnt = {learner.trajectory.uid: learner.rounds for learner in ledger.learners}
+    return replace(ledger, signals=await apply_signals(plan, ledger.episodes, teachers, chats, learnt))
+
+
+def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
+    """Estimate the advantages of the groups, and add up those of each member.
+
+    Args:
+        ledger: The ledger, with signals.
+        states: States of the estimators after the step before.
+
+    Raises:
+        AdvantageError: As `estimate` does.
+    """
+    estimators = {name: role.estimator for name, role in ledger.roles.items() if role.estimator}
+    estimates = estimate(ledger.groups, estimators, ledger.signals.advantages, states)
+    sums: dict[tuple[int, int], float] = {}
+    tokens: dict[tuple[int, int], Sequence[float]] = {}
+    for group, advantages_G, of_members in zip(
+        ledger.groups, estimates.advantages, estimates.tokens, strict=True
+    ):
+        for place in group.places if len(advantages_G) else ():
+            member, value = group.members[place], advantages_G[place]
+            target = member.number, member.round
+            sums[target] = sums.get(target, 0.0) + group.weight * value if group.in_list else value
+        for member, of_steps in zip(group.members, of_members, strict=False):
+            tokens |= {(member.number, member.first + n): values for n, values in enumerate(of_steps)}
+    return replace(ledger, estimates=estimates, sums=sums, tokens=tokens)
+
+
+def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
+    """Return the weight of a role's advantages in a policy's loss.
+
+    Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
+    in, those that teach nothing included, makes its loss a weighted mean that does not depend on the batch's
+    size.
+    """
+    whole: dict[str, float] = {}
+    role_weights: dict[tuple[str, str], float] = {}
+    for learner in learners:
+        weight = learner.role.spec.weight
+        whole[learner.policy] = whole.get(learner.policy, 0.0) + weight
+        role_weights[learner.policy, learner.role.name] = weight
+    return {key: weight / (whole[key[0]] or 1.0) for key, weight in role_weights.items()}
+
+
+def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[Credit]:
+    """Yield the rows of a step's credit: members in their groups, what is in none, and calls with a signal.
+
+    Args:
+        ledger: The ledger, with advantages.
+        step: Number of the training step.
+    """
+    compared: set[int] = set()
+    estimates, tasks = ledger.estimates, ledger.used_tasks
+    for group, advantages_G, baselines_G, of_members in zip(
+        ledger.groups, estimates.advantages, estimates.baselines, estimates.tokens, strict=True
+    ):
+        for place in group.places if group.role in ledger.roles else ():
+            member, values = group.members[place], advantages_G[place : place + 1]
+            if of_members:
+                values = [value for of_step in of_members[place] for value in of_step]
+            if values:
+                compared.add(member.number)
+            yield Credit(
+                step=step,
+                task=member.task,
+                rollout=member.rollout,
+                role=member.role,
+                index=member.index,
+                round=member.round,
+                call=0,
+                policy=group.key.policy,
+                source="signal" if of_members else "estimator",
+                left_out=LeftOut.TOO_SMALL if group.too_small else None,
+                group=group.number,
+                grouping=group.key.part if group.key.role else None,
+                by=group.by,
+                pooled=not group.key.task,
+                reward=member.reward,
+                terms=NOTHING if member.round else member.trajectory.terms,
+                baseline=baselines_G[place] if baselines_G else None,
+                advantage=sum(values) / len(values) if values else None,
+                low=min(values, default=None),
+                high=max(values, default=None),
+                weight=group.weight,
+                loss_weight=ledger.loss_weights.get((group.key.policy, member.role))
+                if member.task in tasks
+                else None,
+                tokens=sum(call.response_tokens for call in member.steps),
+                failed=member.failed,
+            )
+    number = -1
+    for episode in ledger.episodes:
+        for trajectory in episode.trajectories:
+            number += 1
+            if (role := ledger.roles.get(trajectory.name)) is None:
+                continue
+            whole = Credit(
+                step,
+                episode.task_id,
+                episode.rollout,
+                trajectory.name,
+                trajectory.index,
+                round=0,
+                call=0,
+                policy=ledger.policy_of(trajectory.name, trajectory.index),
+                source="estimator",
+                reward=trajectory.reward,
+                terms=trajectory.terms,
+                tokens=sum(call.response_tokens for call in trajectory.steps),
+                failed=trajectory.failure is not None,
+            )
+            if number not in compared:
+                if trajectory.masked or not trajectory.by_model:
+                    reason = LeftOut.MASKED if trajectory.masked else LeftOut.UNANSWERED
+                    yield whole._replace(left_out=reason)
+                elif trajectory.index in role.frozen:
+                    yield whole._replace(left_out=LeftOut.PAST_SELF)
+            yield from _signal_rows(ledger, trajectory, whole)
+    for member in ledger.keyless:
+        yield Credit(
+            step,
+            member.task,
+            member.rollout,
+            member.role,
+            member.index,
+            member.round,
+            call=0,
+            policy=ledger.policy_of(member.role, member.index),
+            source="estimator",
+            left_out=LeftOut.NO_KEY,
+            reward=member.reward,
+            failed=member.failed,
+        )
+
+
+def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: Credit) -> Iterator[Credit]:
+    """Yield a row for each call with a signal beside the estimator, or a demonstration in its place."""
+    added, details = ledger.signals.added.get(trajectory.uid), ledger.signals.details.get(trajectory.uid)
+    if added is None or details is None:
+        return
+    for call, (step, value, detail) in enumerate(zip(trajectory.steps, added, details, strict=True), 1):
+        if not detail:
+            continue
+        values = value if isinstance(value, Sequence) else (value,)
+        demonstration = detail.get("demonstration")
+        yield whole._replace(
+            round=step.round,
+            call=call,
+            source="signal" if demonstration is None else "demonstration",
+            reward=None,
+            terms=NOTHING,
+            advantage=sum(values) / len(values) if values else None,
+            low=min(values, default=None),
+            high=max(values, default=None),
+            gate=detail.get("gate"),
+            loss_weight=ledger.loss_weights.get((whole.policy, whole.role))
+            if whole.task in ledger.used_tasks
+            else None,
+            tokens=step.response_tokens if demonstration is None else len(demonstration["ids"]),
+        )

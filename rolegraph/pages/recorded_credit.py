@@ -1,0 +1,108 @@
+"""Rows of credit of episodes without a table: of runs, and of trainings before version 0.3.
+
+A run has rewards and no advantages. Earlier trainings noted the credit in the metadata of their Steps, which
+version 0.4 will no longer read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from rolegraph.engine.records import MAIN, Episode, Step, Trajectory
+from rolegraph.engine.records.credit import Credit, LeftOut
+
+
+def recorded_rows(
+    episodes: Iterable[Episode], trained: Iterable[str] = (), start: int = 0
+) -> Iterator[Credit]:
+    """Yield the rows that episodes have in their metadata; a trajectory without is compared on its task.
+
+    Args:
+        episodes: Episodes of one step, in order.
+        trained: Roles of which trajectories that are in no group have a row, too.
+        start: Number of the first group.
+    """
+    numbers: dict[tuple[Any, ...], int] = {}
+    roles = {*trained}
+
+    def row(
+        episode: Episode, trajectory: Trajectory, steps: Sequence[Step], noted: Mapping[str, Any]
+    ) -> Credit:
+        key: Mapping[str, Any] = noted.get("group") or {}
+        names = {"turn": "round", "prompt": "prompt", "episode": "role"}
+        by = next((name for name, field in names.items() if field in key), "by" if "by" in key else "task")
+        group = ("" if "task" in key else episode.task_id, trajectory.name, *sorted(key.items()))
+        if by == "episode":
+            group = (group[0], key.get("policy", MAIN))
+        of_turn = "credit" in noted
+        values = [value for step in steps for value in step.advantages]
+        if (advantage := noted.get("advantage")) is not None:
+            values = [advantage]
+        failed = trajectory.failure is not None and steps[-1] is trajectory.steps[-1]
+        node = trajectory.node._replace(round=steps[-1].round)
+        return Credit(
+            step=0,
+            task=episode.task_id,
+            rollout=episode.rollout,
+            role=trajectory.name,
+            index=trajectory.index,
+            round=steps[0].round if of_turn else 0,
+            call=0,
+            policy=key.get("policy", MAIN),
+            source="estimator",
+            left_out=LeftOut.TOO_SMALL if noted.get("too_small") else None,
+            group=numbers.setdefault(group, start + len(numbers)),
+            grouping=key.get("part", 0),
+            by=by,
+            pooled="task" in key,
+            reward=noted["credit"] if of_turn else trajectory.reward,
+            baseline=noted.get("baseline"),
+            advantage=sum(values) / len(values) if values else None,
+            low=min(values, default=None),
+            high=max(values, default=None),
+            weight=noted.get("weight", 1.0),
+            loss_weight=cast("Mapping[str, Any]", steps[0].metadata).get("loss_weight"),
+            tokens=sum(step.response_tokens for step in steps),
+            failed=failed or (of_turn and node in episode.failures),
+        )
+
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            rows: list[Credit] = []
+            spans = trajectory.turns
+            notes = [_noted(steps[-1]) for steps in spans]
+            digests = (spans[0][0].metadata.get("by") or {}) if spans else {}
+            is_list = any("groups" in steps[-1].metadata for steps in spans)
+            by_turn = any("credit" in part for parts in notes for part in parts)
+            is_keyless = bool(digests) and not any(digests.values())
+            if trajectory.by_model and not trajectory.masked and (is_list or not (by_turn or is_keyless)):
+                whole = [part for part in notes[0] if "credit" not in part]
+                rows += [row(episode, trajectory, trajectory.steps, part) for part in whole]
+            for steps, parts in zip(spans, notes, strict=True):
+                rows += [
+                    row(episode, trajectory, steps, part) for part in parts if part.get("credit") is not None
+                ]
+            yield from rows
+            is_left_out = trajectory.masked or not trajectory.by_model
+            if is_left_out and trajectory.name in roles and not any(it.low is not None for it in rows):
+                yield Credit(
+                    0,
+                    episode.task_id,
+                    episode.rollout,
+                    trajectory.name,
+                    trajectory.index,
+                    round=0,
+                    call=0,
+                    policy=MAIN,
+                    source="estimator",
+                    left_out=LeftOut.MASKED,
+                    reward=trajectory.reward,
+                    failed=trajectory.failure is not None,
+                )
+
+
+def _noted(step: Step) -> Sequence[Mapping[str, Any]]:
+    """Return what a Step's metadata says of its turn, for each group."""
+    metadata = cast("Mapping[str, Any]", step.metadata)
+    return metadata["groups"] or () if "groups" in metadata else (metadata,)

@@ -218,7 +218,7 @@ def _added(groups: Sequence[Group], advantages_P_G: Sequence[Floats]) -> Floats:
     for group, values in zip(groups, advantages_P_G, strict=True):
         for place in group.places:
             member = group.members[place]
-            for round in {step.round for step in member.steps}:
+            for round in {step.round for step in member.steps} if not member.round else (member.round,):
                 turn = member.number, round
                 sums[turn] = sums.get(turn, 0.0) + group.weight * float(values[place])
     return np.array([*sums.values()])

@@ -58,7 +58,7 @@ class Learner(NamedTuple):
     role: RolePlan
     policy: str
     rounds: Collection[int]
-    """Rounds of its turns that are in a group and not masked."""
+    """Rounds of its turns that are in a group and not masked; empty for a role without a signal."""
 
 
 class Membership:
@@ -104,8 +104,10 @@ class Membership:
                 self._members.setdefault(key, []).append(member)
                 compared.append(member)
         if role is not None and compared:
-            masked = {step.round for step in trajectory.steps if step.masked}
-            rounds = {step.round for member in compared for step in member.steps} - masked
+            rounds = set[int]()
+            if role.signal is not None:
+                masked = {step.round for step in trajectory.steps if step.masked}
+                rounds = {step.round for member in compared for step in member.steps} - masked
             self._learners.append(Learner(self._trajectories, episode, trajectory, role, policy, rounds))
 
     def groups(self) -> list[Group]:
@@ -186,17 +188,15 @@ def comparisons(
         return
     for part, grouping in enumerate(WHOLE if role is None else role.groupings):
         for first, last, reward in _compared(trajectory, grouping):
-            step = trajectory.steps[first]
-            round, failed = 0, trajectory.failure is not None
+            step, round, failed = trajectory.steps[first], 0, trajectory.failure is not None
             if grouping.of_turns:
                 round = step.round
-                failed = trajectory.node._replace(round=round) in failures or (
-                    failed and last == len(trajectory.steps)
-                )
+                is_last = last == len(trajectory.steps)
+                failed = (failed and is_last) or (NodeId(*trajectory.node[:2], round) in failures)
             member = Member(
                 episode.task_id, episode.rollout, trajectory, first, last, reward, round, failed, number
             )
-            yield _key(GroupKey(episode.task_id, trajectory.name, policy, part=part), grouping, step), member
+            yield _key(episode.task_id, trajectory.name, policy, part, grouping, step), member
 
 
 def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int, int, float | None]]:
@@ -219,24 +219,26 @@ def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int,
     return [(first, last, reward) for (first, last), reward in zip(ran, rewards, strict=True)]
 
 
-def _key(whole: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
-    """Return `whole` narrowed to the group in which `grouping` puts a member; None where that failed.
+def _key(
+    task: str, role: str, policy: str, part: int, grouping: GroupingPlan, first: Step
+) -> GroupKey | None:
+    """Return the key of the group in which `grouping` puts a member; None where it cannot be computed.
 
     `first` is the member's first Step, which has the prompt and the digests of expressions.
     """
-    key = whole._replace(task="") if grouping.over_batch else whole
+    task = "" if grouping.over_batch else task
     match grouping.by:
         case "task":
-            return key
+            return GroupKey(task, role, policy, part=part)
         case "turn":
-            return key._replace(round=first.round)
+            return GroupKey(task, role, policy, first.round, part=part)
         case "prompt":
-            return key._replace(prompt=_digest(first))
+            return GroupKey(task, role, policy, prompt=_digest(first), part=part)
         case "episode":  # one group for all roles, wherever their lists name it
-            return key._replace(role="", part=0)
+            return GroupKey(task, "", policy)
         case _:
             digest = (first.metadata.get("by") or {}).get(grouping.by)
-            return None if digest is None else key._replace(by=digest)
+            return None if digest is None else GroupKey(task, role, policy, by=digest, part=part)
 
 
 def _digest(step: Step) -> str:
@@ -443,58 +445,28 @@ def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
 
 
 def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[Credit]:
-    """Yield the rows of a step's credit: members in their groups, what is in none, and calls with a signal.
+    """Yield the rows of a step's credit: of each trajectory its members, or why it has none, and its signals.
 
     Args:
         ledger: The ledger, with advantages.
         step: Number of the training step.
     """
-    compared: set[int] = set()
-    estimates, tasks = ledger.estimates, ledger.used_tasks
-    for group, advantages_G, baselines_G, of_members in zip(
-        ledger.groups, estimates.advantages, estimates.baselines, estimates.tokens, strict=True
-    ):
-        for place in group.places if group.role in ledger.roles else ():
-            member, values = group.members[place], advantages_G[place : place + 1]
-            if of_members:
-                values = [value for of_step in of_members[place] for value in of_step]
-            if values:
-                compared.add(member.number)
-            yield Credit(
-                step=step,
-                task=member.task,
-                rollout=member.rollout,
-                role=member.role,
-                index=member.index,
-                round=member.round,
-                call=0,
-                policy=group.key.policy,
-                source="signal" if of_members else "estimator",
-                left_out=LeftOut.TOO_SMALL if group.too_small else None,
-                group=group.number,
-                grouping=group.key.part if group.key.role else None,
-                by=group.by,
-                pooled=not group.key.task,
-                reward=member.reward,
-                terms=NOTHING if member.round else member.trajectory.terms,
-                baseline=baselines_G[place] if baselines_G else None,
-                advantage=sum(values) / len(values) if values else None,
-                low=min(values, default=None),
-                high=max(values, default=None),
-                weight=group.weight,
-                loss_weight=ledger.loss_weights.get((group.key.policy, member.role))
-                if member.task in tasks
-                else None,
-                tokens=sum(call.response_tokens for call in member.steps),
-                failed=member.failed,
-            )
-    number = -1
+    places: dict[int, list[tuple[int, int]]] = {}
+    for number, group in enumerate(ledger.groups):
+        for place in group.places:
+            places.setdefault(group.members[place].number, []).append((number, place))
+    keyless: dict[int, list[Member]] = {}
+    for member in ledger.keyless:
+        keyless.setdefault(member.number, []).append(member)
+    tasks, number = ledger.used_tasks, -1
     for episode in ledger.episodes:
         for trajectory in episode.trajectories:
             number += 1
             if (role := ledger.roles.get(trajectory.name)) is None:
                 continue
-            whole = Credit(
+            policy = ledger.policy_of(trajectory.name, trajectory.index)
+            weight = ledger.loss_weights.get((policy, role.name)) if episode.task_id in tasks else None
+            alone = Credit(
                 step,
                 episode.task_id,
                 episode.rollout,
@@ -502,35 +474,59 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[Credit]:
                 trajectory.index,
                 round=0,
                 call=0,
-                policy=ledger.policy_of(trajectory.name, trajectory.index),
+                policy=policy,
                 source="estimator",
                 reward=trajectory.reward,
                 terms=trajectory.terms,
                 tokens=sum(call.response_tokens for call in trajectory.steps),
                 failed=trajectory.failure is not None,
             )
-            if number not in compared:
+            whole = alone._replace(loss_weight=weight)
+            rows = [_compared_row(ledger, whole, *place) for place in places.get(number, ())]
+            yield from rows
+            if all(row.low is None for row in rows):
                 if trajectory.masked or not trajectory.by_model:
                     reason = LeftOut.MASKED if trajectory.masked else LeftOut.UNANSWERED
-                    yield whole._replace(left_out=reason)
+                    yield alone._replace(left_out=reason)
                 elif trajectory.index in role.frozen:
-                    yield whole._replace(left_out=LeftOut.PAST_SELF)
+                    yield alone._replace(left_out=LeftOut.PAST_SELF)
+            for member in keyless.get(number, ()):
+                place = {"round": member.round, "reward": member.reward, "failed": member.failed}
+                yield alone._replace(left_out=LeftOut.NO_KEY, tokens=0, **place)
             yield from _signal_rows(ledger, trajectory, whole)
-    for member in ledger.keyless:
-        yield Credit(
-            step,
-            member.task,
-            member.rollout,
-            member.role,
-            member.index,
-            member.round,
-            call=0,
-            policy=ledger.policy_of(member.role, member.index),
-            source="estimator",
-            left_out=LeftOut.NO_KEY,
-            reward=member.reward,
-            failed=member.failed,
-        )
+
+
+def _compared_row(ledger: Ledger, whole: Credit, number: int, place: int) -> Credit:
+    """Return the row of a member, from the row of its whole trajectory and its place in a group."""
+    group, estimates = ledger.groups[number], ledger.estimates
+    member, values = group.members[place], estimates.advantages[number][place : place + 1]
+    if of_members := estimates.tokens[number]:
+        values = [value for of_step in of_members[place] for value in of_step]
+    baselines, tokens = estimates.baselines[number], whole.tokens
+    if member.round:
+        tokens = sum(call.response_tokens for call in member.steps)
+    return Credit(
+        *whole[:5],
+        round=member.round,
+        call=0,
+        policy=whole.policy,
+        source="signal" if of_members else "estimator",
+        left_out=LeftOut.TOO_SMALL if group.too_small else None,
+        group=group.number,
+        grouping=group.key.part if group.key.role else None,
+        by=group.by,
+        pooled=not group.key.task,
+        reward=member.reward,
+        terms=NOTHING if member.round else whole.terms,
+        baseline=baselines[place] if baselines else None,
+        advantage=sum(values) / len(values) if values else None,
+        low=min(values, default=None),
+        high=max(values, default=None),
+        weight=group.weight,
+        loss_weight=whole.loss_weight,
+        tokens=tokens,
+        failed=member.failed,
+    )
 
 
 def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: Credit) -> Iterator[Credit]:
@@ -539,22 +535,18 @@ def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: Credit) -> Itera
     if added is None or details is None:
         return
     for call, (step, value, detail) in enumerate(zip(trajectory.steps, added, details, strict=True), 1):
-        if not detail:
-            continue
-        values = value if isinstance(value, Sequence) else (value,)
-        demonstration = detail.get("demonstration")
-        yield whole._replace(
-            round=step.round,
-            call=call,
-            source="signal" if demonstration is None else "demonstration",
-            reward=None,
-            terms=NOTHING,
-            advantage=sum(values) / len(values) if values else None,
-            low=min(values, default=None),
-            high=max(values, default=None),
-            gate=detail.get("gate"),
-            loss_weight=ledger.loss_weights.get((whole.policy, whole.role))
-            if whole.task in ledger.used_tasks
-            else None,
-            tokens=step.response_tokens if demonstration is None else len(demonstration["ids"]),
-        )
+        if detail:
+            demonstration = detail.get("demonstration")
+            values = value if isinstance(value, Sequence) else (value,)
+            yield whole._replace(
+                round=step.round,
+                call=call,
+                source="signal" if demonstration is None else "demonstration",
+                reward=None,
+                terms=NOTHING,
+                gate=detail.get("gate"),
+                tokens=step.response_tokens if demonstration is None else len(demonstration["ids"]),
+                advantage=sum(values) / len(values) if values else None,
+                low=min(values, default=None),
+                high=max(values, default=None),
+            )

@@ -114,7 +114,9 @@ def group_results(rows: Iterable[Credit]) -> list[GroupResult]:
                 tally = left_out.setdefault((row.task, row.role), GroupTally())
                 tally.add(None, None, row.reward, failed=row.failed)
         elif row.low is not None:
-            _, tally = groups.setdefault(row.group, ("" if row.pooled else row.task, GroupTally()))
+            if row.group not in groups:
+                groups[row.group] = "" if row.pooled else row.task, GroupTally()
+            _, tally = groups[row.group]
             tally.roles[row.role] = None
             compared.add((row.task, row.role))
             tally.too_small = tally.too_small or row.left_out is LeftOut.TOO_SMALL

@@ -269,8 +269,8 @@ def group_of(pages: Pages, number: int, turn: HeavyTurn) -> tuple[GroupMember, s
     cards = {card.anchor: card for card in shown.cards}
     own = next(card for card in shown.cards if card.turn.node == turn.node)
     trace, table = own.compared[0]
-    keys = [other.key for other, _ in cards[table].compared]
-    return trace.mine, f"{table}-g{keys.index(trace.key) + 1}"
+    numbers = [other.mine.credit.group for other, _ in cards[table].compared]
+    return trace.mine, f"{table}-g{numbers.index(trace.mine.credit.group) + 1}"
 
 
 def answers_row(found: Findings, workflow: str) -> FigureRow:

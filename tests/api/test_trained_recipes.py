@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.records import Episode, NodeId, Step
+from rolegraph.engine.records import Episode, NodeId, RunFolder, Step
 from rolegraph.engine.records.episodes import read_episodes
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -30,13 +30,13 @@ def trained(recipe: str, folder: Path, service: LocalService, *overrides: str, d
 def test_groups_in_groups_train_for_a_step(service: LocalService, tmp_path: Path) -> None:
     done = trained("Groups in groups", tmp_path, service)
     episodes = [*read_episodes(done.folder / "episodes" / "train-000001.jsonl")]
-    steps = [step for episode in episodes for step in episode["agent"][0].steps]
-    assert steps
-    for step in steps:
-        whole, state = step.metadata["groups"]
-        assert (whole.get("group"), state["group"]["part"]) == (None, 1)
-        assert step.advantage == pytest.approx(whole["advantage"] + state["advantage"])
-        assert step.metadata["by"] == {"self.observation": state["group"]["by"]}
+    rows = RunFolder(done.folder).credit_rows(1) or []
+    assert {(row.grouping, row.by) for row in rows} == {(0, "task"), (1, "self.observation")}
+    for episode in episodes:
+        own = [it for it in rows if (it.task, it.rollout) == (episode.task_id, episode.rollout)]
+        for step in episode["agent"][0].steps:
+            covering = [it.advantage or 0.0 for it in own if it.round in (0, step.round)]
+            assert len(covering) == 2 and step.advantage == pytest.approx(sum(covering))
 
 
 CALLED = """\

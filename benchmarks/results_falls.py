@@ -13,7 +13,7 @@ from typing import NamedTuple
 from results_tables import WINDOW
 
 from rolegraph.engine.records import NodeId
-from rolegraph.engine.records.credit import Credit
+from rolegraph.engine.records.credit import CreditRow
 from rolegraph.pages.recorded_credit import recorded_rows
 from rolegraph.pages.report.reading import Point
 from rolegraph.pages.view.rows import RunPart
@@ -109,7 +109,7 @@ def shares(run: ViewedRun, part: RunPart) -> Iterator[HeavyTurn]:
         yield HeavyTurn(locations[row.task, row.rollout], row.node, own / whole[row.policy])
 
 
-def mass(row: Credit) -> float:
+def mass(row: CreditRow) -> float:
     """Return the sum of |advantage × loss weight| over a member's tokens."""
     weight = 1.0 if row.loss_weight is None else row.loss_weight
     return abs(row.advantage or 0.0) * row.tokens * weight

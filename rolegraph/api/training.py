@@ -22,7 +22,7 @@ from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.models.rates import policy_rates, rate_findings
 from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
-from rolegraph.engine.records.credit import Credit
+from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RUN
@@ -65,7 +65,7 @@ class Run:
             step: Number of a training step; None for all.
 
         Returns:
-            A pandas DataFrame where pandas is installed, else a list of `Credit` with the same fields.
+            A pandas DataFrame where pandas is installed, else a list of `CreditRow` with the same fields.
 
         Raises:
             UsageError: The folder has no credit of that step, or none at all.
@@ -82,7 +82,7 @@ class Run:
             from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
         except ImportError:
             return rows
-        return DataFrame(rows, columns=Credit._fields)
+        return DataFrame(rows, columns=CreditRow._fields)
 
     @property
     def best(self) -> str:

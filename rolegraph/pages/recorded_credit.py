@@ -1,6 +1,6 @@
 """Rows of credit of episodes without a table: of runs, and of trainings before version 0.3.
 
-A run has rewards and no advantages. Earlier trainings noted the credit in the metadata of their Steps, which
+A run has rewards and no advantages. Earlier trainings part the credit in the metadata of their Steps, which
 version 0.4 will no longer read.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from rolegraph.engine.records import MAIN, Episode, Step, Trajectory
-from rolegraph.engine.records.credit import Credit, LeftOut
+from rolegraph.engine.records.credit import CreditRow, LeftOut
 
 
 def recorded_rows(
     episodes: Iterable[Episode], trained: Iterable[str] = (), start: int = 0
-) -> Iterator[Credit]:
+) -> Iterator[CreditRow]:
     """Yield the rows that episodes have in their metadata; a trajectory without is compared on its task.
 
     Args:
@@ -27,21 +27,21 @@ def recorded_rows(
     roles = {*trained}
 
     def row(
-        episode: Episode, trajectory: Trajectory, steps: Sequence[Step], noted: Mapping[str, Any]
-    ) -> Credit:
-        key: Mapping[str, Any] = noted.get("group") or {}
+        episode: Episode, trajectory: Trajectory, steps: Sequence[Step], part: Mapping[str, Any]
+    ) -> CreditRow:
+        key: Mapping[str, Any] = part.get("group") or {}
         names = {"turn": "round", "prompt": "prompt", "episode": "role"}
         by = next((name for name, field in names.items() if field in key), "by" if "by" in key else "task")
         group = ("" if "task" in key else episode.task_id, trajectory.name, *sorted(key.items()))
         if by == "episode":
             group = (group[0], key.get("policy", MAIN))
-        of_turn = "credit" in noted
+        of_turn = "credit" in part
         values = [value for step in steps for value in step.advantages]
-        if (advantage := noted.get("advantage")) is not None:
+        if (advantage := part.get("advantage")) is not None:
             values = [advantage]
         failed = trajectory.failure is not None and steps[-1] is trajectory.steps[-1]
         node = trajectory.node._replace(round=steps[-1].round)
-        return Credit(
+        return CreditRow(
             step=0,
             task=episode.task_id,
             rollout=episode.rollout,
@@ -51,17 +51,17 @@ def recorded_rows(
             call=0,
             policy=key.get("policy", MAIN),
             source="estimator",
-            left_out=LeftOut.TOO_SMALL if noted.get("too_small") else None,
+            left_out=LeftOut.TOO_SMALL if part.get("too_small") else None,
             group=numbers.setdefault(group, start + len(numbers)),
             grouping=key.get("part", 0),
             by=by,
             pooled="task" in key,
-            reward=noted["credit"] if of_turn else trajectory.reward,
-            baseline=noted.get("baseline"),
+            reward=part["credit"] if of_turn else trajectory.reward,
+            baseline=part.get("baseline"),
             advantage=sum(values) / len(values) if values else None,
             low=min(values, default=None),
             high=max(values, default=None),
-            weight=noted.get("weight", 1.0),
+            weight=part.get("weight", 1.0),
             loss_weight=cast("Mapping[str, Any]", steps[0].metadata).get("loss_weight"),
             tokens=sum(step.response_tokens for step in steps),
             failed=failed or (of_turn and node in episode.failures),
@@ -69,7 +69,7 @@ def recorded_rows(
 
     for episode in episodes:
         for trajectory in episode.trajectories:
-            rows: list[Credit] = []
+            rows: list[CreditRow] = []
             spans = trajectory.turns
             notes = [_noted(steps[-1]) for steps in spans]
             digests = (spans[0][0].metadata.get("by") or {}) if spans else {}
@@ -86,7 +86,7 @@ def recorded_rows(
             yield from rows
             is_left_out = trajectory.masked or not trajectory.by_model
             if is_left_out and trajectory.name in roles and not any(it.low is not None for it in rows):
-                yield Credit(
+                yield CreditRow(
                     0,
                     episode.task_id,
                     episode.rollout,

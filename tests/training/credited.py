@@ -13,7 +13,7 @@ import yaml
 from rolegraph.engine.compile import Plan, RolePlan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.records.credit import Credit, Group
+from rolegraph.engine.records.credit import CreditRow, Group
 from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, credit_rows
 from rolegraph.engine.training.analysis.outcomes import outcome_figures
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
@@ -62,7 +62,7 @@ def ledger(plan: Plan, episodes: Sequence[Episode]) -> Ledger:
     return add_advantages(Membership(plan.trained, plan.policy_of).add(episodes).ledger())
 
 
-def rows(plan: Plan, episodes: Sequence[Episode]) -> list[Credit]:
+def rows(plan: Plan, episodes: Sequence[Episode]) -> list[CreditRow]:
     """Return the rows of the credit of a step with these episodes."""
     return [*credit_rows(ledger(plan, episodes), 1)]
 

@@ -1,4 +1,4 @@
-"""Credit of turns, from a spec's keys to the advantages, and its notes in the episodes."""
+"""CreditRow of turns, from a spec's keys to the advantages, and its notes in the episodes."""
 
 from __future__ import annotations
 

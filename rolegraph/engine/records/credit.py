@@ -3,8 +3,8 @@
 Rewards are compared in groups. A member of a group is a trajectory, or one turn of it; an estimator turns the
 rewards of a group into one advantage for each member. A member of several groups adds the advantages up, each
 times the group's weight; a signal adds numbers for each token of a call; and the loss multiplies the sum by
-its weight of policy and role. `Member` and `Group` are what estimators see. `Credit` is a row of the table in
-`credit/train-STEP.jsonl`: a member in one of its groups, a trajectory in none, or a call with a signal.
+its weight of policy and role. `Member` and `Group` are what estimators see. `CreditRow` is a row of the table
+in `credit/train-STEP.jsonl`: a member in one of its groups, a trajectory in none, or a call with a signal.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class LeftOut(StrEnum):
     NO_KEY = "no_key"
     """The expression of the grouping cannot be computed for the turn."""
     MASKED = "masked"
-    """The trajectory is kept out of the gradient, as one that failed or that nobody rated."""
+    """The trajectory is kept out of the gradient, since it failed or its rating is missing."""
     UNANSWERED = "unanswered"
     """No call of the trajectory was answered."""
     PAST_SELF = "past_self"
@@ -126,7 +126,7 @@ class LeftOut(StrEnum):
 Source = Literal["estimator", "signal", "demonstration"]
 
 
-class Credit(NamedTuple):
+class CreditRow(NamedTuple):
     """Row of the credit table.
 
     A call's advantage is the sum of weight * advantage over the rows that cover it; a demonstration stands
@@ -196,9 +196,9 @@ class Credit(NamedTuple):
     __get_pydantic_core_schema__ = classmethod(record_schema)
 
 
-_ROW = TypeAdapter(Credit, config=ConfigDict(defer_build=True))
+_ROW = TypeAdapter(CreditRow, config=ConfigDict(defer_build=True))
 
 
-def parse_credit(line: bytes) -> Credit:
+def parse_credit(line: bytes) -> CreditRow:
     """Read a line of a file of credit; raises ValueError with the field that is wrong."""
     return _ROW.validate_json(line)

@@ -25,7 +25,7 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.confined import make_folder, write_whole
-from rolegraph.engine.records.credit import Credit, parse_credit
+from rolegraph.engine.records.credit import CreditRow, parse_credit
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.episode import Episode, EpisodePart
 from rolegraph.engine.records.episodes import (
@@ -375,12 +375,12 @@ class RunFolder:
         """Write the episodes of a step to their file, which replaces an earlier one."""
         write_episodes(self.episodes_file(split, step), episodes)
 
-    def write_credit(self, step: int, rows: Iterable[Credit]) -> None:
+    def write_credit(self, step: int, rows: Iterable[CreditRow]) -> None:
         """Write the rows of a step's credit to their file, which replaces an earlier one."""
         make_folder(self.credit)  # that of a training which an earlier version began is missing
         write_whole(self.credit_file(step), b"".join(json_line(row._asdict()) for row in rows))
 
-    def credit_rows(self, step: int) -> list[Credit] | None:
+    def credit_rows(self, step: int) -> list[CreditRow] | None:
         """Read the rows of a step's credit; None where it has none, as in folders of earlier versions.
 
         Raises:

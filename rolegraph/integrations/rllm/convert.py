@@ -140,10 +140,10 @@ def group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> Group:
     """Convert one of rLLM's groups, for our estimators."""
     members: list[Member] = []
     for number, (trajectory, metadata) in enumerate(zip(group.trajectories, group.metadata, strict=True)):
-        own, info = trajectory_from_rllm(trajectory), trajectory.metadata or NOTHING
+        converted, info = trajectory_from_rllm(trajectory), trajectory.metadata or NOTHING
         rollout = int(metadata.get("rollout_idx", number))
-        round = own.steps[0].round if own.steps else 0
-        place = key.task, rollout, own, 0, len(own.steps), own.reward, round
+        round = converted.steps[0].round if converted.steps else 0
+        place = key.task, rollout, converted, 0, len(converted.steps), converted.reward, round
         failed = not info.keys().isdisjoint(("failed", "failure"))
         members.append(Member(*place, failed=failed, number=number))
     return Group(key, members, key.role)

@@ -185,7 +185,7 @@ def episode_page(
         start: Number of turns before the first card.
         hidden: Whether hidden task fields, and what may quote them, are shown.
     """
-    episode, found = read_traces(run, row, hidden=hidden)
+    episode, compared = read_traces(run, row, hidden=hidden)
     taken = turns(episode)
     roles = run.spec.roles.items() if run.spec is not None else ()
     called = frozenset(name for name, role in roles if role.tool is not None)
@@ -194,7 +194,7 @@ def episode_page(
     anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
     names = {lane.instance: lane.name for lane in line.lanes}
     colours = {lane.instance: line.colours[lane.instance[0]] for lane in line.lanes}
-    compared = _groups(found, anchors)
+    tables = _groups(compared, anchors)
     scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
     cards = [
         TurnCard(
@@ -202,7 +202,7 @@ def episode_page(
             names.get(node[:2], f"{node.role} {node.index}"),
             anchors[node],
             [_call(run, node, asked, scale) for asked in taken[node].calls],
-            compared[node],
+            tables[node],
             colours.get(node[:2], ""),
             [names.get(other[:2], str(other)) for other in _picked(node, taken, run.dag, run.spec)],
         )
@@ -245,8 +245,8 @@ def read_traces(
             with suppress(DataError):
                 read = run.read(other)
                 episodes[task, rollout] = other, read if hidden else run.without_hidden(read)
-    own = run.read(row)
-    episode = own if hidden else run.without_hidden(own)
+    whole = run.read(row)
+    episode = whole if hidden else run.without_hidden(whole)
     episodes[row.entry.task, row.entry.rollout] = row, episode
     return episode, traces(row, groups, episodes)
 

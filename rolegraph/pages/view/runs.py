@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
-from rolegraph.engine.records.credit import Credit
+from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile
 from rolegraph.engine.records.index import IndexNumbers
@@ -181,7 +181,7 @@ class ViewedRun:
         rows = self.rows(row.part).of_task(task)
         return [*rows.take(rows.rollouts == rollout)]
 
-    def credit(self, row: EpisodeLocation, *, hidden: bool) -> list[Credit]:
+    def credit(self, row: EpisodeLocation, *, hidden: bool) -> list[CreditRow]:
         """Return the credit of the turns of an episode, and of those that they were compared with.
 
         Roles without a row in the step's table are compared on their task. Raises DataError where a file
@@ -196,8 +196,8 @@ class ViewedRun:
         recorded = [*recorded_rows(map(self.read, self.rollouts(row)), start=start)]
         if table is None and any(it.pooled for it in recorded):
             recorded = [*recorded_rows(map(self.read, self.rows(row.part)))]
-        known = {it.role for it in table or ()}
-        rows = [*(table or ()), *(it for it in recorded if it.role not in known)]
+        in_table = {it.role for it in table or ()}
+        rows = [*(table or ()), *(it for it in recorded if it.role not in in_table)]
         tells = frozenset[str]() if hidden else self.rule.grouped
         return [
             it for it in rows if it.by in get_args(GroupBy) or (tells is not None and it.role not in tells)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rolegraph.engine.records import Episode, NodeId, Step
-from rolegraph.engine.records.credit import Credit, LeftOut
+from rolegraph.engine.records.credit import CreditRow, LeftOut
 from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.pages.view.runs import EpisodeLocation
 
@@ -28,7 +28,7 @@ class GroupMember(NamedTuple):
     """Location of the member's episode."""
     node: NodeId
     """Turn of the member; for a trajectory its last turn."""
-    credit: Credit
+    credit: CreditRow
     mean_logprob: float | None
     answer: object
     """Action of the member's last step."""
@@ -62,11 +62,11 @@ class GroupTrace:
         return any(member.credit.advantage is not None for member in self.members)
 
 
-def groups_of(shown: EpisodeLocation, rows: Iterable[Credit]) -> dict[int, list[Credit]]:
+def groups_of(shown: EpisodeLocation, rows: Iterable[CreditRow]) -> dict[int, list[CreditRow]]:
     """Return the rows of the groups that an episode's turns are compared in, by number of the group."""
     rows = [row for row in rows if row.group is not None]
     place = shown.entry.task, shown.entry.rollout
-    groups = {row.group: list[Credit]() for row in rows if (row.task, row.rollout) == place}
+    groups = {row.group: list[CreditRow]() for row in rows if (row.task, row.rollout) == place}
     for row in rows:
         if row.group in groups:
             groups[row.group].append(row)
@@ -74,7 +74,7 @@ def groups_of(shown: EpisodeLocation, rows: Iterable[Credit]) -> dict[int, list[
 
 
 def traces(
-    shown: EpisodeLocation, groups: Mapping[int, Sequence[Credit]], episodes: ShownEpisodes
+    shown: EpisodeLocation, groups: Mapping[int, Sequence[CreditRow]], episodes: ShownEpisodes
 ) -> dict[NodeId, list[GroupTrace]]:
     """Return by turn the groups in which an episode's turns were compared.
 
@@ -97,20 +97,20 @@ def traces(
     return by_node
 
 
-def _nodes(row: Credit, episode: Episode) -> list[NodeId]:
+def _nodes(row: CreditRow, episode: Episode) -> list[NodeId]:
     """Return the turns that a row is of: one, or all of its trajectory."""
     if row.round:
         return [row.node]
-    own = (t for t in episode.trajectories if (t.name, t.index) == (row.role, row.index))
-    rounds = dict.fromkeys(step.round for trajectory in own for step in trajectory.steps)
+    same = (t for t in episode.trajectories if (t.name, t.index) == (row.role, row.index))
+    rounds = dict.fromkeys(step.round for trajectory in same for step in trajectory.steps)
     return [row.node._replace(round=round) for round in rounds]
 
 
-def _member(row: Credit, episodes: ShownEpisodes) -> Iterator[GroupMember]:
+def _member(row: CreditRow, episodes: ShownEpisodes) -> Iterator[GroupMember]:
     """Yield the member of a row; nothing where its episode is damaged or lacks it."""
-    if (found := episodes.get((row.task, row.rollout))) is None:
+    if (row.task, row.rollout) not in episodes:
         return
-    location, episode = found
+    location, episode = episodes[row.task, row.rollout]
     for trajectory in episode.trajectories:
         if (trajectory.name, trajectory.index) != (row.role, row.index):
             continue

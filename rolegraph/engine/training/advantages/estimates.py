@@ -94,18 +94,18 @@ def estimate(
         if (estimator := estimators.get(role)) is None:
             continue
         places = [place for place, group in enumerate(groups) if group.role == role]
-        own = [groups[place] for place in places]
+        role_groups = [groups[place] for place in places]
         if estimator.compute is None:
-            found = _expand_role(role, own, precomputed or {})
+            of_role = _expand_role(role, role_groups, precomputed or {})
         else:
-            found = _compare_role(role, estimator, own, states.get(role, {}))
+            of_role = _compare_role(role, estimator, role_groups, states.get(role, {}))
         for place, values, baseline, of_members in zip(
-            places, found.advantages, found.baselines, found.tokens, strict=True
+            places, of_role.advantages, of_role.baselines, of_role.tokens, strict=True
         ):
             advantages[place], baselines[place], tokens[place] = values, baseline, of_members
-        metrics |= found.metrics
-        warnings += found.warnings
-        after |= found.states
+        metrics |= of_role.metrics
+        warnings += of_role.warnings
+        after |= of_role.states
     return Estimates(advantages, metrics, warnings, baselines, after, tokens)
 
 

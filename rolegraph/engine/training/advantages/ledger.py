@@ -32,9 +32,9 @@ from rolegraph.engine.records import (
     StepMetadata,
     Trajectory,
 )
-from rolegraph.engine.records.credit import Credit, Group, LeftOut, Member
+from rolegraph.engine.records.credit import CreditRow, Group, LeftOut, Member
 from rolegraph.engine.records.episode import NOTHING
-from rolegraph.engine.spec import Credit as TurnCredit
+from rolegraph.engine.spec import Credit
 from rolegraph.engine.training.advantages.estimates import NO_STATES, Estimates, States, estimate
 from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE, Metrics
 from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
@@ -279,7 +279,7 @@ def _group(
     )
 
 
-def credited(rewards: Sequence[float], credit: TurnCredit) -> list[float]:
+def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
     """Compute each turn's credit from all turns' rewards, oldest first: a discounted return or a margin."""
     if credit.kind == "margin":
         before = accumulate(rewards, initial=0.0)
@@ -444,7 +444,7 @@ def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
     return {key: weight / (whole[key[0]] or 1.0) for key, weight in role_weights.items()}
 
 
-def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[Credit]:
+def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
     """Yield the rows of a step's credit: of each trajectory its members, or why it has none, and its signals.
 
     Args:
@@ -466,7 +466,7 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[Credit]:
                 continue
             policy = ledger.policy_of(trajectory.name, trajectory.index)
             weight = ledger.loss_weights.get((policy, role.name)) if episode.task_id in tasks else None
-            alone = Credit(
+            alone = CreditRow(
                 step,
                 episode.task_id,
                 episode.rollout,
@@ -496,7 +496,7 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[Credit]:
             yield from _signal_rows(ledger, trajectory, whole)
 
 
-def _compared_row(ledger: Ledger, whole: Credit, number: int, place: int) -> Credit:
+def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> CreditRow:
     """Return the row of a member, from the row of its whole trajectory and its place in a group."""
     group, estimates = ledger.groups[number], ledger.estimates
     member, values = group.members[place], estimates.advantages[number][place : place + 1]
@@ -505,7 +505,7 @@ def _compared_row(ledger: Ledger, whole: Credit, number: int, place: int) -> Cre
     baselines, tokens = estimates.baselines[number], whole.tokens
     if member.round:
         tokens = sum(call.response_tokens for call in member.steps)
-    return Credit(
+    return CreditRow(
         *whole[:5],
         round=member.round,
         call=0,
@@ -529,7 +529,7 @@ def _compared_row(ledger: Ledger, whole: Credit, number: int, place: int) -> Cre
     )
 
 
-def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: Credit) -> Iterator[Credit]:
+def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: CreditRow) -> Iterator[CreditRow]:
     """Yield a row for each call with a signal beside the estimator, or a demonstration in its place."""
     added, details = ledger.signals.added.get(trajectory.uid), ledger.signals.details.get(trajectory.uid)
     if added is None or details is None:

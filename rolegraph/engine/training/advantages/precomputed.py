@@ -26,8 +26,8 @@ def expand(
     warnings: list[Note] = []
 
     def of_member(member: Member) -> Iterator[Sequence[float]]:
-        own = [step.advantage for step in member.trajectory.steps]
-        given = (precomputed.get(member.trajectory.uid) or own)[member.first : member.last]
+        carried = [step.advantage for step in member.trajectory.steps]
+        given = (precomputed.get(member.trajectory.uid) or carried)[member.first : member.last]
         for number, (step, advantage) in enumerate(zip(member.steps, given, strict=True)):
             place, length = f"{member}, step {number}", len(step.response_ids)
             advantages_T = per_token(advantage, length, place)

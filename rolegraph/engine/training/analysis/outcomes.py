@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rolegraph.engine.records import Step
-from rolegraph.engine.records.credit import Credit, LeftOut
+from rolegraph.engine.records.credit import CreditRow, LeftOut
 from rolegraph.engine.training.advantages.group_metrics import Metrics, any_nonzero
 
 
@@ -98,7 +98,7 @@ class GroupResult(NamedTuple):
     outcome: GroupOutcome
 
 
-def group_results(rows: Iterable[Credit]) -> list[GroupResult]:
+def group_results(rows: Iterable[CreditRow]) -> list[GroupResult]:
     """Return the outcome of each group of a step, once for each of its roles.
 
     Masked and unanswered trajectories count, too: a task on which a role has no other has a group without
@@ -128,7 +128,7 @@ def group_results(rows: Iterable[Credit]) -> list[GroupResult]:
     return results + [GroupResult(role, task, tally.outcome) for (task, role), tally in without.items()]
 
 
-def outcome_figures(rows: Iterable[Credit]) -> Metrics:
+def outcome_figures(rows: Iterable[CreditRow]) -> Metrics:
     """Return `outcome/{role}/{outcome}`: the share of a trained role's groups, from 0 to 1."""
     by_role: dict[str, Outcomes] = {}
     for role, _, outcome in group_results(rows):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.records.credit import Credit
+from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.training.advantages.group_metrics import Metrics, reward_metrics
 from rolegraph.engine.training.advantages.ledger import Ledger
 from rolegraph.engine.training.analysis.figures import (
@@ -22,7 +22,7 @@ from rolegraph.engine.training.analysis.outcomes import outcome_figures
 from rolegraph.engine.training.policies.batches import RoleBatch
 
 
-def batch_metrics(ledger: Ledger, rows: Iterable[Credit], plan: Plan) -> Metrics:
+def batch_metrics(ledger: Ledger, rows: Iterable[CreditRow], plan: Plan) -> Metrics:
     """Return the metrics of all episodes of a step: groups, advantages, rewards, failures, outcomes.
 
     Args:

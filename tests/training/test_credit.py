@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rolegraph.engine.errors import ModelError
+import rolegraph as rg
+from rolegraph.engine.errors import DataError, ModelError, UsageError
 from rolegraph.engine.models import Request
-from rolegraph.engine.records import RunFolder
-from rolegraph.engine.records.credit import LeftOut
+from rolegraph.engine.records import Episode, RunFolder, Trajectory
+from rolegraph.engine.records.credit import CreditRow, LeftOut
 from rolegraph.engine.spec import Credit
-from rolegraph.engine.training.advantages.ledger import credited
+from rolegraph.engine.training.advantages.ledger import comparisons, credited
 from rolegraph.engine.training.analysis.figures import rewards_by_role
 from tests.training.credited import (
     advantages,
@@ -26,6 +28,7 @@ from tests.training.credited import (
     rollouts,
     rows,
 )
+from tests.training.edge import STEPS, Training
 
 # credit of a turn
 
@@ -164,3 +167,79 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder.write_credit(3, found)
     assert folder.credit_rows(3) == found
     assert folder.credit_rows(2) is None
+
+
+# the table of a training
+
+
+def table(run: RunFolder, steps: int) -> list[list[CreditRow]]:
+    return [run.credit_rows(step) or [] for step in range(1, steps + 1)]
+
+
+def test_a_resumed_training_has_the_same_rows(training: Training, tmp_path: Path) -> None:
+    training.run()
+    broken = training.resumed(tmp_path / "broken", 1)
+    assert all(table(training.folder, STEPS))
+    assert table(broken.folder, STEPS) == table(training.folder, STEPS)
+
+
+def test_a_rewound_training_has_no_rows_after_its_checkpoint(training: Training) -> None:
+    training.run("train.checkpoint_every=2", steps=3)
+    file = training.folder.credit_file(4)
+    file.write_bytes(training.folder.credit_file(3).read_bytes())
+    training.folder.rewind()
+    assert not file.exists() and training.folder.credit_file(3).exists()
+
+
+def test_rows_are_kept_as_long_as_the_episodes(training: Training) -> None:
+    training.run("train.keep={episodes: 1}")
+    names = [file.name for file in sorted(training.folder.credit.iterdir())]
+    assert names == [f"train-{STEPS:06d}.jsonl"]
+
+
+def test_membership_is_derived_once_for_each_episode(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    derived = comparisons
+
+    def counting(episode: Episode, trajectory: Trajectory, *others: Any) -> Any:
+        counted.append(trajectory.uid)
+        return derived(episode, trajectory, *others)
+
+    monkeypatch.setattr("rolegraph.engine.training.advantages.ledger.comparisons", counting)
+    training.run("train.refill=1", "roles.solver.signal={reverse_kl: {teacher: base}}", steps=1)
+    trajectories = [t.uid for e in training.episodes("train", 1) for t in e.trajectories]
+    assert sorted(counted) == sorted(trajectories)
+
+
+def test_a_step_s_metadata_holds_no_credit(training: Training) -> None:
+    training.run("roles.solver.group=[task, {by: 0, over: batch}]")
+    gone = {"credit", "group", "groups", "baseline", "too_small", "weight", "advantage", "loss_weight"}
+    steps = [s for e in training.episodes("train", 1) for t in e.trajectories for s in t.steps]
+    assert steps and not any(gone & {*step.metadata} for step in steps)
+
+
+def test_a_damaged_table_is_named_with_its_line(finished: Training, tmp_path: Path) -> None:
+    copied = RunFolder(tmp_path / "run")
+    shutil.copytree(finished.folder.path, copied.path)
+    lines = copied.credit_file(2).read_bytes().splitlines(keepends=True)
+    copied.credit_file(2).write_bytes(lines[0] + b'{"step": "two"}\n' + lines[1])
+    with pytest.raises(DataError, match=r"train-000002.jsonl:2: not a row of credit"):
+        copied.credit_rows(2)
+    with pytest.raises(DataError):
+        rg.Run(copied.path).credit()
+
+
+def test_the_credit_of_a_training_is_a_table(finished: Training) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = rg.Run(finished.folder.path).credit()
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == sum(map(len, table(finished.folder, STEPS)))
+    assert frame.groupby("role")["advantage"].describe()["count"].to_dict() == {
+        role: float(sum(frame["role"] == role)) for role in ("solver", "judge")
+    }
+    one = rg.Run(finished.folder.path).credit(2)
+    assert set(one["step"]) == {2}
+    with pytest.raises(UsageError, match="no credit of step 9"):
+        rg.Run(finished.folder.path).credit(9)

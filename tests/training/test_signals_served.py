@@ -58,7 +58,7 @@ def data(ledger: Ledger, part: str = "both") -> list[Any]:
     if part == "reward":
         ledger = replace(ledger, signals=SignalResult())
     if part == "signal":
-        ledger = replace(ledger, sums=dict.fromkeys(ledger.sums, 0.0))
+        ledger = replace(ledger, partial_sums=dict.fromkeys(ledger.partial_sums, 0.0))
     (solver,) = policy_batches(ledger)["main"]
     return [*solver.data]
 
@@ -106,7 +106,7 @@ def test_centered_and_not_clipped_is_the_package_tinker_cookbook(
 
     plan = compile_file("solver_judge", [PENALTY])
     ledger = stepped(plan, Base(client, service))
-    estimated = [ledger.sums[learner.number, 0] for learner in ledger.learners]
+    estimated = [ledger.partial_sums[learner.number, 0] for learner in ledger.learners]
     episodes = [*ledger.filled_episodes()]
     given: list[Any] = []
     for step, advantage in zip(

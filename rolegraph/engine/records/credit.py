@@ -22,7 +22,7 @@ from rolegraph.engine.records.schema import Count, Figure, record_schema
 
 
 class Member(NamedTuple):
-    """Trajectory, or turn of a trajectory, that is compared in a group."""
+    """Trajectory, or turn of a trajectory, that is compared in a group. A Step is one call of the model."""
 
     task: str
     """`id` of the task."""
@@ -69,9 +69,10 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Members that are compared with each other: those of one role on one task, unless the spec says other.
+    """Members that are compared with each other.
 
-    G = count * K members, fewer where some failed.
+    By default they are the trajectories of one role on one task: G = count * K for K rollouts, fewer where
+    some failed.
     """
 
     key: GroupKey
@@ -109,7 +110,7 @@ class Group:
 
 
 class LeftOut(StrEnum):
-    """Reason why a row has no advantage that the loss reads."""
+    """Reason why the reward of a row teaches nothing."""
 
     TOO_SMALL = "too_small"
     """The group has fewer members than the estimator needs."""
@@ -151,18 +152,18 @@ class CreditRow(NamedTuple):
     source: Source
     """What the advantage is from."""
     left_out: Annotated[LeftOut | None, Field(strict=False)] = None
-    """Reason why the row has no advantage that the loss reads."""
+    """Reason why the reward teaches nothing."""
     group: Count | None = None
     """Number of the group in the step, from 0; null for a row in no group."""
     grouping: Count | None = None
-    """Place of the grouping in the role's list, from 0."""
+    """Place of the grouping in the role's list, from 0; null for a group over several roles."""
     by: str | None = None
     """What the members of the group share: `task`, `turn` (a round), `prompt`, `episode` (over the roles of a
     policy), or the value of an expression."""
     pooled: bool = False
     """Whether the group is over all tasks of the step."""
     reward: Figure | None = None
-    """Reward that is compared, the credit of a turn."""
+    """Reward that is compared: of the trajectory, or the credit of the turn."""
     terms: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
     """Named parts of a trajectory's reward, unweighted."""
     baseline: Figure | None = None
@@ -176,9 +177,10 @@ class CreditRow(NamedTuple):
     weight: Figure = 1.0
     """Factor of the advantage among the role's groupings."""
     gate: Figure | None = None
-    """Factor of a signal, which its advantage includes."""
+    """Factor of a signal; `advantage` is after it, and after centering."""
     loss_weight: Figure | None = None
-    """Factor of the advantage in the policy's loss; null where the update does not use the task."""
+    """Factor of the advantage in the policy's loss: the role's weight over that of all compared trajectories
+    of the policy; null where the update does not use the task."""
     tokens: Count = 0
     """Number of response tokens."""
     failed: bool = False

@@ -70,7 +70,7 @@ class GroupingHook:
             groups = [group_from_rllm(key, group) for key, group in kept.items()]
             estimated = estimate(groups, estimators)
             for group, values, tokens in zip(
-                kept.values(), estimated.advantages, estimated.tokens, strict=True
+                kept.values(), estimated.advantages, estimated.token_advantages, strict=True
             ):
                 for place, trajectory in enumerate(group.trajectories):
                     for number, step in enumerate(trajectory.steps):

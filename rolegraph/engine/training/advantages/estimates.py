@@ -56,7 +56,7 @@ class Estimates:
     """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
     """States of the estimators that have one, after these groups."""
-    tokens: Sequence[Sequence[Sequence[Sequence[float]]]] = ()
+    token_advantages: Sequence[Sequence[Sequence[Sequence[float]]]] = ()
     """For each group, the advantages [T] of each member's Steps, for a role with precomputed advantages; else
     empty."""
 
@@ -100,7 +100,7 @@ def estimate(
         else:
             of_role = _compare_role(role, estimator, role_groups, states.get(role, {}))
         for place, values, baseline, of_members in zip(
-            places, of_role.advantages, of_role.baselines, of_role.tokens, strict=True
+            places, of_role.advantages, of_role.baselines, of_role.token_advantages, strict=True
         ):
             advantages[place], baselines[place], tokens[place] = values, baseline, of_members
         metrics |= of_role.metrics
@@ -115,7 +115,7 @@ def _expand_role(role: str, groups: Sequence[Group], precomputed: AdvantagesByUi
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
     none: list[Sequence[float]] = [()] * len(groups)
-    return Estimates(none, metrics | advantage_metrics(role, values), wrong, none, tokens=steps)
+    return Estimates(none, metrics | advantage_metrics(role, values), wrong, none, token_advantages=steps)
 
 
 def _compare_role(
@@ -147,7 +147,7 @@ def _compare_role(
             baselines[n] = baselines_G.tolist()
     rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
-    metrics |= state_metrics(role, after) | advantage_metrics(role, _added(groups, advantages_P_G))
+    metrics |= state_metrics(role, after) | advantage_metrics(role, _weighted_sums(groups, advantages_P_G))
     none: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
     values = [advantages_G.tolist() for advantages_G in advantages_P_G]
     return Estimates(values, metrics, warnings, baselines, {role: after} if after else {}, none)
@@ -210,7 +210,7 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
             raise AdvantageError(SPEC_NAME.exceeded(f"{prefix} a key of"))
 
 
-def _added(groups: Sequence[Group], advantages_P_G: Sequence[Floats]) -> Floats:
+def _weighted_sums(groups: Sequence[Group], advantages_P_G: Sequence[Floats]) -> Floats:
     """Return the advantage of each trajectory or turn, for metrics; in several groups their weighted sum."""
     if not any(group.in_list for group in groups):
         return np.concatenate([v[[*group.places]] for group, v in zip(groups, advantages_P_G, strict=True)])

@@ -42,7 +42,7 @@ def spread(prefix: str, values: Floats) -> Metrics:
 
 
 def advantage_metrics(role: str, values: Floats) -> Metrics:
-    """Return `advantage/{role}/{mean,std,max,min,fraction_zero}` of all response tokens."""
+    """Return `advantage/{role}/{mean,std,max,min,fraction_zero}` of the values."""
     if not values.size:
         return {}
     zero = float(np.mean(np.abs(values) < MIN_MAGNITUDE))

@@ -2,8 +2,9 @@
 
 `Membership` decides which trajectories or turns are compared with which others, once for each episode. Its
 `ledger` holds the groups of a step; `add_signals` and `add_advantages` return copies of it with one thing
-more. Datums, metrics, and the rows of the credit table are made of the last copy. Pure, but for the teachers
-that signals ask.
+more. Of the last copy are made: datums (`policies/batches.py`, which multiplies each advantage by the loss
+weight of policy and role), metrics, and the rows of the credit table. Pure, but for the teachers that signals
+ask.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Learner(NamedTuple):
     trajectory: Trajectory
     role: RolePlan
     policy: str
-    rounds: Collection[int]
+    signal_rounds: Collection[int]
     """Rounds of its turns that are in a group and not masked; empty for a role without a signal."""
 
 
@@ -173,6 +174,8 @@ def comparisons(
 ) -> Iterator[tuple[GroupKey | None, Member]]:
     """Yield the members that a trajectory gives to each of its role's groupings, with their groups' keys.
 
+    A masked turn is a part of its whole trajectory, but no member by itself; datums leave its tokens out.
+
     Args:
         episode: The trajectory's episode.
         trajectory: The trajectory.
@@ -273,14 +276,15 @@ def _group(
         number,
         too_small=len(members) < least,
         by=grouping.by,
-        weight=grouping.weight,
+        weight=grouping.weight if len(role.groupings) > 1 else 1.0,
         in_list=len(role.groupings) > 1,
         state_keys=tuple(state_keys[member.task] for member in members) if state_keys else (),
     )
 
 
 def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
-    """Compute each turn's credit from all turns' rewards, oldest first: a discounted return or a margin."""
+    """Compute each turn's credit, a discounted return or a margin, from the rewards of all unmasked turns,
+    oldest first."""
     if credit.kind == "margin":
         before = accumulate(rewards, initial=0.0)
         return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
@@ -315,9 +319,10 @@ class Ledger:
     signals: SignalResult = field(default_factory=SignalResult)
     estimates: Estimates = field(default_factory=Estimates)
     """Advantages of `groups`."""
-    sums: Mapping[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
-    """Weighted sum of a member's advantages, by number of the trajectory and round of the turn (0: all)."""
-    tokens: Mapping[tuple[int, int], Sequence[float]] = field(
+    partial_sums: Mapping[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    """Weighted sum of a member's advantages, by number of the trajectory and round of the turn (0: all). A
+    call gets that of its trajectory plus that of its turn."""
+    token_advantages: Mapping[tuple[int, int], Sequence[float]] = field(
         default_factory=dict[tuple[int, int], Sequence[float]]
     )
     """Precomputed advantages [T], by number of the trajectory and of the Step."""
@@ -354,14 +359,14 @@ class Ledger:
         """
         details, added = self.signals.details.get(trajectory.uid), self.signals.added.get(trajectory.uid)
         now = self.version(trajectory)
-        whole, steps = self.sums.get((number, 0)), list[Step]()
+        whole, steps = self.partial_sums.get((number, 0)), list[Step]()
         for place, step in enumerate(trajectory.steps):
-            of_turn = self.sums.get((number, step.round))
+            of_turn = self.partial_sums.get((number, step.round))
             advantage: Advantage | None = step.advantage
-            if (tokens := self.tokens.get((number, place))) is not None:
+            if (tokens := self.token_advantages.get((number, place))) is not None:
                 advantage = tokens
             elif given := [value for value in (whole, of_turn) if value is not None]:
-                advantage = sum(given[1:], given[0])  # 0.0 + -0.0 would be 0.0
+                advantage = sum(given[1:], given[0])  # a lone -0.0 stays what it is
             detail: StepMetadata = details[place] if details else {}
             if added is not None and advantage is not None:
                 # A demonstration replaces the answer, so its weight replaces the advantage.
@@ -398,7 +403,7 @@ async def add_signals(
     chats: Mapping[str, StudentChat],
 ) -> Ledger:
     """Ask the teachers for advantages, token by token, as `apply_signals` does; raises its errors."""
-    learnt = {learner.trajectory.uid: learner.rounds for learner in ledger.learners}
+    learnt = {learner.trajectory.uid: learner.signal_rounds for learner in ledger.learners}
     return replace(ledger, signals=await apply_signals(plan, ledger.episodes, teachers, chats, learnt))
 
 
@@ -417,7 +422,7 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
     sums: dict[tuple[int, int], float] = {}
     tokens: dict[tuple[int, int], Sequence[float]] = {}
     for group, advantages_G, of_members in zip(
-        ledger.groups, estimates.advantages, estimates.tokens, strict=True
+        ledger.groups, estimates.advantages, estimates.token_advantages, strict=True
     ):
         for place in group.places if len(advantages_G) else ():
             member, value = group.members[place], advantages_G[place]
@@ -425,7 +430,7 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
             sums[target] = sums.get(target, 0.0) + group.weight * value if group.in_list else value
         for member, of_steps in zip(group.members, of_members, strict=False):
             tokens |= {(member.number, member.first + n): values for n, values in enumerate(of_steps)}
-    return replace(ledger, estimates=estimates, sums=sums, tokens=tokens)
+    return replace(ledger, estimates=estimates, partial_sums=sums, token_advantages=tokens)
 
 
 def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
@@ -500,7 +505,7 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
     """Return the row of a member, from the row of its whole trajectory and its place in a group."""
     group, estimates = ledger.groups[number], ledger.estimates
     member, values = group.members[place], estimates.advantages[number][place : place + 1]
-    if of_members := estimates.tokens[number]:
+    if of_members := estimates.token_advantages[number]:
         values = [value for of_step in of_members[place] for value in of_step]
     baselines, tokens = estimates.baselines[number], whole.tokens
     if member.round:

@@ -1,4 +1,4 @@
-"""Advantages that rewards have computed, expanded to one for each response token. Pure."""
+"""Advantages that rewards or a signal have given, expanded to one for each response token. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AdvantagesByUid = Mapping[str, Sequence[Advantage]]
 def expand(
     groups: Sequence[Group], precomputed: AdvantagesByUid
 ) -> tuple[list[list[list[Sequence[float]]]], list[Note]]:
-    """Expand advantages that rewards have computed to one for each response token.
+    """Expand given advantages to one for each response token.
 
     Returns:
         Advantages [T] for each group, member and step, and a warning for each step with another number of

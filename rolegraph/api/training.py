@@ -277,12 +277,9 @@ class TrainingJob:
         """
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
-        unpriced = [name for name, it in self.flow.plan.policies.items() if it.model.price is None]
-        if budget.dollars is not None and unpriced:
-            raise UsageError(
-                f"a budget in dollars needs the price of the model of {unpriced[0]}, as in "
-                "model.price='{prompt: 0.4, response: 1.2, train: 2}'"
-            )
+        if budget.dollars is not None and (unpriced := _unpriced(self.flow.plan)):
+            prices = " ".join(f"{key}.price='{{prompt: 0.4, response: 1.2, train: 2}}'" for key in unpriced)
+            raise UsageError(f"a budget in dollars needs the price of each trained model, as in {prices}")
         if self.done < self.steps:
             await self._run(observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
             return Run(self.folder.path)
@@ -499,6 +496,13 @@ def _write_start(job: TrainingJob, policies: Policies) -> None:
     for it in job.others:  # before the training's own file, which lists them
         it.folder.begin(it.info(job.info.seed).model_copy(update=asked), it.flow.plan.resolved, it.data)
     folder.begin(job.info.model_copy(update=asked), plan.resolved, job.data)
+
+
+def _unpriced(plan: Plan) -> list[str]:
+    """Return the key of each trained model that has no price."""
+    unpriced = [name for name, it in plan.policies.items() if it.model.price is None]
+    keys = {name: f"policies.{name}.model" for name, it in plan.spec.policies.items() if it.model}
+    return [*dict.fromkeys(keys.get(name, "model") for name in unpriced)]
 
 
 def _warnings(job: TrainingJob) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -129,6 +131,41 @@ def test_a_training_leaves_a_log(whole: Path) -> None:
     lines = (whole / "log.txt").read_text("utf-8").splitlines()
     assert any(" INFO step 1: " in line and "tokens/response=" in line for line in lines)
     assert " INFO done: " in lines[-1]
+
+
+def test_a_budget_in_dollars_ends_a_training_in_time_and_a_larger_one_resumes_it(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    where, price = ("--base-url", service.base_url, "--out", "run"), "{prompt: 1, response: 10, train: 100}"
+    words = ("train", "solver_judge", *STEP, "train.steps=2", f"model.price={price}", *where)
+    ended = rolegraph(*words, "--budget", "$0.000001", **key(service))
+    assert ended.returncode == 0, ended.stderr
+    costs = [line["cost/step"] for line in RunFolder(tmp_path / "run").metrics()]
+    assert len(costs) == 2 and min(costs) > 0, "the validation before the first step, and a step"
+    assert re.search(rf"^1 of 2 steps in .*, \${sum(costs):.4f}$", ended.stdout, re.MULTILINE)
+    assert "next: rolegraph train --resume --out run" in ended.stdout
+    resumed = rolegraph("train", "--resume", *where, "--budget", "$1", **key(service))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "2 of 2 steps in " in resumed.stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        ((), ["model"]),
+        (("policies={solve: {model: local}, judge: {}}",), ["policies.solve.model", "model"]),
+    ],
+    ids=["one model", "a policy's own model"],
+)
+def test_a_budget_in_dollars_without_a_price_names_what_to_write_and_leaves_no_folder(
+    overrides: tuple[str, ...], keys: list[str], rolegraph: Command, tmp_path: Path
+) -> None:
+    policies = ("roles.solver.policy=solve", "roles.judge.policy=judge") if overrides else ()
+    words = ("train", "solver_judge", *STEP, *overrides, *policies, "--out", "run", "--budget", "$5")
+    done = rolegraph(*words)
+    assert done.returncode == 2 and not (tmp_path / "run").exists()
+    (hint,) = re.findall("error: a budget in dollars needs the price of each .*, as in (.*)", done.stderr)
+    assert shlex.split(hint) == [f"{key}.price={{prompt: 0.4, response: 1.2, train: 2}}" for key in keys]
 
 
 def test_metrics_go_to_tensorboard_through_its_own_library(service: LocalService, tmp_path: Path) -> None:

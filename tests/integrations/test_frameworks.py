@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -111,6 +114,123 @@ def dspy(url: str, key: str, model: str) -> Any:
     return Choice(x=3)
 
 
+def lm_eval(url: str, key: str, model: str) -> Any:
+    rows = [
+        {"question": "2 + 3 is", "choices": ["5", "six"], "answer": 0},
+        {"question": "4 + 4 is", "choices": ["seven", "8"], "answer": 1},
+    ]
+    server = f"model={model},base_url={url}/completions"
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder, "rows.jsonl")
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        Path(folder, "sums.yaml").write_text(f"""
+task: sums
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}, cache_dir: {folder}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: answer
+metric_list: [{{metric: acc}}]
+""")
+        tasks = importlib.import_module("lm_eval.tasks").TaskManager(
+            include_path=folder, include_defaults=False
+        )
+        found = importlib.import_module("lm_eval").simple_evaluate(
+            model="local-completions",
+            model_args=f"{server},tokenizer_backend=huggingface,tokenizer={BASE_MODEL}",
+            tasks=["sums"],
+            task_manager=tasks,
+            bootstrap_iters=0,
+        )
+    assert 0 <= found["results"]["sums"]["acc,none"] <= 1
+    assert all(answer[0][0] < 0 for row in found["samples"]["sums"] for answer in row["resps"])
+    return Choice(x=3)
+
+
+def tinker_cookbook(url: str, key: str, model: str) -> Any:
+    import tinker
+
+    renderers = importlib.import_module("tinker_cookbook.renderers")
+    tokenizer = importlib.import_module("tinker_cookbook.tokenizer_utils").get_tokenizer(str(BASE_MODEL))
+    renderer = renderers.get_renderer("role_colon", tokenizer)
+    prompt = renderer.build_generation_prompt([{"role": "user", "content": ASK}])
+    client = tinker.ServiceClient(base_url=url.removesuffix("/v1"), api_key=key)
+    sampler = client.create_sampling_client(base_model=str(BASE_MODEL)).result()
+
+    def sample(stop: list[str]) -> list[list[int]]:
+        params = tinker.SamplingParams(max_tokens=256, stop=stop, seed=1)
+        return [answer.tokens for answer in sampler.sample(prompt, 8, params).result().sequences]
+
+    ends = {renderer.parse_response(tokens)[1].name for tokens in sample(renderer.get_stop_sequences())}
+    assert "EOS" in ends
+    texts = [tokenizer.decode(tokens) for tokens in sample(["</answer>"])]
+    assert any(text.endswith("</answer>") for text in texts)
+    return Choice(x=3)
+
+
+def inspect_ai(url: str, key: str, model: str) -> Any:
+    library = importlib.import_module("inspect_ai")
+    solvers = importlib.import_module("inspect_ai.solver")
+    tools = importlib.import_module("inspect_ai.tool")
+    models = importlib.import_module("inspect_ai.model")
+
+    @tools.tool
+    def choose() -> Callable[..., Any]:
+        async def execute(number: Literal["3", "4"]) -> str:
+            """Choose a number.
+
+            Args:
+                number: The number.
+            """
+            return number
+
+        return execute
+
+    forced = solvers.use_tools(choose(), tool_choice=tools.ToolFunction("choose"))
+    sample = importlib.import_module("inspect_ai.dataset").Sample(input=ASK)
+    with tempfile.TemporaryDirectory() as folder:
+        (log,) = library.eval(
+            library.Task(dataset=[sample], solver=[forced, solvers.generate()], message_limit=4),
+            model=models.get_model(f"openai/{model}", base_url=url, api_key=key, responses_api=False),
+            max_tokens=64,
+            log_dir=folder,
+            display="none",
+        )
+        assert log.status == "success", log.error
+        messages = log.samples[0].messages  # read from the folder at first use
+    assert [message.role for message in messages][:3] == ["user", "assistant", "tool"]
+    return Choice.model_validate({"x": int(messages[2].text)})
+
+
+def verifiers(url: str, key: str, model: str) -> Any:
+    library = importlib.import_module("verifiers")
+    if not hasattr(library, "ToolEnv"):
+        pytest.skip("verifiers 0.4 has no ToolEnv, and its Toolset installs packages for each server")
+    datasets = importlib.import_module("datasets")
+
+    def double(number: int) -> int:
+        """Double a number.
+
+        Args:
+            number: The number.
+        """
+        return 2 * number
+
+    rows = datasets.Dataset.from_list([{"question": ASK, "answer": "12"}])
+    environment = library.ToolEnv(dataset=rows, eval_dataset=rows, tools=[double], max_turns=2)
+    client = importlib.import_module("verifiers.types").ClientConfig(
+        api_key_var="OPENAI_API_KEY", api_base_url=url
+    )
+    found = environment.evaluate_sync(
+        client=client, model=model, sampling_args={"max_tokens": 32}, num_examples=1, rollouts_per_example=2
+    )
+    assert [answer["error"] for answer in found["outputs"]] == [None, None]
+    assert all(answer["completion"] for answer in found["outputs"])
+    return Choice(x=3)
+
+
 FRAMEWORKS = [
     litellm,
     langchain_openai,
@@ -120,11 +240,18 @@ FRAMEWORKS = [
     llama_index,
     smolagents,
     dspy,
+    lm_eval,
+    tinker_cookbook,
+    verifiers,
+    inspect_ai,
 ]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.__name__)
-def test_a_framework_gets_its_answer(service: LocalService, framework: Callable[..., Any]) -> None:
+def test_a_framework_gets_its_answer(
+    service: LocalService, framework: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip(framework.__name__)
+    monkeypatch.setenv("OPENAI_API_KEY", service.api_key)
     answer = framework(f"{service.base_url}/v1", service.api_key, service.model_name)
     assert isinstance(answer, Choice)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.local.service.decoder import Decoder  # noqa: E402
+from rolegraph.local.service.errors import RequestError  # noqa: E402
 from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.local.service.sampling import SampleRequest  # noqa: E402
 
@@ -221,6 +222,48 @@ def test_what_ails_one_request_fails_it_alone(model: LocalModel) -> None:
     assert bad.done.exception() is not None
     assert [job.requests[0].tokens for job in fine] == [alone.requests[0].tokens] * 2
     assert len(fine[1].prompt_logprobs) == 2
+
+
+class Failing:
+    """Constraint whose method `at` fails from the fourth token on."""
+
+    def __init__(self, at: str) -> None:
+        self.at, self.count = at, 0
+
+    def allowed(self) -> torch.Tensor:
+        if self.at == "allowed" and self.count == 3:
+            raise RequestError("no token fits")
+        return torch.ones(260, dtype=torch.bool)
+
+    def advance(self, token: int) -> None:
+        if self.at == "advance" and self.count == 3:
+            raise RequestError("no token fits")
+        self.count += 1
+
+    def restart(self) -> None:
+        self.count = 0
+
+
+@pytest.mark.parametrize("at", ["allowed", "advance"])
+def test_a_constraint_that_fails_in_mid_answer_fails_its_job_alone(model: LocalModel, at: str) -> None:
+    def requests() -> list[SampleRequest]:
+        return [SampleRequest([5, 6, 7 + n], 12, seed=(3, n), top=1) for n in range(4)]
+
+    alone, beside = requests(), requests()
+    beside[0].constraint = Failing(at)
+    for batch in (alone, beside):
+        jobs = [SampleJob(None, batch[:2]), *(SampleJob(None, [request]) for request in batch[2:])]
+        batcher, forwards = Batcher(model, load=never), 0
+        for job in jobs:
+            batcher.add(job)
+        while batcher.busy:
+            batcher.step()
+            forwards += 1
+        assert forwards <= 13  # no sequence is sampled anew
+    assert str(jobs[0].done.exception()) == "no token fits"
+    assert [job.done.exception() for job in jobs[1:]] == [None, None]
+    assert beside[0].tokens == alone[0].tokens[:3]
+    assert [it.tokens for it in beside[2:]] == [it.tokens for it in alone[2:]]
 
 
 def test_who_asks_for_much_waits_for_it_alone(model: LocalModel) -> None:

@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
-pytest.importorskip("llguidance", reason="needs the extra `structured`")
+llguidance = pytest.importorskip("llguidance", reason="needs the extra `structured`")
+
+from llguidance.hf import from_tokenizer  # noqa: E402
 
 from rolegraph.engine.models.tokenizer import load_tokenizer  # noqa: E402
 from rolegraph.engine.prompts import ChatFormat  # noqa: E402
@@ -238,6 +240,22 @@ def test_a_row_without_a_constraint_is_sampled_as_if_it_were_alone() -> None:
     among = logits[1, ::2].log_softmax(-1)
     expected = [among[token // 2].item() for token in held[1].tokens]
     assert held[1].logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_grammar_that_fails_in_mid_answer_gives_its_own_error() -> None:
+    _, _, tokenizer = grammars("")
+    rule = {"lark_grammar": 'start: ("a" | "b" /c+/ | "a" /.{3,900}/)+'}
+    limits = llguidance.LLParserLimits(verbose_errors=False, max_items_in_row=3)
+    matcher = llguidance.LLMatcher(
+        from_tokenizer(tokenizer), json.dumps({"grammars": [rule]}), log_level=0, limits=limits
+    )
+    grammar = Grammar(matcher, len(tokenizer))
+    (first,) = tokenizer.encode("a", add_special_tokens=False)
+    assert grammar.allowed()[first]
+    with pytest.raises(RequestError):
+        grammar.advance(first)
+    with pytest.raises(RequestError, match="grammar fails: Parser Error: Current row has"):
+        grammar.allowed()
 
 
 def grammars(template: str) -> tuple[Grammars, ChatFormat, Any]:

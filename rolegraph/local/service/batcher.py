@@ -244,7 +244,9 @@ class Batcher:
         for job in list(self._jobs):
             if job.progress is not None:
                 job.progress()
-            if job.is_complete:
+            if error := next((it.error for it in job.requests if it.error is not None), None):
+                job.finish(error)  # the next step removes its sequences
+            elif job.is_complete:
                 self._jobs.remove(job)
                 job.finish()
 

@@ -55,7 +55,7 @@ class Grammar:
         """
         bias = bytearray(self._matcher.compute_logit_bias())
         allowed = torch.frombuffer(bias, dtype=torch.uint8)[: self._vocabulary].bool()
-        if not allowed.any():
+        if self._matcher.is_error() or not allowed.any():  # a failed grammar allows the end token
             raise RequestError(f"the answer's grammar fails: {self._matcher.get_error() or 'no token fits'}")
         return allowed
 

@@ -76,6 +76,8 @@ class SampleRequest:
     logprobs: list[float] = field(default_factory=list[float])
     top_tokens: list[TopTokens] = field(default_factory=list[TopTokens])
     reason: Literal["stop", "length"] | None = None
+    error: Exception | None = None
+    """Error of the constraint, after which no token is appended; it fails the job of this sequence alone."""
     random: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +87,7 @@ class SampleRequest:
 
     def restart(self) -> None:
         """Discard the tokens and reset the generator, so that the same tokens are sampled again."""
-        self.tokens, self.logprobs, self.top_tokens = [], [], []
+        self.tokens, self.logprobs, self.top_tokens, self.error = [], [], [], None
         self.reason = None if self.max_tokens else "length"
         self.random = np.random.default_rng(self.seed)
         if self.constraint is not None:
@@ -98,16 +100,20 @@ class SampleRequest:
 
 
 def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decode) -> Tensor:
-    """Sample each request's next token from logits [B, V], append it to the request; return all [B]."""
+    """Sample each request's next token from logits [B, V], append it to the request; return all [B].
+
+    An error of a request's constraint becomes the request's `error`, and its token is not appended.
+    """
     tokens, logprobs = _choose(logits, requests)
     if most := max(request.top for request in requests):
         _append_top(logprobs, most, requests)
     chosen = logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     for request, token, logprob in zip(requests, tokens.tolist(), chosen.tolist(), strict=True):
+        _advance(request, token)
+        if request.error is not None:
+            continue
         request.tokens.append(token)
         request.logprobs.append(logprob)
-        if request.constraint is not None:
-            request.constraint.advance(token)
         if token in request.stop_ids:
             request.reason = "stop"
     _stop_at_texts([request for request in requests if request.stop_texts and request.reason is None], decode)
@@ -149,9 +155,23 @@ def _constrain(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
     """Return logits [B, V] that are -inf for tokens which a row's constraint excludes."""
     logits = logits.clone()
     for row, request in zip(logits, requests, strict=True):
-        if request.constraint is not None:
+        if request.constraint is None:
+            continue
+        try:
             row.masked_fill_(~request.constraint.allowed().to(row.device), -math.inf)
+        except Exception as error:  # reported to the client of this request
+            request.error = error
     return logits
+
+
+def _advance(request: SampleRequest, token: int) -> None:
+    """Give a request's constraint the next token, unless it has failed before."""
+    if request.constraint is None or request.error is not None:
+        return
+    try:
+        request.constraint.advance(token)
+    except Exception as error:  # reported to the client of this request
+        request.error = error
 
 
 def _draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:

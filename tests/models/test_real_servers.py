@@ -1,4 +1,4 @@
-"""Tests of the command with servers of other projects: llama-cpp-python, transformers, LiteLLM's proxy.
+"""Tests of the command with servers of other projects: llama-cpp-python, transformers, LiteLLM's proxy, vLLM.
 
 Each server runs in the interpreter that its variable names, or in this one where its package is importable.
 The model is the shipped one, as a folder or as a GGUF file that the test writes.
@@ -115,6 +115,18 @@ def transformers_serve(folder: Path, service: LocalService) -> RealServer:
     return RealServer([python, "-c", start, "serve", str(model), *options], port)
 
 
+def vllm(folder: Path, service: LocalService) -> RealServer:
+    python, port = interpreter("vllm", "VLLM_PYTHON"), free_port()
+    options = ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048", "--enforce-eager"]
+    # Its CPU build ends at a prompt with a seed that it splits into chunks.
+    options += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--dtype", "float32"]
+    start = "from vllm.entrypoints.cli.main import main; main()"
+    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"  # ninja and the like
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "PATH": path}
+    settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    return RealServer([python, "-c", start, "serve", str(BASE_MODEL), *options], port, settings)
+
+
 def litellm(folder: Path, service: LocalService) -> RealServer:
     python = interpreter("litellm", "LITELLM_PYTHON")
     behind = {
@@ -138,6 +150,7 @@ SERVERS = [
     pytest.param(llama_cpp, (0, 0, 1), marks=pytest.mark.llama_cpp, id="llama-cpp-python"),
     pytest.param(transformers_serve, (0, 0, 0), marks=pytest.mark.transformers_serve, id="transformers"),
     pytest.param(litellm, (1, 1, 1), marks=pytest.mark.litellm, id="litellm"),
+    pytest.param(vllm, (1, 1, 1), marks=pytest.mark.vllm, id="vllm"),
 ]
 """Servers, each with the parts of an answer that it gives: prompt ids, response ids, log-probabilities."""
 

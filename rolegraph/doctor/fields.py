@@ -13,16 +13,17 @@ from rolegraph.doctor.meter import (
     ANSWER_TOKENS,
     PROMPT,
     RANK,
+    STATE_METADATA,
+    STATE_SECONDS,
     ProbeFinding,
     ServiceMeter,
     agreement,
+    is_refusal,
     value_of,
 )
 
 OPTIONAL = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
 """Rows of fields that a service may refuse."""
-_STATE = "rolegraph-doctor-fields"
-_HOUR = 3600
 _LAST = 3
 _TOP = 2
 
@@ -147,39 +148,34 @@ SAMPLING = (
 """Fields of a request to sample."""
 
 
-def _checkpoint(meter: ServiceMeter) -> tuple[str, Any]:
-    """Save a state with an expiry and metadata; return its path and its entry in the list of checkpoints."""
-    value = value_of(
-        meter.trainer.save_state(_STATE, ttl_seconds=_HOUR, overwrite=True, user_metadata={"by": "doctor"})
-    )
-    entries = value_of(meter.rest.list_checkpoints(value.path.split("/")[2])).checkpoints
-    return value.path, next(entry for entry in entries if entry.tinker_path == value.path)
-
-
 def _ttl(meter: ServiceMeter) -> ProbeFinding:
-    expires = _checkpoint(meter)[1].expires_at
+    expires = meter.checkpoint[1].expires_at
     if expires is None:
         return ProbeFinding("never expires", False)
     seconds = (expires - datetime.now(UTC)).total_seconds()
-    return ProbeFinding(f"expires in {seconds:.0f} s", abs(seconds - _HOUR) < 60)
+    return ProbeFinding(f"expires in {seconds:.0f} s", abs(seconds - STATE_SECONDS) < 60)
 
 
 def _metadata(meter: ServiceMeter) -> ProbeFinding:
-    rows = _checkpoint(meter)[1].user_metadata
-    return ProbeFinding("given back" if rows else "none", rows == {"by": "doctor"})
+    rows = meter.checkpoint[1].user_metadata
+    return ProbeFinding("given back" if rows else "none", rows == STATE_METADATA)
 
 
 def _overwrite(meter: ServiceMeter) -> ProbeFinding:
-    _checkpoint(meter)
+    _ = meter.checkpoint
+    meter.save_state(overwrite=True)
     try:
-        value_of(meter.trainer.save_state(_STATE))
-    except Exception:  # the SDK raises ValueError, RuntimeError and its scores family alike
+        meter.save_state()
+    except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+        if not is_refusal(error):
+            raise
+        meter.recover()
         return ProbeFinding("a second one of a name is refused")
     return ProbeFinding("a second one of a name replaces the first unasked", False)
 
 
 def _weights_info(meter: ServiceMeter) -> ProbeFinding:
-    info = value_of(meter.rest.get_weights_info_by_tinker_path(_checkpoint(meter)[0]))
+    info = value_of(meter.rest.get_weights_info_by_tinker_path(meter.checkpoint[0]))
     return ProbeFinding(f"rank {info.lora_rank} of {info.base_model}", info.lora_rank == RANK)
 
 
@@ -189,7 +185,7 @@ def _info(meter: ServiceMeter) -> ProbeFinding:
 
 
 def _deletion(meter: ServiceMeter) -> ProbeFinding:
-    path, _ = _checkpoint(meter)
+    path, _ = meter.checkpoint
     value_of(meter.rest.delete_checkpoint_from_tinker_path(path))
     entries = value_of(meter.rest.list_checkpoints(path.split("/")[2])).checkpoints
     is_gone = all(entry.tinker_path != path for entry in entries)

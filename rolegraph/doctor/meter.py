@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tinker
+from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession
 from rolegraph.engine.models.tinker_sdk import rest_client
@@ -38,6 +39,10 @@ _NATS = 0.02
 ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
 """Adam settings under which the first step moves every weight by the learning rate, against its gradient's
 sign."""
+
+
+STATE_SECONDS = 3600
+STATE_METADATA = {"by": "doctor"}
 
 
 class Pass(NamedTuple):
@@ -77,6 +82,17 @@ def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
 def value_of(result: Any) -> Any:
     """Wait for a future of the SDK and return its result; other values are returned unchanged."""
     return result.result(timeout=TIMEOUT_SECONDS) if hasattr(result, "result") else result
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Return True for an error by which a service, or an older SDK, says that it does not serve a request."""
+    if isinstance(error, TypeError):  # an argument that the SDK does not have
+        return True
+    if isinstance(error, tinker.RequestFailedError):
+        return error.category is RequestErrorCategory.User
+    if isinstance(error, tinker.APIStatusError):
+        return 400 <= error.status_code < 500
+    return isinstance(error, ValueError) and is_refusal(error.__cause__)  # by older SDKs
 
 
 def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
@@ -146,6 +162,22 @@ class ServiceMeter:
             warnings.simplefilter("ignore", FutureWarning)
             value_of(client.load_state_with_optimizer(path))
         return client
+
+    # checkpoints
+
+    def save_state(self, **options: Any) -> str:
+        """Save the trainer's state under a fixed name, for an hour and with metadata, and return its path."""
+        saved = self.trainer.save_state(
+            "rolegraph-doctor-fields", ttl_seconds=STATE_SECONDS, user_metadata=STATE_METADATA, **options
+        )
+        return value_of(saved).path
+
+    @cached_property
+    def checkpoint(self) -> tuple[str, Any]:
+        """Path of a saved state, and its entry in the list of checkpoints."""
+        path = self.save_state()
+        entries = value_of(self.rest.list_checkpoints(path.split("/")[2])).checkpoints
+        return path, next(entry for entry in entries if entry.tinker_path == path)
 
     # log-probabilities
 

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import tinker
-from tinker.types import RequestErrorCategory
 
 from rolegraph.doctor.fields import CHECKPOINTS, OPTIONAL, SAMPLING
 from rolegraph.doctor.meter import (
@@ -28,6 +27,7 @@ from rolegraph.doctor.meter import (
     ServiceMeter,
     agreement,
     compared,
+    is_refusal,
     make_datum,
     value_of,
 )
@@ -114,7 +114,7 @@ class ServiceProbe(ServiceMeter):
             return f"no answer in {TIMEOUT_SECONDS:.0f} s", "failed"
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             self.recover()
-            refused = probe.name in _OPTIONAL and _is_refusal(error)
+            refused = probe.name in _OPTIONAL and is_refusal(error)
             return service_message(error), "not offered" if refused else "failed"
 
     @cached_property
@@ -129,17 +129,6 @@ class ServiceProbe(ServiceMeter):
     def of_two(self) -> float:
         """Fraction of two datums' summed gradients that a step takes: 0.5 if the service averages, else 1."""
         return 0.5 if self.traits.takes_means else 1.0
-
-
-def _is_refusal(error: BaseException | None) -> bool:
-    """Return True for an error by which a service, or an older SDK, says that it does not serve a request."""
-    if isinstance(error, TypeError):  # an argument that the SDK does not have
-        return True
-    if isinstance(error, tinker.RequestFailedError):
-        return error.category is RequestErrorCategory.User
-    if isinstance(error, tinker.APIStatusError):
-        return 400 <= error.status_code < 500
-    return isinstance(error, ValueError) and _is_refusal(error.__cause__)  # by older SDKs
 
 
 PROBES: list[Probe] = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -13,6 +14,11 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 import tinker
 
 from rolegraph.local.launcher import LocalService
+from rolegraph.local.service.batcher import SampleJob
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.openai_answers import CompletionAnswer
+from rolegraph.local.service.openai_bodies import CompletionBody
+from rolegraph.local.service.sampling import SampleRequest
 from tests.local.client import plain_logprobs, prompt, sampler
 
 pytestmark = pytest.mark.service
@@ -88,6 +94,39 @@ def test_a_streamed_echo_is_the_whole_one(chat: openai.OpenAI, service: LocalSer
     for field in ("tokens", "token_logprobs", "text_offset"):
         joined = [value for piece in pieces for value in getattr(piece.logprobs, field)]
         assert joined == getattr(whole.logprobs, field)
+
+
+def test_a_stream_decodes_each_token_for_its_log_probability_once(model_dir: Path) -> None:
+    model, decoded = LocalModel(model_dir, threads=1), list[list[int]]()
+    texts = model.tokenizer("héllo ✓ x" * 8, add_special_tokens=False).input_ids
+
+    class Counting:
+        tokenizer = model.tokenizer
+
+        def decode(self, rows: list[list[int]]) -> list[str]:
+            decoded.extend(rows)
+            return model.decode(rows)
+
+    def increments(step: int) -> list[dict[str, Any]]:
+        sample = SampleRequest([5, 6], len(texts))
+        body = CompletionBody(model="tiny", prompt=[5, 6], logprobs=0, echo=True)
+        job = SampleJob(None, [sample], prompt_logprobs=[math.nan, -1.0])
+        answer = CompletionAnswer(0, job, body, cast("Any", Counting()), [5, 6])
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(texts), step):
+            sample.tokens += texts[start : start + step]
+            sample.logprobs += [-1.0] * len(texts[start : start + step])
+            choice = answer.increment()
+            assert choice is not None
+            found.append(choice["logprobs"])
+        return found
+
+    (whole,) = increments(len(texts))
+    decoded.clear()
+    pieces = increments(1)
+    assert sum(len(row) == 1 for row in decoded) <= len(texts) + 4
+    for field in ("tokens", "token_logprobs", "text_offset"):
+        assert [value for piece in pieces for value in piece[field]] == whole[field]
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -170,6 +170,8 @@ class CompletionAnswer(SampledAnswer):
     ) -> None:
         super().__init__(index, job, body.stop_texts)
         self._model, self._body, self._prompt = model, body, prompt
+        self._start, self._part, self._whole = 0, list[int](), ""
+        """Offset of the last character, its tokens, and their text, which may be a part of a character."""
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
         """Return the decoded text as the only part, without the stop token and cut at a stop text."""
@@ -205,28 +207,28 @@ class CompletionAnswer(SampledAnswer):
             count: Number of likeliest tokens at each position.
             positions: Positions of the new tokens in the answer; an echoed prompt comes before the first.
         """
-        sample, model, start = self.sample, self._model, positions.start
-        ids: list[int] = sample.tokens[: positions.stop]
-        logprobs: list[float | None] = [*sample.logprobs[: positions.stop]]
-        likeliest: list[TopTokens] = sample.top_tokens
-        if self._body.echo:
-            start += len(sample.prompt) if start else 0
+        sample = self.sample
+        ids: list[int] = sample.tokens[positions]
+        logprobs: list[float | None] = [*sample.logprobs[positions]]
+        likeliest: list[TopTokens] = sample.top_tokens[positions]
+        echoes = bool(self._body.echo) and positions.start == 0
+        if echoes:
             ids = [*sample.prompt, *ids]
             logprobs = [None, *self._job.prompt_logprobs[1:], *logprobs]
             likeliest = [_NO_TOP, *self._job.top_prompt, *likeliest]
-        texts = model.decode([[token] for token in ids])
+        texts = self._model.decode([[token] for token in ids])
         top: list[dict[str, float] | None] | None = None
         if count:
-            new = zip(ids[start:], logprobs[start:], likeliest[start:], strict=False)
+            new = zip(ids, logprobs, likeliest, strict=False)
             top = [
                 None if logprob is None else self._by_text(_with_own(row, count, token, logprob))
                 for token, logprob, row in new
             ]
         return {
-            "tokens": texts[start:],
-            "token_logprobs": logprobs[start:],
+            "tokens": texts,
+            "token_logprobs": logprobs,
             "top_logprobs": top,
-            "text_offset": self._offsets(ids, texts)[start:],
+            "text_offset": self._offsets(ids, texts, echoes=echoes),
         }
 
     def _by_text(self, logprobs: Mapping[int, float]) -> dict[str, float]:
@@ -239,23 +241,23 @@ class CompletionAnswer(SampledAnswer):
             by_text.setdefault(text, logprob)
         return by_text
 
-    def _offsets(self, ids: Sequence[int], texts: Sequence[str]) -> list[int]:
-        """Return where each token begins in the answer's text, in characters.
+    def _offsets(self, ids: Sequence[int], texts: Sequence[str], *, echoes: bool) -> list[int]:
+        """Return where each of the next tokens begins in the answer's text, in characters.
 
         A beginning-of-text token that the tokenizer adds to a prompt takes no room. Tokens that are parts of
         one character begin where the character does.
         """
         prompt, bos = self._prompt, self._model.tokenizer.bos_token_id
-        if self._body.echo and isinstance(prompt, str) and ids[0] == bos and not prompt.startswith(texts[0]):
+        if echoes and isinstance(prompt, str) and ids[0] == bos and not prompt.startswith(texts[0]):
             texts = ["", *texts[1:]]
-        offsets, start, part, whole = list[int](), 0, list[int](), ""
+        offsets: list[int] = []
         for token, text in zip(ids, texts, strict=True):
-            is_part = "\ufffd" in text and whole.endswith("\ufffd") and len(part) < _BYTES_OF_CHARACTER
-            if not is_part:
-                start, part = start + len(whole), []
-            offsets.append(start)
-            part.append(token)
-            whole = text if len(part) == 1 else self._model.decode([part])[0]
+            is_open = self._whole.endswith("\ufffd") and len(self._part) < _BYTES_OF_CHARACTER
+            if not ("\ufffd" in text and is_open):
+                self._start, self._part = self._start + len(self._whole), []
+            offsets.append(self._start)
+            self._part.append(token)
+            self._whole = text if len(self._part) == 1 else self._model.decode([self._part])[0]
         return offsets
 
 

@@ -1,16 +1,54 @@
 """Rows of credit of episodes without a table: of runs, and of trainings before version 0.3.
 
-A run has rewards and no advantages. Earlier trainings part the credit in the metadata of their Steps, which
+A run has rewards and no advantages. Earlier trainings noted the credit in the metadata of their Steps, which
 version 0.4 will no longer read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic reads that of `typing` only from Python 3.12 on
 
 from rolegraph.engine.records import MAIN, Episode, Step, Trajectory
 from rolegraph.engine.records.credit import CreditRow, LeftOut
+from rolegraph.engine.records.schema import Count, Figure
+
+
+class _Key(TypedDict, total=False):
+    """Fields of a group's key that differ from their defaults."""
+
+    task: Literal[""]
+    role: Literal[""]
+    policy: str
+    round: int
+    prompt: str
+    by: str
+    part: Count
+
+
+class _Part(TypedDict, total=False):
+    """Trajectory or turn in one of its groups."""
+
+    credit: Figure | None
+    group: _Key
+    baseline: Figure | None
+    too_small: bool
+    weight: Figure
+    advantage: Figure | None
+    loss_weight: Figure | None
+
+
+@with_config(ConfigDict(strict=True))
+class _Notes(_Part, total=False):
+    """Credit in the metadata of a Step."""
+
+    groups: list[_Part] | None
+
+
+_NOTES = TypeAdapter(_Notes)
 
 
 def recorded_rows(
@@ -62,7 +100,7 @@ def recorded_rows(
             low=min(values, default=None),
             high=max(values, default=None),
             weight=part.get("weight", 1.0),
-            loss_weight=cast("Mapping[str, Any]", steps[0].metadata).get("loss_weight"),
+            loss_weight=part.get("loss_weight"),
             tokens=sum(step.response_tokens for step in steps),
             failed=failed or (of_turn and node in episode.failures),
         )
@@ -103,6 +141,11 @@ def recorded_rows(
 
 
 def _noted(step: Step) -> Sequence[Mapping[str, Any]]:
-    """Return what a Step's metadata says of its turn, for each group."""
-    metadata = cast("Mapping[str, Any]", step.metadata)
-    return metadata["groups"] or () if "groups" in metadata else (metadata,)
+    """Return what a Step's metadata says of its turn, for each group; nothing where it is damaged."""
+    try:
+        notes = _NOTES.validate_python({**step.metadata})
+    except ValidationError:
+        return ({},)
+    if (parts := notes.get("groups")) is None:
+        return (notes,)
+    return [{**part, "loss_weight": notes.get("loss_weight")} for part in parts]

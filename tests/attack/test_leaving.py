@@ -253,6 +253,7 @@ def test_the_step_and_the_schedules_of_an_episode_leave() -> None:
     [
         ("task.solution", False),
         ("task['solution'] ~ self.index", False),
+        (r"task['\x73olution']", False),
         ("task.question", True),
         ("self.index % 2", True),
     ],

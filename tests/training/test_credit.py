@@ -17,6 +17,7 @@ from rolegraph.engine.records.credit import CreditRow, LeftOut
 from rolegraph.engine.spec import Credit
 from rolegraph.engine.training.advantages.ledger import comparisons, credited
 from rolegraph.engine.training.analysis.figures import rewards_by_role
+from rolegraph.pages.report import write_report
 from tests.training.credited import (
     advantages,
     drawn,
@@ -229,6 +230,7 @@ def test_a_damaged_table_is_named_with_its_line(finished: Training, tmp_path: Pa
         copied.credit_rows(2)
     with pytest.raises(DataError):
         rg.Run(copied.path).credit()
+    assert "1 lines of episodes and credit" in write_report(copied.path).read_text("utf-8")
 
 
 def test_the_credit_of_a_training_is_a_table(finished: Training) -> None:

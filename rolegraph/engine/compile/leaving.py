@@ -7,11 +7,12 @@ rule of a run is read from its folder.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, cast
+
+from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from rolegraph.engine.compile.earned import words_read
 from rolegraph.engine.compile.plan import Plan
@@ -84,12 +85,22 @@ def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> Disc
     grouped = frozenset(
         name
         for name, role in spec.roles.items()
-        if any(
-            grouping.is_expression and any(map(is_hidden, re.findall(r"\w+", grouping.by)))
-            for grouping in role.group
-        )
+        if any(grouping.is_expression and _may_read(grouping.by, is_hidden) for grouping in role.group)
     )
     return DisclosureRule(is_hidden, frozenset(spec.roles) - quoting, quoting, grouped)
+
+
+def _may_read(expression: str, is_hidden: Callable[[str], bool]) -> bool:
+    """Return whether an expression has the name of a hidden field, as an attribute or in a text.
+
+    True where it cannot be parsed.
+    """
+    try:
+        tree = Environment().parse(f"{{{{ ({expression}) }}}}")
+    except TemplateSyntaxError:
+        return True
+    names = {str(node.value) for node in tree.find_all(nodes.Const)}
+    return any(map(is_hidden, names | {node.attr for node in tree.find_all(nodes.Getattr)}))
 
 
 def disclosure_rule_of(plan: Plan) -> DisclosureRule:

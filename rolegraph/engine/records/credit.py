@@ -159,7 +159,7 @@ class CreditRow(NamedTuple):
     """Place of the grouping in the role's list, from 0; null for a group over several roles."""
     by: str | None = None
     """What the members of the group share: `task`, `turn` (a round), `prompt`, `episode` (over the roles of a
-    policy), or the value of an expression."""
+    policy), or the text of the expression whose value they share."""
     pooled: bool = False
     """Whether the group is over all tasks of the step."""
     reward: Figure | None = None
@@ -180,7 +180,7 @@ class CreditRow(NamedTuple):
     """Factor of a signal; `advantage` is after it, and after centering."""
     loss_weight: Figure | None = None
     """Factor of the advantage in the policy's loss: the role's weight over that of all compared trajectories
-    of the policy; null where the update does not use the task."""
+    of the policy; null for a row in no group, and where the update does not use the task."""
     tokens: Count = 0
     """Number of response tokens."""
     failed: bool = False

@@ -380,8 +380,14 @@ class RunFolder:
         make_folder(self.credit)  # that of a training which an earlier version began is missing
         write_whole(self.credit_file(step), b"".join(json_line(row._asdict()) for row in rows))
 
-    def credit_rows(self, step: int) -> list[CreditRow] | None:
+    def credit_rows(
+        self, step: int, broken: Callable[[DataError], object] = refuse
+    ) -> list[CreditRow] | None:
         """Read the rows of a step's credit; None where it has none, as in folders of earlier versions.
+
+        Args:
+            step: The step.
+            broken: As for `read_jsonl`.
 
         Raises:
             DataError: The file is damaged or unreadable.
@@ -389,7 +395,7 @@ class RunFolder:
         file = self.credit_file(step)
         if not file.exists():
             return None
-        return [line.value for line in read_jsonl(file, parse_credit, "a row of credit")]
+        return [line.value for line in read_jsonl(file, parse_credit, "a row of credit", broken)]
 
     def write_controls(self, controls: Sequence[Control]) -> None:
         """Write the reference figures of a training to `controls.json`."""

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import rllm.types as theirs
+from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.records import WITHHELD, Episode, GroupKey, NodeId, Step, Trajectory
@@ -16,6 +14,9 @@ from rolegraph.engine.records.credit import Group, Member
 from rolegraph.engine.records.episode import NOTHING
 from rolegraph.engine.training.advantages.ledger import comparisons
 from rolegraph.integrations.rllm.estimators import name_of
+
+if TYPE_CHECKING:
+    import rllm.types as theirs
 
 Call = tuple[NodeId, int]
 """Turn, and number of a call in it, from 1."""
@@ -48,6 +49,8 @@ def trajectories_to_rllm(
         outputs: Output of each call, as rLLM returns it.
         withhold: False to send all steps.
     """
+    import rllm.types as theirs
+
     role = trained.get(trajectory.name)
     units: list[tuple[str, Trajectory, Mapping[str, Any]]] = [(trajectory.name, trajectory, NOTHING)]
     if role is not None and role.compares_turns and trajectory.steps:
@@ -105,6 +108,8 @@ def _turn(
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
     """Convert a step to rLLM's Step without its reward; rLLM reads ids and log-probabilities from `output` if
     set."""
+    import rllm.types as theirs
+
     left_out = _APART if output is None else _APART | _OF_OUTPUT
     fields = {
         name: value

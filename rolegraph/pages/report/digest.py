@@ -193,7 +193,7 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
                 role = by_role.setdefault(trajectory.name, RoleGroups(trajectory.name))
                 role.answers += 1
                 role.failures.update([trajectory.failure.name.value] if trajectory.failure else [])
-        rows = run.credit_rows(step)
+        rows = run.credit_rows(step, broken.append)
         if rows is None:
             rows = [*recorded_rows(read_episodes(path, lambda _: None), trained)]
         for name, task, outcome in group_results(rows):

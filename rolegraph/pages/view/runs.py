@@ -6,7 +6,7 @@ Indexes are read again after their files have changed; episodes are read one at 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -191,17 +191,32 @@ class ViewedRun:
             row: Row of the episode.
             hidden: False to leave out groups that may tell the value of a hidden field.
         """
-        table = self.folder.credit_rows(row.part.step) if row.part.split == "train" else None
+        table = self._credit_table(row.part.step) if row.part.split == "train" else None
         start = 1 + max((it.group for it in table or () if it.group is not None), default=-1)
-        recorded = [*recorded_rows(map(self.read, self.rollouts(row)), start=start)]
+        recorded = [*recorded_rows(self._readable(self.rollouts(row)), start=start)]
         if table is None and any(it.pooled for it in recorded):
-            recorded = [*recorded_rows(map(self.read, self.rows(row.part)))]
+            recorded = [*recorded_rows(self._readable(self.rows(row.part)))]
         in_table = {it.role for it in table or ()}
         rows = [*(table or ()), *(it for it in recorded if it.role not in in_table)]
         tells = frozenset[str]() if hidden else self.rule.grouped
         return [
             it for it in rows if it.by in get_args(GroupBy) or (tells is not None and it.role not in tells)
         ]
+
+    def _credit_table(self, step: int) -> list[CreditRow] | None:
+        """Return the rows of a step's credit without damaged lines; those of the latest step are cached."""
+        file = self.folder.credit_file(step)
+        if not file.exists():
+            return None
+        for key in [key for key in self._contents if key[1] == "credit" and key[0] != file]:
+            del self._contents[key]
+        return self._current(file, lambda: self.folder.credit_rows(step, lambda fault: None), "credit")
+
+    def _readable(self, rows: Iterable[EpisodeLocation]) -> Iterator[Episode]:
+        """Yield the episodes of rows, without damaged ones."""
+        for row in rows:
+            with suppress(DataError):
+                yield self.read(row)
 
     def hidden_fields(self) -> set[str]:
         """Return the names of hidden task fields, found in the first episode of each file; raises

@@ -31,7 +31,7 @@ from tests.cli.conftest import Command
 from tests.edge import solver_judge
 
 HOSTED = "model=tinker:Qwen/Qwen3-8B"
-GROUP = SimpleNamespace(task_id="t")
+GROUP = SimpleNamespace(task_id="t", trajectories=[], metadata=[])
 """Stand-in for rLLM's group with the attributes that a registered estimator reads."""
 
 

@@ -31,6 +31,7 @@ from rolegraph.engine.records import (
     PolicyOf,
     Step,
     StepMetadata,
+    Task,
     Trajectory,
 )
 from rolegraph.engine.records.credit import CreditRow, Group, LeftOut, Member
@@ -75,6 +76,7 @@ class Membership:
     ) -> None:
         self._roles, self._policy_of = roles or {}, policy_of
         self.episodes: list[Episode] = []
+        self._tasks: dict[str, Task] = {}
         self._trajectories = self._before = 0
         self._members: dict[GroupKey, list[Member]] = {}
         self._keyless: list[Member] = []
@@ -87,6 +89,7 @@ class Membership:
         """
         for episode in episodes:
             self.episodes.append(episode)
+            self._tasks[episode.task_id] = episode.task
             failures = episode.failures
             for trajectory in episode.trajectories:
                 self._add(episode, trajectory, failures)
@@ -114,7 +117,7 @@ class Membership:
     def groups(self) -> list[Group]:
         """Return the groups, in the order in which they first occur."""
         return [
-            _group(number, key, members, name, self._roles.get(name), self.episodes)
+            _group(number, key, members, name, self._roles.get(name), self._tasks)
             for number, (key, members) in enumerate(self._members.items())
             for name in dict.fromkeys([key.role] if key.role else [member.role for member in members])
         ]
@@ -256,15 +259,14 @@ def _group(
     members: Sequence[Member],
     name: str,
     role: RolePlan | None,
-    episodes: Sequence[Episode],
+    tasks: Mapping[str, Task],
 ) -> Group:
     """Return a Group, set up for the estimator of role `name`."""
     if role is None:
         return Group(key, members, name, number)
     state_keys: Mapping[str, str] = {}
     if role.state_key is not None:
-        rows = {episode.task_id: episode.task for episode in episodes}
-        state_keys = {task: role.state_key.of(rows[task]) for task in {member.task for member in members}}
+        state_keys = {task: role.state_key.of(tasks[task]) for task in {member.task for member in members}}
     by_place = [grouping.by == "episode" for grouping in role.groupings]
     grouping = role.groupings[key.part if key.role else by_place.index(True)]
     # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.

@@ -435,7 +435,10 @@ def test_an_unpaired_surrogate_in_an_answer_is_a_replacement_character() -> None
     assert completion.text == "a\ufffdb 😀"
 
 
-@pytest.mark.parametrize("usage", [None, [], "n/a", {}, {"prompt_tokens": None}, {"prompt_tokens": "many"}])
+@pytest.mark.parametrize(
+    "usage",
+    [None, [], "n/a", {}, {"prompt_tokens": None}, {"prompt_tokens": "many"}, {"cost": -5.0}],
+)
 def test_a_usage_of_any_form_leaves_the_answer(usage: Any) -> None:
     with serving(lambda _: chat_answer("two", usage=usage)) as endpoint:
         (completion,) = ask(endpoint)

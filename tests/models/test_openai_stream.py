@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from rolegraph.engine.errors import ContextFull, ModelError
 from rolegraph.engine.models.openai import OpenAIModel
 from rolegraph.engine.models.openai_answers import read_answer
 from rolegraph.engine.models.openai_fields import Taken
+from rolegraph.engine.models.openai_stream import joined
 from rolegraph.engine.models.types import Completion, LocalService, Request
 from rolegraph.engine.spec import Sampling
 from tests.models.edges import CALL, chat_stream, serving
@@ -69,6 +72,8 @@ CALLS = {
     "without an index": [call("a", "f", '{"x": 1}'), call("b", "g", "{}")],
     "without ids": [call(None, "f", '{"x": 1}', 0), call(None, "g", "{}", 1)],
     "without either": [call("", "f", '{"x": 1}'), call("", "g", "{}")],
+    "the rest without a name": [call("a", "f", '{"x"'), call(None, None, ": 1}"), call("b", "g", "{}")],
+    "the rest with an id": [call(None, "f", '{"x"'), call("a", None, ": 1}"), call("b", "g", "{}")],
     "as an object": [call("a", "f", {"x": 1}, 0), call("b", "g", {}, 1)],
 }
 
@@ -87,6 +92,41 @@ def test_a_stream_of_one_whole_message_is_read() -> None:
     answer = read_answer(events(whole))
     assert answer.choices and answer.choices[0].is_cut
     assert answer.choices[0].message and answer.choices[0].message.content.text == "42"
+
+
+def test_a_whole_message_after_deltas_adds_what_they_lack() -> None:
+    made = call("a", "f", "{}")
+    whole = {"role": "assistant", "content": "42", "reasoning": "so", "tool_calls": [made]}
+    end = {"choices": [{"index": 0, "delta": {}, "message": whole, "finish_reason": "stop"}]}
+    parts = (delta(role="assistant", content="4"), delta(content="2"), delta(tool_calls=[made]))
+    answer = read_answer(events(*parts, end))
+    assert answer.choices and (message := answer.choices[0].message)
+    assert (message.content.text, message.reasoning, len(message.tool_calls or ())) == ("42", "so", 1)
+    assert message.tool_calls and message.tool_calls[0].function
+    assert message.tool_calls[0].function.arguments == "{}"
+
+
+def lines_to_join(count: int) -> int:
+    """Return the number of lines of code that run for a stream of so many calls."""
+    body = events(*(delta(tool_calls=[call(f"c{n}", "f", "{}", 0)]) for n in range(count)))
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        joined(body)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_the_work_for_a_stream_grows_with_its_calls() -> None:
+    assert lines_to_join(800) < 5 * lines_to_join(200)
 
 
 def test_a_stream_that_breaks_off_may_be_tried_again() -> None:

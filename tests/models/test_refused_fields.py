@@ -11,15 +11,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai import AsyncOpenAI
 from starlette.responses import JSONResponse, Response
 
-from rolegraph.engine.models.openai import with_unique_ids
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Request, ServedModel, open_served
+from rolegraph.engine.models.openai import OpenAIModel, with_unique_ids
+from rolegraph.engine.models.openai_answers import says_refused
 from rolegraph.engine.models.openai_fields import AskedField, Taken, after_refusal, sent
 from rolegraph.engine.models.types import LocalService
 from rolegraph.engine.records import RunFolder, read_episodes
+from rolegraph.engine.spec import ModelRef, Sampling
 from tests.cli.conftest import Command
 from tests.cli.conftest import rolegraph as rolegraph
-from tests.models.edges import chat_answer, chat_stream, serving
+from tests.models.edges import CALL, Endpoint, chat_answer, chat_stream, serving
+from tests.models.test_openai import MESSAGES, ask
 from tests.trainings import STEP, at, key
 
 Body = Mapping[str, Any]
@@ -67,6 +73,24 @@ def older(body: Body) -> str | None:
     known = {"model", "messages", "max_tokens", "temperature", "stop"}
     unknown = [name for name in body if name not in known]
     return f"Unrecognized request argument supplied: {unknown[0]}" if unknown else None
+
+
+def asks(endpoint: Endpoint, *, times: int) -> list[str | ModelError]:
+    """Ask one model so often, and return the text or the failure of each call."""
+
+    async def run() -> list[str | ModelError]:
+        ref = ModelRef(provider="openai", name="tiny", base_url=endpoint.base_url)
+        model = await open_served(ServedModel(ref))
+        answers: list[str | ModelError] = []
+        for _ in range(times):
+            try:
+                answers.append((await model.complete(Request(MESSAGES, Sampling(), 3, CALL))).text)
+            except ModelError as error:
+                answers.append(error)
+        await model.aclose()
+        return answers
+
+    return asyncio.run(run())
 
 
 def answering(refuses: Callable[[Body], str | None]) -> Callable[[Body], Response]:
@@ -341,6 +365,82 @@ def test_calls_of_a_slow_server_learn_together(folder: Path, rolegraph: Command)
     assert done.returncode == 0, done.stderr
     assert not [it for it in read_episodes(RunFolder(folder / "run").episodes) if it.failures]
     assert len(endpoint.bodies) <= 64 + 8
+
+
+def test_a_stream_that_is_refused_as_well_is_undone() -> None:
+    words = "streaming is not available for this key"
+    with serving(lambda _: refusal(words)) as endpoint, pytest.raises(ModelError, match=words):
+        ask(endpoint)
+    assert [it.get("stream", False) for it in endpoint.bodies] == [False, True]
+
+
+def test_a_refused_stream_is_requested_once() -> None:
+    replies = iter([refusal("Streaming is not available")] * 2)
+    with serving(lambda _: next(replies, chat_answer(ANSWER))) as endpoint:
+        failed, *others = asks(endpoint, times=3)
+    assert isinstance(failed, ModelError) and others == [ANSWER] * 2
+    assert [it.get("stream", False) for it in endpoint.bodies] == [False, True, False, False]
+
+
+def test_refusals_without_a_name_cost_requests_once() -> None:
+    with serving(lambda _: refusal("this content violates our policy")) as endpoint:
+        failures = asks(endpoint, times=3)
+    assert all(isinstance(it, ModelError) for it in failures)
+    assert len(endpoint.bodies) == 7 + 2
+
+
+def test_a_failure_with_status_200_proves_no_trial() -> None:
+    def answer(body: Body) -> Response:
+        return refusal("Bad request") if "logprobs" in body else JSONResponse({"error": {"message": "busy"}})
+
+    async def run() -> OpenAIModel:
+        client = AsyncOpenAI(base_url=endpoint.base_url, api_key="none", max_retries=0)
+        model = OpenAIModel(client, "tiny")
+        with pytest.raises(ModelError, match="busy"):
+            await model.complete(Request(MESSAGES, Sampling(), 3, CALL))
+        await model.aclose()
+        return model
+
+    with serving(answer) as endpoint:
+        assert asyncio.run(run()).taken == Taken()
+
+
+@pytest.mark.parametrize(
+    ("words", "left_out"),
+    [
+        ("upstream connect error: seed node unreachable", False),
+        ("max_new_tokens worker crashed", False),
+        ("Unsupported param: seed", True),
+        ("unexpected keyword argument 'seed'", True),
+        ("seed is not supported", True),
+    ],
+)
+def test_a_failure_teaches_what_it_names_as_refused(words: str, left_out: bool) -> None:
+    asked = {"seed": AskedField(1), "max_tokens": AskedField(1)}
+    learned = after_refusal(asked, Taken(), words, is_certain=False)
+    assert learned == (Taken(frozenset({"seed"})) if left_out else None)
+
+
+def test_a_failure_may_name_the_field_as_param() -> None:
+    learned = after_refusal({"seed": AskedField(1)}, Taken(), "failed", "seed", is_certain=False)
+    assert learned == Taken(frozenset({"seed"}))
+
+
+def test_a_long_code_is_read_at_once() -> None:
+    # A pattern that is tried at each place of the code would take hours.
+    assert not says_refused({"code": "a" * 2_000_000})
+    assert says_refused({"code": "x_invalid_request_error"}) and says_refused({"status": 422})
+
+
+@pytest.mark.parametrize("code", ["invalid_api_key", "authentication_error", 401])
+def test_a_wrong_key_with_status_200_is_one_request(code: object) -> None:
+    error = {"code": code, "type": "invalid_request_error"}
+    with (
+        serving(lambda _: JSONResponse({"error": error})) as endpoint,
+        pytest.raises(ModelError, match="OPENAI_API_KEY") as caught,
+    ):
+        ask(endpoint, key="sk-wrong")
+    assert not caught.value.transient and len(endpoint.bodies) == 1
 
 
 FIELDS = ("seed", "top_p", "temperature", "max_tokens", "logprobs", "top_logprobs", "return_token_ids")

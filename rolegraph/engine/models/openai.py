@@ -43,6 +43,7 @@ from rolegraph.engine.models.openai_answers import (
     message_of,
     read_answer,
     says_context_full,
+    says_key_refused,
     says_refused,
 )
 from rolegraph.engine.models.openai_fields import (
@@ -150,6 +151,8 @@ class OpenAIModel:
         self._at_first = self.taken.left_out
         self._known: dict[frozenset[str], Taken] = {}
         """Fields that the server took, by kind of request."""
+        self._refused = set[frozenset[str]]()
+        """Kinds of request that the server refused with all fields and without those that may be left out."""
         self.left_out = set[str]()
         """Names of the fields that the server refused; those of tokens are not among them."""
         self._has_begun, self._is_open = False, asyncio.Event()
@@ -210,14 +213,20 @@ class OpenAIModel:
                         raise
                     learned = self._learned(request, asked, taken, error, is_known=kind in self._known)
                     if learned is None:
+                        is_failure = error.status_code >= _SERVER_FAILS
+                        if is_failure or kind in self._known or kind in self._refused:
+                            raise
                         # The refusal may be about the prompt, so what is left out is kept after an answer.
-                        trial = after_unclear_refusal(asked, taken) if kind not in self._known else None
-                        if trial is None or error.status_code >= _SERVER_FAILS:
+                        trial = after_unclear_refusal(asked, taken)
+                        if trial is None:
+                            self._refused.add(kind)
                             raise
                         continue
                 else:
                     learned = _learned_from_error(asked, taken, answer)
                     if learned is None:
+                        if not answer.choices or answer.fault:
+                            return answer
                         if trial is not None:
                             self.taken = taken._replace(left_out=taken.left_out | self.taken.left_out)
                         self._known[kind] = taken
@@ -246,6 +255,9 @@ class OpenAIModel:
         learned = after_refusal(asked, taken, refusal, error.param, is_certain=is_certain)
         if isinstance(learned, str):
             if is_known or not is_certain:
+                raise error
+            if learned not in asked:  # a stream, which was sent because the server refused to do without
+                self.taken = self.taken._replace(streams=False, left_out=self.taken.left_out | {"stream"})
                 raise error
             raise self._insists(request, learned, asked[learned], error) from error
         return learned
@@ -280,9 +292,9 @@ class OpenAIModel:
                 extra_body=extra,
             )
             answer = read_answer(raw.http_response.content)
-            if says_refused(answer.fault):
-                message = message_of(answer.fault)
-                raise openai.BadRequestError(message, response=raw.http_response, body=answer.fault)
+            if (is_of_key := says_key_refused(answer.fault)) or says_refused(answer.fault):
+                kind = openai.AuthenticationError if is_of_key else openai.BadRequestError
+                raise kind(message_of(answer.fault), response=raw.http_response, body=answer.fault)
             return answer
         return read_answer(await self._client.post(self.name, messages, extra))
 

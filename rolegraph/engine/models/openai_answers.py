@@ -40,8 +40,12 @@ _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary_text")
 _SILENT = ("redacted_thinking", "reference")
 """Types of parts of `content` without text."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_REFUSED = re.compile(r"400|422|\w*(invalid|unsupported|bad_?request|unprocessable)\w*", re.IGNORECASE)
-"""Codes and types of refusals."""
+_REFUSED = re.compile("^(400|422)$|invalid|unsupported|bad_?request|unprocessable", re.IGNORECASE)
+"""Words in the codes and types of refusals."""
+_KEY_REFUSED = re.compile("^401$|api_?key|auth", re.IGNORECASE)
+"""Words in the codes and types of errors about a key."""
+_CODE_CHARS = 100
+"""Length of the beginning of a code that is read."""
 _OF_THE_PROTOCOL = ("choices", "error", "object")
 
 
@@ -240,8 +244,17 @@ def message_of(error: object) -> str:
 
 def says_refused(error: object) -> bool:
     """Return True for an error in a response that says, by its code or type, that the request is at fault."""
+    return _has_code(error, _REFUSED) and not says_key_refused(error)
+
+
+def says_key_refused(error: object) -> bool:
+    """Return True for an error in a response that says, by its code or type, that the key is at fault."""
+    return _has_code(error, _KEY_REFUSED)
+
+
+def _has_code(error: object, words: re.Pattern[str]) -> bool:
     codes = (_fields(error).get(name) for name in ("code", "status", "type"))
-    return any(_REFUSED.fullmatch(str(code)) for code in codes)
+    return any(words.search(str(code)[:_CODE_CHARS]) for code in codes)
 
 
 def _parsed(content: bytes) -> object:

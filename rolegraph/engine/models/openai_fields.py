@@ -42,6 +42,9 @@ STREAM: Fields = {"stream": True, "stream_options": {"include_usage": True}}
 """Fields of a request whose answer is to come as a stream."""
 _UNNAMED = (*EXTRAS, "top_p", "seed", "temperature")
 """Fields to leave out after refusals that name none, the likeliest to be refused first."""
+_SUPPORTED = "(?:supported|permitted|allowed)"
+_UNKNOWN = r"\bun(?:supported|known|recogni[sz]ed|expected)\b[\w ]{0,30}:? "
+"""Pattern of the words before a refused name."""
 _COSTS = {
     "seed": "answers cannot be repeated",
     "top_p": "its own top_p holds",
@@ -132,8 +135,9 @@ def after_refusal(
         taken: The knowledge with which it was sent.
         refusal: The server's response.
         parameter: Name of the refused field, where the response states it.
-        is_certain: Whether the response is a refusal by its status or code; a failure that names a stream,
-            such as a proxy's "stream timeout", asks for none.
+        is_certain: Whether the response is a refusal by its status or code. A failure that names a stream,
+            such as a proxy's "stream timeout", asks for none, and a field's name in a failure counts only in
+            quotes or where it is said to be unknown or not supported.
 
     Returns:
         More knowledge, with which the request is to be sent again; the name of a refused field that the spec
@@ -141,15 +145,15 @@ def after_refusal(
     """
     fields = sent(asked, taken)
     refusal = refusal.replace("\\", "")  # quotes of a JSON text within another
-    named = _named({**fields, "stream": True}, refusal)
+    named = _named({**fields, "stream": True}, refusal, is_certain=is_certain)
     if isinstance(parameter, str) and parameter:
         named = [parameter.rpartition(".")[2]]
-    if "stream" in named and is_certain and not taken.streams:
+    if "stream" in named and is_certain and not taken.streams and "stream" not in taken.left_out:
         return taken._replace(streams=True)
     limits = [it for it in LIMITS if it != taken.limit and it not in taken.refused_limits]
     given = [it for it in limits if re.search(rf"(?<!\w){it}(?!\w)", refusal)]
     others = given or [it for it in limits if it in _COMMON]
-    if others and (taken.limit in named or (given and not named)):
+    if others and (taken.limit in named or (given and not named and is_certain)):
         other = others[0]
         return taken._replace(limit=other, refused_limits=taken.refused_limits | {taken.limit})
     keys = {name: LIMITS[0] if name in LIMITS and name not in asked else name for name in fields}
@@ -168,17 +172,19 @@ def after_unclear_refusal(asked: Mapping[str, AskedField], taken: Taken) -> Take
     return _without(taken, free[:1]) if free else None
 
 
-def _named(fields: Collection[str], refusal: str) -> list[str]:
+def _named(fields: Collection[str], refusal: str, *, is_certain: bool) -> list[str]:
     """Return the fields that a refusal names, in its order: those in quotes, where any is.
 
-    None are returned where it names all, since it may quote the whole request.
+    None are returned where it names all, since it may quote the whole request. A failure that is no certain
+    refusal may have such a word by chance, as in "seed node unreachable".
     """
     # `topP` and "top p" are names of top_p, and a server without answers at once says "streaming".
     words = {it: re.escape(it).replace("_", "[_ -]?") + "(?:ing|ed)?" * (it == "stream") for it in fields}
     quoted = {it: rf"[\"'`]{word}[\"'`]" for it, word in words.items()}
-    places = _places(quoted, refusal) or _places(
-        {it: rf"(?<!\w){word}(?!\w)" for it, word in words.items()}, refusal
-    )
+    plain = {it: rf"(?<!\w){word}(?!\w)" for it, word in words.items()}
+    if not is_certain:
+        plain = {it: rf"{_UNKNOWN}{word}|{word} (?:is|are) not {_SUPPORTED}" for it, word in plain.items()}
+    places = _places(quoted, refusal) or _places(plain, refusal)
     if len({*places} - {"stream"}) == len({*fields} - {"stream"}) > 1:
         return []
     if {*_NEUTRAL} <= {*places}:  # of a pair of which the server takes one, top_p is the one to leave out

@@ -1,8 +1,8 @@
 """Answers that come as server-sent events, joined into one chat completion. Pure.
 
 Servers differ from OpenAI's: calls without an `index`, or all with index 0; the name of a call in each of its
-events; a whole `message` in place of `delta`; token ids on the choice; an error in mid-answer. A stream that
-ends without `finish_reason` and without `[DONE]` was broken off.
+events; a whole `message` in place of `delta`, or after the deltas; token ids on the choice; an error in
+mid-answer. A stream that ends without `finish_reason` and without `[DONE]` was broken off.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ class _Choice:
         self._fields: dict[str, Any] = {}
         self._lists: dict[str, list[Any]] = {}
         self._texts: dict[str, list[Any]] = {}
+        self._streamed = set[str]()
+        """Names of the message's fields that came in deltas."""
         self._calls: list[_Call] = []
+        self._latest: dict[object, _Call] = {}
+        """Call of the last part with each index, and of the last part of all for None."""
+        self._by_id: dict[tuple[object, object], _Call] = {}
+        """Call with each index and id."""
 
     def add(self, choice: Fields) -> None:
         """Add the choice of one event."""
@@ -72,8 +78,10 @@ class _Choice:
                 self._lists.setdefault(name, []).extend(_items(_fields(value).get("content")))
             elif name not in ("delta", "message") and value is not None:
                 self._fields[name] = value
-        delta = _fields(choice.get("delta") or choice.get("message"))
-        for name, value in delta.items():
+        delta = {name: it for name, it in _fields(choice.get("delta")).items() if it}
+        self._streamed.update(delta)
+        message = _fields(choice.get("message")).items()
+        for name, value in (delta | {name: it for name, it in message if name not in self._streamed}).items():
             if name == "tool_calls":
                 for call in map(_fields, _items(value)):
                     self._call(call).add(call)
@@ -81,13 +89,22 @@ class _Choice:
                 self._texts.setdefault(name, []).append(value)
 
     def _call(self, part: Fields) -> _Call:
-        """Return the call to which a part belongs: that with its index, unless it has another id."""
-        index, id = part.get("index"), part.get("id")
-        for call in reversed(self._calls):
-            if call.index == index and (call.id == id or not (id and call.id)) and (id or index is not None):
-                return call
-        self._calls.append(_Call(index))
-        return self._calls[-1]
+        """Return the call to which a part belongs: that with its index, unless it has another id.
+
+        A part without an index belongs to the last call, unless it has a name.
+        """
+        index, id = _key(part.get("index")), _key(part.get("id"))
+        call = self._by_id.get((index, id)) if id else None
+        if call is None and not (index is None and _fields(part.get("function")).get("name")):
+            latest = self._latest.get(index)
+            call = latest if latest and (not id or latest.id in ("", id)) else None
+        if call is None:
+            call = _Call()
+            self._calls.append(call)
+        self._latest[index] = self._latest[None] = call
+        if id:
+            self._by_id[index, id] = call
+        return call
 
     def whole(self, *, is_done: bool) -> dict[str, Any]:
         """Return the choice of the whole completion."""
@@ -104,8 +121,8 @@ class _Choice:
 class _Call:
     """Parts of one tool call."""
 
-    def __init__(self, index: object) -> None:
-        self.index, self.id, self._name = index, "", ""
+    def __init__(self) -> None:
+        self.id, self._name = "", ""
         self._arguments: list[Any] = []
 
     def add(self, part: Fields) -> None:
@@ -153,6 +170,10 @@ def _fields(value: object, *, strictly: bool = False) -> Fields:
     if strictly and not isinstance(value, dict):
         raise ValueError("an event's data is no JSON object")
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _key(value: object) -> str | int | None:
+    return value if isinstance(value, str | int) else None
 
 
 def _items(value: object) -> list[Any]:

@@ -52,7 +52,7 @@ class UsageMetadata(TypedDict, total=False):
 
     prompt_tokens: OnErrorOmit[Count]
     completion_tokens: OnErrorOmit[Count]
-    cost: OnErrorOmit[Figure]
+    cost: OnErrorOmit[Annotated[Figure, Field(ge=0)]]
     """Dollars."""
 
 

@@ -101,8 +101,8 @@ class LiteLLMClient:
             extra_body={field: value for field, value in fields.items() if field not in self.translated}
             or None,
         )
-        whole = answer.model_dump()
-        with suppress(Exception):  # LiteLLM raises various errors for a model whose price it does not know
+        whole = answer.model_dump(mode="json")
+        with suppress(Exception):  # LiteLLM raises a bare Exception for a model whose price it does not know
             whole["usage"]["cost"] = self.litellm.completion_cost(answer, model=name)
         return json.dumps(whole).encode()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from starlette.routing import Route
 
 import rolegraph as rg
 from rolegraph.engine.records import RunFolder, read_episodes
+from rolegraph.integrations.litellm.model import LiteLLMClient
 from tests.cli.conftest import Command
 from tests.cli.conftest import rolegraph as rolegraph
 from tests.models.edges import served
 from tests.models.test_refused_fields import write_sums
 
-pytest.importorskip("litellm", reason="needs the extra `litellm`")
+litellm: Any = pytest.importorskip("litellm", reason="needs the extra `litellm`")
 pytestmark = pytest.mark.litellm
 ANSWER = "<answer>42</answer>"
 KEYS = {
@@ -159,3 +162,15 @@ def test_a_body_has_no_parameter_of_litellm(folder: Path, stub: Stub, rolegraph:
     done = rolegraph("run", "sums.yaml", body, "--limit", "1", *where, **KEYS)
     assert done.returncode == 0, done.stderr
     assert stub.bodies[0][1].get("thinking") == {"type": "disabled"}
+
+
+def test_fields_that_are_no_json_are_written_as_text() -> None:
+    class Library:
+        """LiteLLM with an answer whose fields a provider's client parsed."""
+
+        async def acompletion(self, **fields: Any) -> Any:
+            return litellm.ModelResponse(expires=datetime(2026, 1, 2), signature=b"x")
+
+    client = LiteLLMClient(Library(), "stub", None, frozenset(), frozenset())
+    whole = json.loads(asyncio.run(client.post("stub/m", [], {})))
+    assert (whole["expires"], whole["signature"]) == ("2026-01-02T00:00:00", "x")

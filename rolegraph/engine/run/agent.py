@@ -6,7 +6,8 @@ parsed as the answer. Out: a `NodeResult` with each call of the model, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolegraph.engine.compile import RolePlan
@@ -105,7 +106,7 @@ class AgentCalls:
             raise ToolError(f"the agent asks its model more often than `calls`, {role.spec.calls}")
         before, prefix = self._chat_before(messages), None
         if before is not None:
-            messages, prefix = (*before.chat, *messages[len(before.chat) :]), before.chat_prefix
+            messages, prefix = _continued(before.chat, messages), before.chat_prefix
         sampling = role.samplings[node.id.index - 1]
         episode_seed = session.seed_of(sampling)
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, self._attempt)
@@ -155,12 +156,39 @@ class AgentCalls:
         """Return the parts of a message that a model sees, without reasoning.
 
         Clients send an answer's text back without spaces around it, and an empty text as null; calls without
-        a name are in its text. Arguments may come back changed, such as 1.0 as 1 from JavaScript: a call with
-        the id of a sampled one is that call.
+        a name are in its text. Proxies give calls other ids. A malformed call is known by its id
+        alone, since Anthropic's messages hold no text of arguments.
         """
         calls = [
-            (call.id, call.name) if call.id in self._sampled else (call.name, call.arguments, call.malformed)
-            for call in calls_of(message)
-            if call.name
+            (call.id, call.name)
+            if (sampled := self._sampled.get(call.id)) and sampled.malformed
+            else (call.name, _normalized(call.arguments), call.malformed)
+            for call in _named_calls(message)
         ]
         return message["role"], (message.get("content") or "").strip(), calls
+
+
+def _named_calls(message: Message) -> list[ToolCall]:
+    return [call for call in calls_of(message) if call.name]
+
+
+def _continued(chat: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
+    """Return messages with an earlier chat in place of their beginning, whose ids later results get, too."""
+    ids = {
+        sent.id: call.id
+        for before, message in zip(chat, messages, strict=False)
+        for call, sent in zip(_named_calls(before), _named_calls(message), strict=True)
+    }
+    later = messages[len(chat) :]
+    return [
+        *chat,
+        *(
+            {**it, "tool_call_id": ids[it["tool_call_id"]]} if it.get("tool_call_id") in ids else it
+            for it in later
+        ),
+    ]
+
+
+def _normalized(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as JSON text that is the same for 1.0 and for 1, as JavaScript writes it."""
+    return json.dumps(json.loads(json.dumps(arguments), parse_int=float), sort_keys=True)

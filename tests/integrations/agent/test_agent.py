@@ -178,6 +178,33 @@ print(len({*ids}), [message["content"] for message in chat if message["role"] ==
     assert len({*results}) == 2
 
 
+@pytest.mark.parametrize(
+    ("id", "arguments", "is_same"),
+    [
+        ("toolu_9", '{"what": "pears", "x": 1.0, "n": 12345678901234567890}', True),
+        ("c1", '{"n":12345678901234567000,"x":1,"what":"pears"}', True),
+        ("toolu_9", '{"n":12345678901234567000,"x":1,"what":"pears"}', True),
+        ("c1", '{"what": "[shortened]"}', False),
+        ("c1", '{"what": "pears", "x": true, "n": 12345678901234567890}', False),
+    ],
+)
+def test_a_chat_goes_on_from_calls_with_equal_arguments(
+    id: str, arguments: str, is_same: bool, tmp_path: Path
+) -> None:
+    program = f"""
+ask(tools=[{{"type": "function", "function": {{"name": "price"}}}}])
+chat[-1]["tool_calls"][0] |= {{"id": {id!r}, "function": {{"name": "price", "arguments": {arguments!r}}}}}
+chat.append({{"role": "tool", "tool_call_id": {id!r}, "content": "3"}})
+ask()
+"""
+    sampled = '{"what": "pears", "x": 1.0, "n": 12345678901234567890}'
+    call = {"id": "c1", "type": "function", "function": {"name": "price", "arguments": sampled}}
+    _, bodies = play(write(tmp_path, program), lambda _: chat_answer(None, message={"tool_calls": [call]}))
+    (sent,) = bodies[1]["messages"][1]["tool_calls"]
+    assert json.loads(sent["function"]["arguments"]) == json.loads(sampled if is_same else arguments)
+    assert sent["id"] == bodies[1]["messages"][2]["tool_call_id"] == ("c1" if is_same else id)
+
+
 @pytest.mark.parametrize(("program", "action"), [(STREAMED, "answer to 1 (5)"), (ANEW, "answer to 2")])
 def test_streams_and_new_chats(program: str, action: str, tmp_path: Path) -> None:
     episode, _ = play(write(tmp_path, program), counted)

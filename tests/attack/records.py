@@ -26,9 +26,7 @@ WRONG: list[Put] = [
     *((f"{STEP}.{key}", value) for key in ("thought", "model_response") for value in (7, [], {})),
     *((f"{STEP}.advantage", value) for value in ("a", ["a"], float("nan"), {})),
     *((f"{STEP}.weight_version", value) for value in ("a", 1.5, [])),
-    *((f"{STEP}.info", {key: value}) for key in ("round", "usage", "masked", "tool", "started", "seconds", "group") for value in ("x" * (key != "tool") or 3, [1])),
-    (f"{STEP}.info", {"group": {"task": "x"}}),
-    (f"{STEP}.info", {"credit": "x"}),
+    *((f"{STEP}.info", {key: value}) for key in ("round", "usage", "masked", "tool", "started", "seconds") for value in ("x" * (key != "tool") or 3, [1])),
 ]
 
 

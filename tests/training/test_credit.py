@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,29 @@ def test_a_damaged_table_is_named_with_its_line(finished: Training, tmp_path: Pa
     with pytest.raises(DataError):
         rg.Run(copied.path).credit()
     assert "1 lines of episodes and credit" in write_report(copied.path).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("rollout", -1),
+        ("index", 0),
+        ("reward", "x"),
+        ("advantage", 1e101),
+        ("terms", {"a": "b"}),
+        ("source", "guess"),
+        ("left_out", "why"),
+        ("group", [1]),
+        ("tokens", None),
+    ],
+)
+def test_a_hostile_row_is_refused_with_its_column(column: str, value: object, tmp_path: Path) -> None:
+    row = CreditRow(1, "t", 0, "a", 1, round=0, call=0, policy="main", source="estimator")
+    run = RunFolder(tmp_path)
+    run.write_credit(1, [row])
+    run.credit_file(1).write_text(json.dumps({**row._asdict(), "terms": {}, column: value}) + "\n")
+    with pytest.raises(DataError, match=f"train-000001.jsonl:1: not a row of credit: {column}"):
+        run.credit_rows(1)
 
 
 def test_the_credit_of_a_training_is_a_table(finished: Training) -> None:

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # pydantic reads that of `typing` only 
 
 from rolegraph.engine.records import MAIN, Episode, Step, Trajectory
 from rolegraph.engine.records.credit import CreditRow, LeftOut
+from rolegraph.engine.records.episode import NOTHING
 from rolegraph.engine.records.schema import Count, Figure
 
 
@@ -79,22 +80,15 @@ def recorded_rows(
             values = [advantage]
         failed = trajectory.failure is not None and steps[-1] is trajectory.steps[-1]
         node = trajectory.node._replace(round=steps[-1].round)
-        return CreditRow(
-            step=0,
-            task=episode.task_id,
-            rollout=episode.rollout,
-            role=trajectory.name,
-            index=trajectory.index,
+        return CreditRow.in_no_group(0, episode, trajectory, key.get("policy", MAIN))._replace(
             round=steps[0].round if of_turn else 0,
-            call=0,
-            policy=key.get("policy", MAIN),
-            source="estimator",
             left_out=LeftOut.TOO_SMALL if part.get("too_small") else None,
             group=numbers.setdefault(group, start + len(numbers)),
             grouping=key.get("part", 0),
             by=by,
             pooled="task" in key,
             reward=part["credit"] if of_turn else trajectory.reward,
+            terms=NOTHING if of_turn else trajectory.terms,
             baseline=part.get("baseline"),
             advantage=sum(values) / len(values) if values else None,
             low=min(values, default=None),
@@ -124,20 +118,7 @@ def recorded_rows(
             yield from rows
             is_left_out = trajectory.masked or not trajectory.by_model
             if is_left_out and trajectory.name in roles and not any(it.low is not None for it in rows):
-                yield CreditRow(
-                    0,
-                    episode.task_id,
-                    episode.rollout,
-                    trajectory.name,
-                    trajectory.index,
-                    round=0,
-                    call=0,
-                    policy=MAIN,
-                    source="estimator",
-                    left_out=LeftOut.MASKED,
-                    reward=trajectory.reward,
-                    failed=trajectory.failure is not None,
-                )
+                yield CreditRow.in_no_group(0, episode, trajectory, MAIN)._replace(left_out=LeftOut.MASKED)
 
 
 def _noted(step: Step) -> Sequence[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from rolegraph.engine.records.episode import NOTHING, Step, Trajectory
+from rolegraph.engine.records.episode import NOTHING, Episode, Step, Trajectory
 from rolegraph.engine.records.identity import GroupKey, NodeId
 from rolegraph.engine.records.schema import Count, Figure, record_schema
 
@@ -190,6 +190,25 @@ class CreditRow(NamedTuple):
     def node(self) -> NodeId:
         """Turn of the row; for a trajectory with round 1."""
         return NodeId(self.role, self.index, self.round or 1)
+
+    @classmethod
+    def in_no_group(cls, step: int, episode: Episode, trajectory: Trajectory, policy: str) -> CreditRow:
+        """Return the row of a whole trajectory before it is known how it is compared."""
+        return cls(
+            step,
+            episode.task_id,
+            episode.rollout,
+            trajectory.name,
+            trajectory.index,
+            round=0,
+            call=0,
+            policy=policy,
+            source="estimator",
+            reward=trajectory.reward,
+            terms=trajectory.terms,
+            tokens=sum(call.response_tokens for call in trajectory.steps),
+            failed=trajectory.failure is not None,
+        )
 
     @classmethod
     def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:

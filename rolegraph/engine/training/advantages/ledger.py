@@ -473,21 +473,7 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
                 continue
             policy = ledger.policy_of(trajectory.name, trajectory.index)
             weight = ledger.loss_weights.get((policy, role.name)) if episode.task_id in tasks else None
-            alone = CreditRow(
-                step,
-                episode.task_id,
-                episode.rollout,
-                trajectory.name,
-                trajectory.index,
-                round=0,
-                call=0,
-                policy=policy,
-                source="estimator",
-                reward=trajectory.reward,
-                terms=trajectory.terms,
-                tokens=sum(call.response_tokens for call in trajectory.steps),
-                failed=trajectory.failure is not None,
-            )
+            alone = CreditRow.in_no_group(step, episode, trajectory, policy)
             whole = alone._replace(loss_weight=weight)
             rows = [_compared_row(ledger, whole, *place) for place in places.get(number, ())]
             yield from rows
@@ -498,8 +484,8 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
                 elif trajectory.index in role.frozen:
                     yield alone._replace(left_out=LeftOut.PAST_SELF)
             for member in keyless.get(number, ()):
-                place = {"round": member.round, "reward": member.reward, "failed": member.failed}
-                yield alone._replace(left_out=LeftOut.NO_KEY, tokens=0, **place)
+                turn = {"round": member.round, "reward": member.reward, "failed": member.failed}
+                yield alone._replace(left_out=LeftOut.NO_KEY, tokens=0, **turn)
             yield from _signal_rows(ledger, trajectory, whole)
 
 
@@ -513,7 +499,11 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
     if member.round:
         tokens = sum(call.response_tokens for call in member.steps)
     return CreditRow(
-        *whole[:5],
+        whole.step,
+        whole.task,
+        whole.rollout,
+        whole.role,
+        whole.index,
         round=member.round,
         call=0,
         policy=whole.policy,

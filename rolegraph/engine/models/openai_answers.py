@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from rolegraph.engine.models.openai_stream import is_stream, joined
+from rolegraph.engine.models.openai_stream import fields_in, is_stream, items_in, joined
 from rolegraph.engine.records.jsonl import reason
 from rolegraph.engine.records.metadata import UsageMetadata
 
@@ -118,24 +118,15 @@ def _arguments(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
-def _fields(value: object) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _counts(value: object) -> UsageMetadata:
     """Return the counts of a call's usage, unchecked; a missing one is left out. OpenRouter gives dollars."""
-    counts = ((key, _fields(value).get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
+    counts = ((key, fields_in(value).get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
     return cast("UsageMetadata", {key: count for key, count in counts if count is not None})
-
-
-def _numbers(value: object) -> list[Any]:
-    """Return a list of unchecked numbers; an empty one for a value that is no list."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _scores(value: object) -> list[tuple[Any, Any]]:
     """Return the log-probability and the id of each token, unchecked; None for a missing one."""
-    entries = map(_fields, _numbers(_fields(value).get("content")))
+    entries = map(fields_in, items_in(fields_in(value).get("content")))
     return [(entry.get("logprob"), entry.get("id")) for entry in entries]
 
 
@@ -164,7 +155,7 @@ class AnswerMessage(BaseModel):
     tool_calls: list[AnswerCall] | None = None
 
 
-_Numbers = Annotated[list[Any], PlainValidator(_numbers)]
+_Numbers = Annotated[list[Any], PlainValidator(items_in)]
 
 
 class Choice(BaseModel):
@@ -186,7 +177,7 @@ class Choice(BaseModel):
         """Ids of the sampled tokens, unchecked; empty where the server gives none."""
         scored = [id for _, id in self.scores if id is not None]
         scored = scored if len(scored) == len(self.scores) else []
-        moved = _numbers(_fields(self.provider_specific_fields).get("token_ids"))
+        moved = items_in(fields_in(self.provider_specific_fields).get("token_ids"))
         return self.token_ids or self.response_token_ids or moved or scored
 
     @property
@@ -253,7 +244,7 @@ def says_key_refused(error: object) -> bool:
 
 
 def _has_code(error: object, words: re.Pattern[str]) -> bool:
-    codes = (_fields(error).get(name) for name in ("code", "status", "type"))
+    codes = (fields_in(error).get(name) for name in ("code", "status", "type"))
     return any(words.search(str(code)[:_CODE_CHARS]) for code in codes)
 
 

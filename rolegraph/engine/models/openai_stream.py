@@ -44,9 +44,9 @@ def joined(content: bytes) -> dict[str, Any]:
         if data == _DONE:
             is_done = True
             continue
-        chunk = _fields(_value(data), strictly=True)
+        chunk = _value(data)
         whole.update({name: it for name, it in chunk.items() if it and name != "choices"})
-        for choice in map(_fields, _items(chunk.get("choices"))):
+        for choice in map(fields_in, items_in(chunk.get("choices"))):
             index = choice.get("index")
             choices.setdefault(index if isinstance(index, int) else 0, _Choice()).add(choice)
     if choices and "error" not in whole:
@@ -73,17 +73,17 @@ class _Choice:
         """Add the choice of one event."""
         for name, value in choice.items():
             if name in _LISTS:
-                self._lists.setdefault(name, []).extend(_items(value))
+                self._lists.setdefault(name, []).extend(items_in(value))
             elif name == "logprobs":
-                self._lists.setdefault(name, []).extend(_items(_fields(value).get("content")))
+                self._lists.setdefault(name, []).extend(items_in(fields_in(value).get("content")))
             elif name not in ("delta", "message") and value is not None:
                 self._fields[name] = value
-        delta = {name: it for name, it in _fields(choice.get("delta")).items() if it}
+        delta = {name: it for name, it in fields_in(choice.get("delta")).items() if it}
         self._streamed.update(delta)
-        message = _fields(choice.get("message")).items()
+        message = fields_in(choice.get("message")).items()
         for name, value in (delta | {name: it for name, it in message if name not in self._streamed}).items():
             if name == "tool_calls":
-                for call in map(_fields, _items(value)):
+                for call in map(fields_in, items_in(value)):
                     self._call(call).add(call)
             elif value:
                 self._texts.setdefault(name, []).append(value)
@@ -95,7 +95,7 @@ class _Choice:
         """
         index, id = _key(part.get("index")), _key(part.get("id"))
         call = self._by_id.get((index, id)) if id else None
-        if call is None and not (index is None and _fields(part.get("function")).get("name")):
+        if call is None and not (index is None and fields_in(part.get("function")).get("name")):
             latest = self._latest.get(index)
             call = latest if latest and (not id or latest.id in ("", id)) else None
         if call is None:
@@ -127,7 +127,7 @@ class _Call:
 
     def add(self, part: Fields) -> None:
         """Add the part of one event."""
-        function = _fields(part.get("function"))
+        function = fields_in(part.get("function"))
         self.id, self._name = part.get("id") or self.id, function.get("name") or self._name
         if arguments := function.get("arguments"):
             self._arguments.append(arguments)
@@ -150,11 +150,14 @@ def _data(content: bytes) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _value(data: str) -> object:
+def _value(data: str) -> dict[str, Any]:
     try:
-        return from_json(data)
+        value: object = from_json(data)
     except ValueError:  # broken, or with an unpaired surrogate
-        return json.loads(data)
+        value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("an event's data is no JSON object")
+    return cast("dict[str, Any]", value)
 
 
 def _text(parts: list[Any]) -> Any:
@@ -163,12 +166,11 @@ def _text(parts: list[Any]) -> Any:
         return "".join(parts)
     if not all(isinstance(part, list | str) for part in parts):
         return parts[-1]
-    return [item for part in parts for item in (_items(part) or [part])]
+    return [item for part in parts for item in (items_in(part) or [part])]
 
 
-def _fields(value: object, *, strictly: bool = False) -> Fields:
-    if strictly and not isinstance(value, dict):
-        raise ValueError("an event's data is no JSON object")
+def fields_in(value: object) -> Fields:
+    """Return a JSON object, empty for a value of another type."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -176,5 +178,6 @@ def _key(value: object) -> str | int | None:
     return value if isinstance(value, str | int) else None
 
 
-def _items(value: object) -> list[Any]:
+def items_in(value: object) -> list[Any]:
+    """Return a list, empty for a value of another type."""
     return cast("list[Any]", value) if isinstance(value, list) else []

@@ -21,6 +21,8 @@ COUNTDOWN: Task = {
     "target": 7,
     "solution": "3 + 4",
 }
+MISSING = "MISSING"
+"""Placeholder of a path where nothing exists, for `below`."""
 RIGHT, WRONG = "<answer>3 + 4</answer>", "<answer>3 * 4</answer>"
 
 Answer = Callable[[Request], str]
@@ -52,6 +54,11 @@ def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def below(folder: Path, value: str) -> str:
+    """Return `value` with `MISSING` as a path in `folder` where nothing exists."""
+    return value.replace(MISSING, str(folder / "missing"))
 
 
 def limited(plan: Plan, model: Model, concurrency: int = 1000) -> list[LimitedModel]:

@@ -14,6 +14,7 @@ from rolegraph.engine.errors import UsageError
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.conftest import forked as forked
 from tests.cli.conftest import rolegraph as rolegraph
+from tests.edge import MISSING, below
 
 HERE, THERE = "http://127.0.0.1:8000/v1", "https://models.example/v1"
 BAD_PROXIES = (
@@ -31,9 +32,9 @@ BAD_PROXIES = (
 USABLE = {"zz"}
 """A host name alone is a proxy, as for other tools."""
 BAD_CERTIFICATES = {
-    "SSL_CERT_FILE": ("/nonexistent", "/", "\udc80", __file__),
-    "SSL_CERT_DIR": ("/nonexistent", __file__),
-    "SSLKEYLOGFILE": ("/nonexistent/x", "/"),
+    "SSL_CERT_FILE": (MISSING, "/", "\udc80", __file__),
+    "SSL_CERT_DIR": (MISSING, __file__),
+    "SSLKEYLOGFILE": (f"{MISSING}/x", "/"),
 }
 
 
@@ -55,9 +56,9 @@ PROXY_VARIABLES = ("ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy")
     ],
 )
 def test_a_proxy_or_certificates_that_cannot_be_used_are_named_except_for_this_machine(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, below(tmp_path, value))
     assert client_options(HERE)["proxy"] is None
     with pytest.raises(UsageError, match=f"^{variable}: "):
         client_options(THERE)
@@ -90,7 +91,7 @@ def test_credentials_of_a_proxy_are_not_shown(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_several_folders_of_certificates_are_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SSL_CERT_DIR", os.pathsep.join(["/nonexistent", str(tmp_path)]))
+    monkeypatch.setenv("SSL_CERT_DIR", os.pathsep.join([below(tmp_path, MISSING), str(tmp_path)]))
     assert client_options(THERE)["verify"] is not None
     assert "SSL_CERT_DIR" in route(THERE)
 
@@ -108,19 +109,19 @@ BAD = {
     "HTTP_PROXY": "garbage",
     "HTTPS_PROXY": "ftp://proxy.example",
     "NO_PROXY": "[garbage",
-    "SSL_CERT_FILE": "/nonexistent",
-    "SSL_CERT_DIR": "/nonexistent",
-    "REQUESTS_CA_BUNDLE": "/nonexistent",
+    "SSL_CERT_FILE": MISSING,
+    "SSL_CERT_DIR": MISSING,
+    "REQUESTS_CA_BUNDLE": MISSING,
 }
 HOSTED = "https://models.example"
 
 
 def test_certificates_that_are_removed_for_this_machine_are_refused_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("rolegraph.engine.connections._removed", {})
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.setenv(name, "/nonexistent")
+        monkeypatch.setenv(name, below(tmp_path, MISSING))
     bypass_proxies(HERE)
     assert "SSL_CERT_FILE" not in os.environ
     with pytest.raises(UsageError, match=r"^SSL_CERT_FILE: "):
@@ -129,13 +130,14 @@ def test_certificates_that_are_removed_for_this_machine_are_refused_elsewhere(
 
 @pytest.mark.service
 def test_commands_on_this_machine_use_no_proxy_and_no_certificates(tmp_path: Path, forked: Command) -> None:
+    bad = {name: below(tmp_path, value) for name, value in BAD.items()}
     small = ("train.steps=1", "train.batch_size=1", "train.rollouts=2", "train.validation.tasks=1")
-    done = forked("train", "solver_judge", "--out", "t", *small, **BAD)
+    done = forked("train", "solver_judge", "--out", "t", *small, **bad)
     assert done.returncode == 0, done.stderr
     for words in (("view", "t", "--port", "0"), ("serve", "--port", "0")):
         command = [sys.executable, "-m", "rolegraph", *words]
         with subprocess.Popen(
-            command, cwd=tmp_path, env={**ENVIRONMENT, **BAD}, stdout=subprocess.PIPE, text=True
+            command, cwd=tmp_path, env={**ENVIRONMENT, **bad}, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -276,7 +276,7 @@ CASES: dict[str, Callable[[Case], None]] = {
     "resume_data_labels": lambda case: refuses_other_data(case, "t6_labels.jsonl"),
     "resume_data_removed": lambda case: refuses_other_data(case, "t6_removed.jsonl"),
     "run_resume_data": refuses_other_rows,
-    "ssl_cert_missing": lambda case: works_with(case, "SSL_CERT_FILE", "/nonexistent"),
+    "ssl_cert_missing": lambda case: works_with(case, "SSL_CERT_FILE", str(case.folder / "missing.pem")),
     "stop_closing_tag": warns_of_the_stop,
     "tag_mention": actions_are("2", "2", "2", "2", "2"),
     "tool_args_object": runs_the_tool,

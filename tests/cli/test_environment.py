@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.edge import write_spec
+from tests.edge import MISSING, below, write_spec
 from tests.models.edges import chat_answer, serving
 
 SPEC = """rolegraph: 1
@@ -22,11 +22,11 @@ VALUES = (
     ("HTTP_PROXY", "http://h:port"),
     ("HTTPS_PROXY", "http://h:99999"),
     ("NO_PROXY", "http://[::1"),
-    ("SSL_CERT_FILE", "/nonexistent"),
+    ("SSL_CERT_FILE", MISSING),
     ("SSL_CERT_FILE", __file__),
-    ("SSL_CERT_DIR", "/nonexistent"),
-    ("SSLKEYLOGFILE", "/nonexistent/x"),
-    ("REQUESTS_CA_BUNDLE", "/nonexistent"),
+    ("SSL_CERT_DIR", MISSING),
+    ("SSLKEYLOGFILE", f"{MISSING}/x"),
+    ("REQUESTS_CA_BUNDLE", MISSING),
     ("OPENAI_BASE_URL", "http://[::1"),
     ("HF_ENDPOINT", "nope"),
 )
@@ -44,9 +44,9 @@ def _task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("variable", "value"), VALUES)
 def test_an_endpoint_of_this_machine_needs_no_proxy_and_no_certificates(
-    rolegraph: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    rolegraph: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, below(tmp_path, value))
     with serving(lambda _: chat_answer("<answer>2</answer>")) as endpoint:
         done = rolegraph("run", "spec.yaml", "--model", "openai:tiny", "--base-url", endpoint.base_url)
     assert (done.returncode, "internal error" in done.stderr) == (0, False)
@@ -55,10 +55,15 @@ def test_an_endpoint_of_this_machine_needs_no_proxy_and_no_certificates(
 @pytest.mark.parametrize(("variable", "value"), VALUES)
 @pytest.mark.parametrize("model", ["openai:tiny", "tinker:tiny"])
 def test_for_another_machine_the_message_names_the_variable(
-    rolegraph: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, model: str
+    rolegraph: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variable: str,
+    value: str,
+    model: str,
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, below(tmp_path, value))
     done = rolegraph("run", "spec.yaml", "--model", model, "--base-url", "https://models.invalid/v1")
     assert done.returncode == (2 if variable in NAMED else 1)
     assert "internal error" not in done.stderr
@@ -103,7 +108,9 @@ def test_a_key_with_a_line_end_stands_in_no_output(
 @pytest.mark.parametrize(
     ("variable", "value"), [VALUES[0], VALUES[2], VALUES[5], VALUES[8], ("HF_HUB_ETAG_TIMEOUT", "soon")]
 )
-def test_the_local_model_runs_or_the_variable_is_named(process: Command, variable: str, value: str) -> None:
-    done = process("run", "solver_judge", "--limit", "1", **{variable: value})
+def test_the_local_model_runs_or_the_variable_is_named(
+    process: Command, tmp_path: Path, variable: str, value: str
+) -> None:
+    done = process("run", "solver_judge", "--limit", "1", **{variable: below(tmp_path, value)})
     assert "internal error" not in done.stderr
     assert (done.returncode, variable in done.stderr) in ((0, False), (2, True))

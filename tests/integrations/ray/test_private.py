@@ -56,7 +56,7 @@ def test_a_cluster_of_the_run_alone_is_for_nobody_else(flow: rg.Workflow, tmp_pa
         for file in session.rglob("*"):
             assert not file.is_file() or KEY.encode() not in file.read_bytes()
         command = [sys.executable, "-c", WITHOUT_TOKEN, node.gcs_address]
-        environment = {**os.environ, "HOME": "/nonexistent"}
+        environment = {**os.environ, "HOME": str(tmp_path / "missing")}
         del environment["RAY_AUTH_TOKEN"]
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         others.append(ran)

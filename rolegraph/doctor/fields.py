@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
-import tinker
 
 from rolegraph.doctor.meter import (
     ANSWER_TOKENS,
@@ -21,6 +20,7 @@ from rolegraph.doctor.meter import (
     is_refusal,
     value_of,
 )
+from rolegraph.engine.models.tinker_sdk import tinker
 
 OPTIONAL = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
 """Rows of fields that a service may refuse."""

@@ -17,11 +17,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import tinker
-from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession
-from rolegraph.engine.models.tinker_sdk import rest_client
+from rolegraph.engine.models.tinker_sdk import rest_client, tinker
 from rolegraph.engine.vocabulary import Floats
 
 RANK, LOWER_RANK = 8, 4
@@ -89,7 +87,7 @@ def is_refusal(error: BaseException | None) -> bool:
     if isinstance(error, TypeError):  # an argument that the SDK does not have
         return True
     if isinstance(error, tinker.RequestFailedError):
-        return error.category is RequestErrorCategory.User
+        return error.category is tinker.types.RequestErrorCategory.User
     if isinstance(error, tinker.APIStatusError):
         return 400 <= error.status_code < 500
     return isinstance(error, ValueError) and is_refusal(error.__cause__)  # by older SDKs

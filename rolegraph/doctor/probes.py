@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
-import tinker
 
 from rolegraph.doctor.fields import CHECKPOINTS, OPTIONAL, SAMPLING
 from rolegraph.doctor.meter import (
@@ -34,7 +33,7 @@ from rolegraph.doctor.meter import (
 from rolegraph.engine.errors import first_line
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, service_message
-from rolegraph.engine.models.tinker_sdk import close
+from rolegraph.engine.models.tinker_sdk import close, tinker
 from rolegraph.engine.vocabulary import Floats
 
 Status = Literal["ok", "differs", "failed", "not offered"]

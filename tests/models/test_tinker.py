@@ -346,18 +346,6 @@ def test_a_program_of_its_own_prints_nothing_but_what_it_means_to(
     assert (done.stdout, done.stderr, done.returncode) == ("two\nout of memory\n", "", 0)
 
 
-def test_the_client_loads_the_base_model_s_tokenizer_without_torch() -> None:
-    code = """
-import sys
-from rolegraph.local.launcher import BASE_MODEL
-from rolegraph.engine.models.tokenizer import load_tokenizer
-load_tokenizer(BASE_MODEL)
-print(*sorted({"torch", "transformers"} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["transformers"]
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

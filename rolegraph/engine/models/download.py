@@ -12,12 +12,11 @@ from typing import IO, Literal
 from urllib.parse import urlsplit
 
 import httpx
-import tinker
 
 from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
-from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
+from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client, tinker
 from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.records.confined import open_to_write
 from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config

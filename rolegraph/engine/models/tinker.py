@@ -19,9 +19,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import httpx
-import tinker
-from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
-from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.connections import bypass_proxies, client_options, is_here, route
 from rolegraph.engine.errors import (
@@ -36,12 +33,14 @@ from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.openai_answers import says_context_full
 from rolegraph.engine.models.tinker_sdk import (
+    RetryConfig,
     awaitable,
     capabilities,
     close,
     created,
     has_credentials,
     is_sampleable,
+    tinker,
 )
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
@@ -247,7 +246,7 @@ def _is_transient(error: BaseException) -> bool:
     """Return True if the same call may succeed later; a wrapper error of the SDK is judged by its cause."""
     match error:
         case tinker.RequestFailedError():
-            return error.category is not RequestErrorCategory.User
+            return error.category is not tinker.types.RequestErrorCategory.User
         case tinker.APIStatusError():
             return error.status_code in (408, 409, 410, 429) or error.status_code >= 500
         case tinker.APIConnectionError() | httpx.TransportError() | TimeoutError():
@@ -420,7 +419,10 @@ def saying_why(url: str) -> Generator[None, None, None]:
     except RolegraphError:
         raise
     except Exception as error:  # the SDK asserts fields that services of other versions do not send
-        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
+        if (
+            isinstance(error, tinker.RequestFailedError)
+            and error.category is tinker.types.RequestErrorCategory.User
+        ):
             raise
         if (ending := final_refusal(error, url)) is not None:
             raise ending from error

@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import tinker
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.service_traits import ServiceTraits, unmet_needs
+from rolegraph.engine.models.tinker_sdk import tinker
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.training.advantages.group_metrics import any_nonzero
 from rolegraph.engine.training.advantages.ledger import Ledger

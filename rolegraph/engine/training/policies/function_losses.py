@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tinker
-
 from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, ModelError, WorldError, describe_error
 from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.models.tinker_sdk import tinker
 from rolegraph.engine.training.policies.batches import RoleBatch
 from rolegraph.engine.vocabulary.foreign import finite_number
 

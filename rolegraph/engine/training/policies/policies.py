@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import tinker
-
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
@@ -31,7 +29,7 @@ from rolegraph.engine.models.tinker import (
     saying_why,
     service_message,
 )
-from rolegraph.engine.models.tinker_sdk import awaitable, close, created, rest_client
+from rolegraph.engine.models.tinker_sdk import awaitable, close, created, rest_client, tinker
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy

@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import tinker
-
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import ServedModel, open_served
 from rolegraph.engine.models.download import fetch_adapter
 from rolegraph.engine.models.tinker import Pulse
+from rolegraph.engine.models.tinker_sdk import tinker
 from rolegraph.engine.models.token_server import TokenServer
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records.confined import make_folder

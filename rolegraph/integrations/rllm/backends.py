@@ -100,7 +100,7 @@ TRAITS: Mapping[Backend, BackendTraits] = {
         module="verl",
         # pyproject.toml pins 0.8.0; for 0.9 trainer/verl/utils.py, sync_config, raises ConfigKeyError.
         version="0.8.",
-        install="pip install 'rllm[verl] @ git+https://github.com/rllm-org/rllm.git'",
+        install="uv pip install --config-file rolegraph/integrations/rllm/uv.toml '.[math,verl]'",
         # `register_policy_loss` in verl 0.8, trainer/ppo/core_algos.py.
         losses=frozenset(
             "vanilla dppo_tv dppo_kl gspo sapo gpg clip_cov kl_cov geo_mean cispo bypass_mode".split()

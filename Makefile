@@ -38,7 +38,7 @@ test: $(VENV)/.test
 # Lint, types and the tests of the core, side by side, without torch and so without the types of local/.
 check: $(VENV)/.check
 	$(MAKE) --jobs 2 --output-sync=target lint-core test-core \
-		TYPED="$(addprefix rolegraph/,api cli doctor engine integrations outlook pages roles sandbox starter)"
+		TYPED="$(addprefix rolegraph/,api cli doctor engine integrations migrate outlook pages roles sandbox starter)"
 
 test-core: $(VENV)/.check
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(CORE_TESTS)

@@ -31,7 +31,7 @@ from tests.models.edges import chat_answer, serving
 
 BLOCKS = 4
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: one_call
 data: {validation: {countdown: {count: 1000}}}
 roles:

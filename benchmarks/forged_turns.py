@@ -26,7 +26,7 @@ FORGED = (
 )
 ARMS = {"plain answer": "", "forged turn": FORGED, "misspelt markers": FORGED.replace("im_", "in_")}
 SPEC = f"""\
-rolegraph: 1
+rolegraph: 2
 name: forged_turns
 extends: debate_judge.yaml
 model: local:rolegraph-teacher

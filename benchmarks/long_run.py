@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: long_run
 data: {validation: countdown}
 roles:

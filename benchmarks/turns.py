@@ -107,7 +107,7 @@ class Stub:
 
 
 def plan_of(shape: Shape) -> Plan:
-    spec = {"rolegraph": 1, "name": "shape", "roles": shape.roles, "loops": shape.loops}
+    spec = {"rolegraph": 2, "name": "shape", "roles": shape.roles, "loops": shape.loops}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.yaml"
         path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")

@@ -39,5 +39,5 @@ def specs_in(*pages: str | Path) -> list[tuple[str, str]]:
 
 
 def is_spec(text: str) -> bool:
-    """Return True if a YAML text has a top-level `rolegraph: 1` or `extends:`."""
-    return bool(re.search(r"^(rolegraph: 1|extends:)", text, re.MULTILINE))
+    """Return True if a YAML text has a top-level `rolegraph: 2` or `extends:`."""
+    return bool(re.search(r"^(rolegraph: 2|extends:)", text, re.MULTILINE))

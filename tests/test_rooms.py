@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = {
     "doctor": ["doctor"],
     "local": ["fetch", "serve", "export"],
+    "migrate": ["migrate"],
     "outlook": ["preview", "forecast"],
     "pages": ["graph", "view", "report", "compare"],
     "starter": ["new"],

@@ -42,7 +42,7 @@ def brief(task, action):
     return float(len(str(action)) <= 80)
 '''
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: own
 data: {train: countdown, validation: countdown}
 roles:

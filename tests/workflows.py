@@ -194,7 +194,7 @@ def _known(workflow: Workflow) -> Iterator[None]:
 
 def compiled(workflow: Workflow) -> Plan:
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "drawn",
         "roles": {
             name: _written(role, moves=workflow.env_of(name) is not None)

@@ -33,7 +33,7 @@ STEPS = (
     "sampling.max_tokens=16",
 )
 SUMS = """\
-rolegraph: 1
+rolegraph: 2
 name: sums
 data: {train: rows.jsonl, validation: rows.jsonl}
 model: openai:tiny

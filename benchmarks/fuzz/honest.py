@@ -60,7 +60,7 @@ EPISODE = {
     "metrics": {"judge_acc": 1.0},
     "info": {"task_id": "t", "rollout": 0, "failures": [{"role": "solver", "index": 1, "name": "timeout"}]},
 }
-_SPEC = "rolegraph: 1\nname: x\nroles:\n  solver: {count: 2, prompt: {inline: '{{ task.question }}'}}\n"
+_SPEC = "rolegraph: 2\nname: x\nroles:\n  solver: {count: 2, prompt: {inline: '{{ task.question }}'}}\n"
 _ROLE = {"estimator": "grpo", "loss": "ppo", "trainable": True, "policies": ["main"]}
 _INFO = {
     "name": "x",
@@ -121,7 +121,7 @@ TRAINING: dict[str, Any] = {
     "episodes/validation-000002.jsonl": [EPISODE],
 }
 OWN_SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: x
 model: {provider: openai, name: tiny, base_url: $stranger/v1}
 data: {train: tasks.jsonl, validation: tasks.jsonl}

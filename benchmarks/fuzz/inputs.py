@@ -199,7 +199,7 @@ def leaving(rng: random.Random) -> str:
             **({"uncomputed_metrics": {"m": CANARY}} if rng.random() < 0.3 else {}),
         },
     }
-    return as_json({"spec": {"rolegraph": 1, "name": "x", "roles": roles}, "episode": episode})
+    return as_json({"spec": {"rolegraph": 2, "name": "x", "roles": roles}, "episode": episode})
 
 
 def _quoting(rng: random.Random, name: str, may_quote: bool) -> dict[str, Any]:

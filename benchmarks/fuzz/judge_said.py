@@ -262,7 +262,7 @@ class Scripted:
 
 
 AGENT = """\
-rolegraph: 1
+rolegraph: 2
 name: fuzz
 roles:
   agent:
@@ -283,7 +283,7 @@ roles:
 episode: {correct: agent, metrics: {agent_acc: {correct: agent}}}
 """
 GAME = """\
-rolegraph: 1
+rolegraph: 2
 name: fuzz
 roles:
   x: {prompt: {inline: "{{ self.observation }}"}, parser: {tag: answer}, reward: env, trainable: false}
@@ -291,7 +291,7 @@ roles:
 loops: {play: {roles: ROLES, env: GAME, times: 4}}
 """
 OWN = """\
-rolegraph: 1
+rolegraph: 2
 name: fuzz
 roles:
   a: {prompt: {inline: "{{ task.question }}"}, parser: fuzz_parser, reward: fuzz_reward, trainable: false}

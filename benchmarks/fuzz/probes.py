@@ -63,7 +63,7 @@ def spec(text: str, *given: str) -> str:
 
 def roles(*lines: str, more: str = "") -> str:
     """Return a spec of these roles."""
-    return "\n".join(["rolegraph: 1", "name: x", "roles:", *(f"  {line}" for line in lines), more])
+    return "\n".join(["rolegraph: 2", "name: x", "roles:", *(f"  {line}" for line in lines), more])
 
 
 def role(name: str, more: str = "", prompt: str = "hi") -> str:

@@ -20,7 +20,7 @@ NAME = "rolegraph"
 _DESCRIPTION = (
     "Write, check and change Rolegraph specs: YAML files that declare multi-role LLM workflows (solver, "
     "judge, validator, debate, router, loops) and train their roles by RL. Use it when a folder has a YAML "
-    "file that begins with `rolegraph: 1`, or when someone wants such a workflow."
+    "file that begins with `rolegraph: 2`, or when someone wants such a workflow."
 )
 
 

@@ -301,7 +301,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
     if label.classes:
         examples["by"] = field
     return {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": name,
         "description": about["description"],
         "model": f"local:{FIRST_MODEL}",

@@ -30,7 +30,7 @@ def test_a_terminal_shows_a_bar_unless_it_is_turned_off(
 ) -> None:
     script = SCRIPT.replace("PROGRESS", progress)
     (tmp_path / "rows.jsonl").write_text('{"id": "a"}\n')
-    spec = "rolegraph: 1\nname: alone\ndata: {validation: rows.jsonl}\nmodel: replay:none.jsonl\n"
+    spec = "rolegraph: 2\nname: alone\ndata: {validation: rows.jsonl}\nmodel: replay:none.jsonl\n"
     (tmp_path / "alone.yaml").write_text(f'{spec}roles:\n  adder: {{run: {{calculator: "3 + 4"}}}}\n')
     ours, theirs = pty.openpty() if terminal else os.pipe()
     with subprocess.Popen(

@@ -20,7 +20,7 @@ pytestmark = [
 CERTIFICATES = os.environ.get("SSL_CERT_FILE")
 """The user's certificates; the tests' own session has fewer."""
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: letters
 model: local:smollm2-135m
 data: {train: rows.jsonl, validation: rows.jsonl}

@@ -21,7 +21,7 @@ SECRET = "4711-the-label"
 ROWS: Sequence[Row] = [{"id": f"q{n}", "question": f"What is {n}?", "answer": f"{n}"} for n in range(6)]
 NAMELESS: Sequence[Row] = [{"question": row["question"], "answer": row["answer"]} for row in ROWS]
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: own
 data: {train: t.jsonl, validation: v.jsonl}
 model: {provider: openai, name: m}

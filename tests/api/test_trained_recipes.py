@@ -40,7 +40,7 @@ def test_groups_in_groups_train_for_a_step(service: LocalService, tmp_path: Path
 
 
 CALLED = """\
-rolegraph: 1
+rolegraph: 2
 name: called
 data: {train: countdown, validation: countdown}
 roles:

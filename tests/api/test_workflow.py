@@ -69,7 +69,7 @@ def test_every_name_that_the_stub_lists_is_there() -> None:
 
 
 def test_a_spec_with_faults_names_each_with_its_place(tmp_path: Path) -> None:
-    write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {promt: b}}")
+    write_spec(tmp_path, "rolegraph: 2\nname: x\nroles: {a: {promt: b}}")
     with pytest.raises(rg.SpecError, match=r"spec\.yaml:3:13: error: unknown key 'promt'"):
         rg.load(tmp_path / "spec.yaml")
 

@@ -46,7 +46,7 @@ def register() -> None:
 
 
 def _compiled(roles: Mapping[str, Any], **rest: Any) -> Any:
-    Path("x.yaml").write_text(yaml.safe_dump({"rolegraph": 1, "name": "x", "roles": roles, **rest}))
+    Path("x.yaml").write_text(yaml.safe_dump({"rolegraph": 2, "name": "x", "roles": roles, **rest}))
     return compile_file("x.yaml")
 
 

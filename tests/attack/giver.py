@@ -114,7 +114,7 @@ def give(case: str) -> Came:
     """Run the episode of a case, write and read the episode, and return the outcome."""
     global source
     kind, _, source = case.partition(":")
-    Path("given.yaml").write_text(yaml.safe_dump({"rolegraph": 1, "name": "x", **SPECS[kind]}))
+    Path("given.yaml").write_text(yaml.safe_dump({"rolegraph": 2, "name": "x", **SPECS[kind]}))
     plan = compile_file("given.yaml")
     model = script(call("given"), "done")
     done = asyncio.run(episode(plan, limited(plan, model), {"id": "t"}))

@@ -54,7 +54,7 @@ CASES = [
     ),
 ]
 
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: x
 data: {validation: DATASET}
 roles:

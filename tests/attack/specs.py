@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.attack.cases import Case
 
-HEAD = 'rolegraph: 1\nname: x\n'
+HEAD = 'rolegraph: 2\nname: x\n'
 R = 'roles:\n  a:\n    trainable: false\n    prompt: {inline: "hi"}\n'
 CASES = [
     Case('replay of a device', HEAD + R + 'model: replay:/dev/zero\n', 'fault', "/dev/zero lies outside the spec's folder"),
@@ -96,7 +96,7 @@ CASES = [
     Case('multi-doc', HEAD + R + '---\na: 1\n', 'fault', 'not valid YAML: but found another document'),
     Case('YAML directive', '%YAML 9.9\n---\n' + HEAD + R, 'fault', 'not valid YAML: found incompatible YAML document (version 1.'),
     Case('TAG directive', '%TAG ! tag:yaml.org,2002:\n---\n' + HEAD + R + 'description: !bool x\n', 'fault', 'this value cannot be read'),
-    Case('a name of 5000 letters', 'rolegraph: 1\nname: ' + 'a' * 5000 + '\n' + R, 'fault', "name cannot be 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+    Case('a name of 5000 letters', 'rolegraph: 2\nname: ' + 'a' * 5000 + '\n' + R, 'fault', "name cannot be 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
     Case('a role of 5000 letters', HEAD + 'roles:\n  ' + 'a' * 5000 + ': {trainable: false, prompt: {inline: "hi"}}\n', 'fault', 'not valid YAML: mapping values are not allowed here'),
     Case('a key of 50000 letters', HEAD + R + 'k' * 50000 + ': 1\n', 'fault', "not valid YAML: could not find expected ':'"),
     Case('a file of 2 MB', HEAD + R + '# ' + 'a' * 2000000 + '\n', 'fault', 'limit: spec_bytes'),

@@ -32,7 +32,7 @@ from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.models.edges import CALL, chat_answer, serving
 
 __all__ = ["rolegraph"]
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: x
 data: {validation: tasks.jsonl}
 roles:
@@ -161,7 +161,7 @@ def test_two_hundred_words_are_looked_for_in_a_long_answer() -> None:
         parse("word 1 word 2 sword 3 word 45x", {})
 
 
-TALKER = """rolegraph: 1
+TALKER = """rolegraph: 2
 name: talker
 roles:
   a: {prompt: {inline: hi}, tools: calculator, calls: 60, trainable: false}

@@ -34,7 +34,7 @@ def test_an_adapter_of_an_adapter_is_a_mistake(rolegraph: Command, tmp_path: Pat
 
 
 def test_a_picture_of_many_arrows_is_small(tmp_path: Path) -> None:
-    lines = ["rolegraph: 1", "name: g", "data: {train: countdown}", "roles:"]
+    lines = ["rolegraph: 2", "name: g", "data: {train: countdown}", "roles:"]
     for number in range(JOINED):
         needs = [f"r{other}" for other in range(number)]
         prompt = "".join(f"{{{{{role}.action}}}}" for role in needs) or "x"

@@ -35,7 +35,7 @@ from rolegraph.engine.vocabulary import (
 from tests.edge import ScriptedModel, run_one, write_spec
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: foreign
 roles:
   a: {prompt: {inline: hi}, PARTS, trainable: false}
@@ -43,7 +43,7 @@ roles:
 episode: {correct: a, metrics: METRICS}
 """
 GAME = """\
-rolegraph: 1
+rolegraph: 2
 name: foreign
 roles:
   a: {prompt: {inline: "{{ self.observation }}"}, reward: env, trainable: false}

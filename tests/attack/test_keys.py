@@ -22,7 +22,7 @@ CORE = "CANARY0007"
 """Part of each secret that no escape changes."""
 KEY = f'sk-"{CORE}"/+&key'
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: keyed
 model: MODEL
 roles:

@@ -17,7 +17,7 @@ pytest.importorskip("bm25s", reason="needs the extra `search`")
 __all__ = ["rolegraph"]
 TASK = {"id": "1", "question": "Which river?", "text": "the Seine", "title": "Paris"}
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: x
 data: {DATA}
 roles:

@@ -71,7 +71,7 @@ def test_no_hidden_field_of_a_shipped_spec_leaves(spec: str, tmp_path: Path, col
 
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: leaking
 data: {train: tasks.jsonl, hidden: [gold, note]}
 roles:
@@ -195,7 +195,7 @@ def test_chats_that_may_quote_a_hidden_field_are_written_on_request(
     assert refused.returncode == 2 and "--hidden needs --sft" in refused.stderr
 
 
-@pytest.mark.parametrize("spec", [None, "rolegraph: 1\nname: [\n"])
+@pytest.mark.parametrize("spec", [None, "rolegraph: 2\nname: [\n"])
 def test_without_a_spec_no_text_of_a_role_leaves(tmp_path: Path, spec: str | None) -> None:
     flow = rg.load("judge_with_reference")
     run, *_ = written_runs(tmp_path, flow, EchoModel(), rows_of(flow))
@@ -211,7 +211,7 @@ def test_a_preview_obeys_the_rule_of_the_run_that_answers(tmp_path: Path) -> Non
     flow = rg.load("judge_with_reference")
     run, *_ = written_runs(tmp_path, flow, EchoModel(), rows_of(flow))
     text = """
-rolegraph: 1
+rolegraph: 2
 name: other
 data: {train: countdown, validation: countdown}
 roles:

@@ -33,7 +33,7 @@ from tests.training.test_signals import CHAT
 pytest.importorskip("gepa", reason="needs the extra `optimize`")
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: leaking
 data: {train: tasks.jsonl, hidden: [note]}
 roles:

@@ -68,7 +68,7 @@ NO_FILES = {
 @pytest.mark.parametrize("kind", NO_FILES)
 def test_a_pipe_is_said_to_be_none(tmp_path: Path, rolegraph: Command, kind: str) -> None:
     for name, roles in SPECS.items():
-        text = f"rolegraph: 1\nname: {name}\nroles: {roles}\n".replace("ROLE", ROLE)
+        text = f"rolegraph: 2\nname: {name}\nroles: {roles}\n".replace("ROLE", ROLE)
         (tmp_path / f"{name}.yaml").write_text(text)
     (tmp_path / "t.jsonl").write_text(json.dumps({"id": "1"}) + "\n")
     (tmp_path / "folder").mkdir()

@@ -22,7 +22,7 @@ from tests.cli.conftest import ENVIRONMENT
 from tests.models.edges import chat_answer, serving, write_tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce the limit")
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: x
 roles:
   solver: {trainable: false, prompt: {inline: "{{ task.question }}"}, reward: REWARD}

@@ -15,7 +15,7 @@ KEYED: Mapping[str, str] = {**ENVIRONMENT, "OPENAI_API_KEY": "sk-1234567890"}
 
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: own
 data: {train: rows.jsonl}
 model: openai:tiny

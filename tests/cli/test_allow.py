@@ -15,7 +15,7 @@ from tests.edge import write_spec
 
 pytest.importorskip("pydantic_monty")
 
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: shell
 data: {validation: tasks.jsonl}
 model: replay:none.jsonl

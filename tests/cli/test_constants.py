@@ -13,7 +13,7 @@ from tests.cli.conftest import Command
 from tests.models.edges import Endpoint, chat_answer, serving
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: labels
 data: {validation: rows.jsonl, hidden: [answer]}
 model: openai:tiny

@@ -11,7 +11,7 @@ from tests.cli.conftest import Command
 from tests.edge import MISSING, below, write_spec
 from tests.models.edges import chat_answer, serving
 
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: t
 data: {validation: t.jsonl}
 roles: {a: {prompt: {inline: "{{ task.say }}"}, parser: {tag: answer}, reward: exact_match, trainable: false}}

@@ -14,7 +14,7 @@ from tests.cli.conftest import Command
 from tests.models.edges import chat_answer, serving
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: near
 data: {train: rows.jsonl, validation: rows.jsonl}
 roles:

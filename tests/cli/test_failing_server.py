@@ -48,7 +48,7 @@ def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
 
 
 RATED = """
-rolegraph: 1
+rolegraph: 2
 name: rated
 data: {train: {countdown: {count: 4}}}
 roles:

@@ -28,7 +28,7 @@ from tests.local.conftest import make_model  # noqa: E402
 from tests.model_hub import MERGE, Hub, make_wheel, serving, write_gguf  # noqa: E402
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: mine
 {model}data: {{train: rows.jsonl, validation: rows.jsonl}}
 roles:

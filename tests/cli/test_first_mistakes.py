@@ -10,7 +10,7 @@ from tests.cli.conftest import Command
 from tests.models.edges import chat_answer, serving
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: sums
 data: {train: rows.jsonl, split: 0.5}
 roles:

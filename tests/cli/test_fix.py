@@ -19,7 +19,7 @@ from tests.cli.conftest import Command
 
 BROKEN = """\
 # a comment that stays
-rolegraph: 1
+rolegraph: 2
 name: mine
 data: {train: "countdwn", validation: countdown}  # so does this one
 roles:

@@ -14,7 +14,7 @@ from tests.cli.conftest import Command, rolegraph
 from tests.models.edges import chat_answer, serving
 
 __all__ = ["rolegraph"]
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: rw
 data: {validation: {file: raw.jsonl, hidden: [answer]}}
 roles:

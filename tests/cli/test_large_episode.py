@@ -9,7 +9,7 @@ from tests.cli.conftest import Command, rolegraph
 from tests.models.edges import chat_answer, serving
 
 __all__ = ["rolegraph"]
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: large
 data: {validation: tasks.jsonl}
 roles:

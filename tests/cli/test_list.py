@@ -66,7 +66,7 @@ def test_an_item_without_options_is_its_name(rolegraph: Command) -> None:
 
 
 def test_a_spec_is_shown_as_it_is_written(rolegraph: Command) -> None:
-    assert rolegraph("list", "specs", "solver_judge").stdout.startswith("rolegraph: 1\nname: solver_judge\n")
+    assert rolegraph("list", "specs", "solver_judge").stdout.startswith("rolegraph: 2\nname: solver_judge\n")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rolegraph.cli.terminal import Interrupted, run_until_done
 from tests.cli.conftest import Command
 
 FAULTY = """
-rolegraph: 1
+rolegraph: 2
 name: faulty
 data: {train: countdown}
 roles:

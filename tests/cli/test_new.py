@@ -48,7 +48,7 @@ def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Comman
     }
     text = (tmp_path / "mine" / "mine.yaml").read_text("utf-8")
     assert text.startswith(
-        "# yaml-language-server: $schema=rolegraph.schema.json\nrolegraph: 1\nname: mine\n"
+        "# yaml-language-server: $schema=rolegraph.schema.json\nrolegraph: 2\nname: mine\n"
     )
     assert '"mine_reward"' in (tmp_path / "mine" / "rolegraph.schema.json").read_text("utf-8")
     done = rolegraph("validate", "mine/mine.yaml")

@@ -19,7 +19,7 @@ from tests.local.conftest import make_model
 pytestmark = pytest.mark.service
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: own
 data: {train: rows.jsonl}
 policies: {coder: {lora: {rank: 4}}}

@@ -25,7 +25,7 @@ from tests.cli.conftest import Command
 
 SPEC = """\
 # My notes.
-rolegraph: 1
+rolegraph: 2
 name: mine
 data: {train: countdown, validation: countdown}
 roles:

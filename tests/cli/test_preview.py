@@ -69,7 +69,7 @@ def hostile_spec(folder: Path) -> None:
     task = {"id": "one", "question": f"{HOSTILE}{ESCAPE}", "answer": "the-secret"}
     (folder / "rows.jsonl").write_text(json.dumps(task))
     (folder / "own.yaml").write_text(
-        "rolegraph: 1\nname: own\ndata: {train: rows.jsonl, hidden: [answer]}\nroles:\n"
+        "rolegraph: 2\nname: own\ndata: {train: rows.jsonl, hidden: [answer]}\nroles:\n"
         '  one: {prompt: {inline: "{{ task.question }}"}, trainable: false}\n'
     )
 

@@ -20,7 +20,7 @@ from rolegraph.engine.models.openai import _said  # pyright: ignore[reportPrivat
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.edge import write_spec
 
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: t
 roles: {a: {prompt: {inline: "Say."}, trainable: false}}
 """

@@ -16,7 +16,7 @@ from tests.sandbox.stub_engine import add_stub_engine
 pytest.importorskip("pydantic_monty")
 
 RIGHT = "import heapq\ndef f(x): return heapq.nsmallest(1, x)[0]\n"
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: programs
 data: {validation: tasks.jsonl}
 model: replay:none.jsonl

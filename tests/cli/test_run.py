@@ -29,7 +29,7 @@ def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
     episodes = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
     assert len(episodes) == 10
     assert all(len(episode.trajectories) == 3 for episode in episodes)
-    assert "rolegraph: 1" in (tmp_path / "out" / "spec.yaml").read_text()
+    assert "rolegraph: 2" in (tmp_path / "out" / "spec.yaml").read_text()
 
 
 def test_a_run_notes_what_it_is_of_and_what_it_came_to(
@@ -136,7 +136,7 @@ def test_a_missing_spec_names_the_nearest(rolegraph: Command) -> None:
 
 
 def test_a_broken_spec_shows_its_faults(rolegraph: Command, tmp_path: Path) -> None:
-    write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {promt: b}}", "x.yaml")
+    write_spec(tmp_path, "rolegraph: 2\nname: x\nroles: {a: {promt: b}}", "x.yaml")
     assert_one_clear_message(
         rolegraph("run", "x.yaml"), 2, "x.yaml:3:13: error: unknown key 'promt'", "did you mean"
     )
@@ -210,7 +210,7 @@ def test_help_names_the_verbs(rolegraph: Command) -> None:
 
 
 FAILING = """
-rolegraph: 1
+rolegraph: 2
 name: half
 data: {validation: tasks.jsonl}
 roles:
@@ -251,7 +251,7 @@ def test_calls_that_fail_are_told_and_a_floor_makes_them_an_error(rolegraph: Com
     assert rolegraph(*words, "fine", "--fail-under", "answered=0.5").returncode == 0
 
 
-ROUTED = """rolegraph: 1
+ROUTED = """rolegraph: 2
 name: routed
 data: {validation: tasks.jsonl}
 roles:
@@ -283,7 +283,7 @@ def test_a_mean_is_over_the_episodes_in_which_its_role_ran_and_says_how_many(
     assert "n 1 of 4" in (tmp_path / "both.html").read_text("utf-8")
 
 
-VERIFIED = """rolegraph: 1
+VERIFIED = """rolegraph: 2
 name: verified
 data: {validation: tasks.jsonl}
 roles:

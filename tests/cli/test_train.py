@@ -63,7 +63,7 @@ def test_an_evaluation_in_which_no_call_is_answered_says_so_and_shows_no_figures
     whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "long.j2").write_text("{{ task.question }} " + "and so on " * 6_000, encoding="utf-8")
-    spec = "{rolegraph: 1, name: long, extends: solver_only.yaml, roles: {solver: {prompt: long.j2}}}"
+    spec = "{rolegraph: 2, name: long, extends: solver_only.yaml, roles: {solver: {prompt: long.j2}}}"
     write_spec(tmp_path, spec, "long.yaml")
     words = ("eval", "long.yaml", "--checkpoint", str(whole))
     words += ("--base-url", service.base_url, "--tasks", "2", "--rollouts", "1", "--out", "refused")

@@ -20,7 +20,7 @@ from tests.trainings import assert_same, metrics, resume, start, train, wait_for
 pytestmark = pytest.mark.service
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: warm
 data: {train: countdown, validation: countdown}
 sampling: {max_tokens: 24}

@@ -10,7 +10,7 @@ import pytest
 from rolegraph.engine.compile import check_file
 from tests.edge import write_spec
 
-HEAD = "rolegraph: 1\nname: flow\ndata: {train: rows.jsonl}\n"
+HEAD = "rolegraph: 2\nname: flow\ndata: {train: rows.jsonl}\n"
 PLAIN = "parser: text, trainable: false"
 ROLE = "parser: text, reward: exact_match, estimator: grpo"
 

@@ -26,7 +26,7 @@ def reading(role: dict[str, Any]) -> str:
 def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> CompileResult:
     (folder / "tasks.jsonl").write_text(ROWS, encoding="utf-8")
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "x",
         "data": {"validation": "tasks.jsonl", "hidden": ["hint"]},
         "roles": {
@@ -270,7 +270,7 @@ def test_a_comparison_of_one_action_is_warned_of(
     roles: dict[str, Any] = {name: {"trainable": False} for name in ("one", "other", "many", "turn")}
     roles["many"]["count"] = 3
     text = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "x",
         "roles": {
             **{name: {"prompt": {"inline": "Hi"}, **role} for name, role in roles.items()},

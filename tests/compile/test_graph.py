@@ -16,7 +16,7 @@ def spec(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> S
         name: {"prompt": {"inline": "x"}, "needs": list(needed), "count": (counts or {}).get(name, 1)}
         for name, needed in needs.items()
     }
-    return Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
+    return Spec.model_validate({"rolegraph": 2, "name": "graph", "roles": roles})
 
 
 def findings(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> list[Finding]:

@@ -28,7 +28,7 @@ def warned(folder: Path, solver: dict[str, Any], **more: Any) -> list[str]:
     prompts = {key: {"inline": solver[key]} for key in ("prompt", "system") if key in solver}
     roles = {**others, "solver": {"trainable": False, **solver, **prompts}}
     data = {"validation": "rows.jsonl", "hidden": ["answer"]}
-    spec = {"rolegraph": 1, "name": "x", "data": data, "roles": roles, **more}
+    spec = {"rolegraph": 2, "name": "x", "data": data, "roles": roles, **more}
     checked = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
     before, after = "the prompt of solver does not mention ", ", which its parser looks for"
     said = [d for d in checked.diagnostics if after in d.message]
@@ -158,7 +158,7 @@ def test_a_parser_of_ones_own_says_what_it_expects(tmp_path: Path) -> None:
 
 
 def test_a_template_with_a_fault_is_not_warned_of(tmp_path: Path) -> None:
-    spec = """rolegraph: 1
+    spec = """rolegraph: 2
 name: x
 data: {validation: countdown}
 roles: {solver: {prompt: {inline: "{{ nobody }}"}, parser: {tag: answer}, trainable: false}}

@@ -11,7 +11,7 @@ import pytest
 from rolegraph.engine.compile import check_file
 from tests.edge import write_spec
 
-HEAD = "rolegraph: 1\nname: x\n"
+HEAD = "rolegraph: 2\nname: x\n"
 
 
 def messages(folder: Path, text: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.compile.compiler import CompileResult
 
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: x
 {top}
 roles:

@@ -19,7 +19,7 @@ ROLE = "{prompt: {inline: '{{ task.question }}'}, estimator: grpo"
 
 def checked(folder: Path, data: str, role: str) -> list[Diagnostic]:
     (folder / "rows.jsonl").write_text('{"id": "t", "question": "3 + 4?", "answer": "7", "note": "x"}\n')
-    text = f"rolegraph: 1\nname: named\ndata: {data}\nroles:\n  solver: {ROLE}, {role}}}\n"
+    text = f"rolegraph: 2\nname: named\ndata: {data}\nroles:\n  solver: {ROLE}, {role}}}\n"
     return list(check_file(write_spec(folder, text)).diagnostics)
 
 
@@ -93,7 +93,7 @@ def test_given_tasks_are_checked_before_a_model_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1234567890")
-    text = f"rolegraph: 1\nname: given\nroles:\n  solver: {ROLE}, reward: exact_match}}\n"
+    text = f"rolegraph: 2\nname: given\nroles:\n  solver: {ROLE}, reward: exact_match}}\n"
     asked: list[object] = []
 
     def answer(request: object) -> Response:

@@ -132,7 +132,7 @@ def test_a_plan_needs_its_data_only_when_it_is_read(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "1 + 1", "answer": "2"}\n')
     spec = """
-rolegraph: 1
+rolegraph: 2
 name: mine
 data: {validation: rows.jsonl}
 roles: {solver: {prompt: {inline: "{{ task.question }}"}, reward: exact_match, trainable: false}}

@@ -12,7 +12,7 @@ from rolegraph.engine.spec import Lora, ModelRef
 from tests.edge import write_spec
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: flow
 data: {train: countdown}
 sampling: {max_tokens: 64}
@@ -170,7 +170,7 @@ def test_policies_merge_by_key_and_a_role_s_list_is_replaced(tmp_path: Path) -> 
 
 
 ASKED = """
-rolegraph: 1
+rolegraph: 2
 name: flow
 data: {train: countdown}
 model: {provider: PROVIDER, name: x, checkpoint: runs/x}

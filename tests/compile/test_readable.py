@@ -44,7 +44,7 @@ def found(folder: Path, rater: str, reward: object, **roles: Any) -> list[Diagno
         pytest.importorskip("pydantic_monty")
     wanted = {rater, *(key for key in RATERS[rater]["needs"] if key in RATERS)} if rater else set[str]()
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "x",
         "data": {"validation": "countdown"},
         "roles": {"solver": {**SOLVER, "reward": reward}, **{name: RATERS[name] for name in wanted}, **roles},

@@ -44,14 +44,21 @@ INTENDED = {
     "SiriuS": "feedback sees task.answer, and its words reach again",
 }
 """Warning of a recipe, which its text mentions."""
-HEAD = "rolegraph: 1\nname: recipe\n"
+HEAD = "rolegraph: 2\nname: recipe\n"
 DATA = "data: {train: rows.jsonl, validation: rows.jsonl}\n"
-RECIPES = dict(
-    re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
+RECIPES = {
+    title: text.removeprefix("rolegraph: 2\n")
+    for title, text in re.findall(
+        r"^## ([^\n]+)\n(?:(?!^## ).)*?^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S
+    )
+}
+
+
+FILES = dict(
+    re.findall(
+        r"^```yaml\n# (\w+\.yaml)\n(?:rolegraph: 2\n)?(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S
+    )
 )
-
-
-FILES = dict(re.findall(r"^```yaml\n# (\w+\.yaml)\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S))
 """Further specs of recipes, by the file's name."""
 
 
@@ -59,7 +66,7 @@ def write_files(folder: Path, data: str = DATA) -> None:
     """Write the rows and the further specs of all recipes to a folder."""
     (folder / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
     for name, text in FILES.items():
-        (folder / name).write_text(f"rolegraph: 1\nname: {Path(name).stem}\n{data}{text}")
+        (folder / name).write_text(f"rolegraph: 2\nname: {Path(name).stem}\n{data}{text}")
 
 
 def test_every_section_has_one() -> None:

@@ -11,7 +11,7 @@ from rolegraph.engine.compile.resolve import OWN_NAME
 from rolegraph.engine.spec import Diagnostic
 from tests.edge import write_spec
 
-HEAD = "rolegraph: 1\nname: x\ndata: {validation: countdown}\nroles:\n"
+HEAD = "rolegraph: 2\nname: x\ndata: {validation: countdown}\nroles:\n"
 
 
 def pointed_at(diagnostic: Diagnostic) -> str:
@@ -99,7 +99,7 @@ def test_all_terms_that_are_wrong_are_said_at_once(tmp_path: Path) -> None:
 def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
     roles = "roles: {solver: {prompt: {inline: Hi}, trainable: false}}"
-    text = f"rolegraph: 1\nname: x\ndata: {{validation: {written}}}\n{roles}"
+    text = f"rolegraph: 2\nname: x\ndata: {{validation: {written}}}\n{roles}"
     (fault,) = check_file(write_spec(tmp_path, text)).diagnostics
     assert "takes no value of its own, only options" in fault.message
     assert (fault.expected, fault.place.line) == ("hidden", 3)
@@ -125,6 +125,6 @@ def test_only_what_may_be_written_is_meant(tmp_path: Path, role: str, hint: str)
 def test_an_option_of_a_file_is_pointed_at(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
     roles = "roles: {solver: {prompt: {inline: Hi}, trainable: false}}"
-    text = f"rolegraph: 1\nname: x\ndata: {{validation: {{tasks.jsonl: {{hiden: [q]}}}}}}\n{roles}"
+    text = f"rolegraph: 2\nname: x\ndata: {{validation: {{tasks.jsonl: {{hiden: [q]}}}}}}\n{roles}"
     (fault,) = check_file(write_spec(tmp_path, text)).diagnostics
     assert (pointed_at(fault), fault.hint) == ("hiden", "did you mean 'hidden'?")

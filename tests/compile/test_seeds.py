@@ -14,7 +14,7 @@ from rolegraph.engine.records import SEEDS
 from tests.edge import write_spec
 
 GRID = """
-rolegraph: 1
+rolegraph: 2
 name: grid
 roles:
   walker:

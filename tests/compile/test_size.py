@@ -58,7 +58,7 @@ def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> No
         roles = "a: {needs: {b: last}, prompt: {inline: x}}, b: {needs: [a], prompt: {inline: x}}"
         loops = f"loops: {{l: {{roles: [a, b], times: {rounds}}}}}"
         plan = check_file(
-            write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles: {{{roles}}}\n{loops}\n"),
+            write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{{roles}}}\n{loops}\n"),
             ["roles.a.trainable=false", "roles.b.trainable=false"],
         ).valid()
         return calls(lambda: (plan.wiring, plan.graph, size_of(plan)))
@@ -72,7 +72,7 @@ def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:
         role = "{trainable: false, prompt: {inline: hi}}"
         roles = "\n".join(f"  r{n}: {role}" for n in range(loops))
         ends = "\n".join(f"  l{n}: {{roles: r{n}, times: 6, until: r{n}.action == 1}}" for n in range(loops))
-        spec = write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles:\n{roles}\nloops:\n{ends}\n")
+        spec = write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles:\n{roles}\nloops:\n{ends}\n")
         return calls(lambda: check_file(spec).valid())
 
     compiling(2)  # values that are made once

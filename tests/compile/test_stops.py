@@ -20,7 +20,7 @@ def warnings(folder: Path, parser: object, *stop: str, **spec: Any) -> list[Diag
     (folder / "rows.jsonl").write_text(json.dumps({"question": "?"}), encoding="utf-8")
     solver = {"prompt": {"inline": "{{ task.question }} <answer> <a> \\boxed"}, "parser": parser}
     whole = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "x",
         "data": {"validation": "rows.jsonl"},
         "sampling": {"stop": [*stop]},

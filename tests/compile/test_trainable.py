@@ -99,7 +99,7 @@ def test_a_frozen_role_may_have_any_model_and_any_sampling() -> None:
 
 
 SIBLINGS = """
-rolegraph: 1
+rolegraph: 2
 name: tree
 data: {train: countdown}
 roles:

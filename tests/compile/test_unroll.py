@@ -20,7 +20,7 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGra
         name: {"prompt": {"inline": "x"}, "needs": needed, "count": counts[name]}
         for name, needed in needs.items()
     }
-    spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
+    spec = Spec.model_validate({"rolegraph": 2, "name": "graph", "roles": roles})
     return UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, {}))
 
 
@@ -59,7 +59,7 @@ def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_
         own = {"prompt": {"inline": "x"}, "credit": credit}
         spec = Spec.model_validate(
             {
-                "rolegraph": 1,
+                "rolegraph": 2,
                 "name": "graph",
                 "roles": {name: {**own, **role} for name, role in roles.items()},
                 "loops": {"l": {"roles": ["a", "b"], "times": 2}},

@@ -52,7 +52,7 @@ def team_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_package_adds_a_command_and_an_observer(rolegraph: Command, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"id": "a"}\n{"id": "b"}\n')
     (tmp_path / "sums.yaml").write_text(
-        "rolegraph: 1\nname: sums\ndata: {validation: tasks.jsonl}\nmodel: replay:none.jsonl\n"
+        "rolegraph: 2\nname: sums\ndata: {validation: tasks.jsonl}\nmodel: replay:none.jsonl\n"
         'roles:\n  adder: {run: {calculator: "3 + 4"}}\n'
     )
     done = rolegraph("run", "sums.yaml", "--out", "runs/mine", "--observe", "lines=episodes.txt")

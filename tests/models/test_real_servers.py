@@ -33,7 +33,7 @@ from tests.model_hub import write_gguf
 from tests.models.edges import free_port
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: ask
 data: {train: rows.jsonl}
 model: {provider: openai, escape_markers: false}

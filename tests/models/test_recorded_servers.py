@@ -122,7 +122,7 @@ def test_fields_are_left_out_by_the_words_of_the_refusal(
 
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: ask
 data: {train: rows.jsonl}
 model: {provider: openai, escape_markers: false}

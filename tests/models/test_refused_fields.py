@@ -31,7 +31,7 @@ from tests.trainings import STEP, at, key
 Body = Mapping[str, Any]
 ANSWER = "<answer>42</answer>"
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: sums
 data: {validation: rows.jsonl}
 roles:
@@ -257,7 +257,7 @@ def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, ro
         return None if said in body["messages"][-1]["content"] and body["top_k"] == 20 else "wrong"
 
     (folder / "two.yaml").write_text(
-        "rolegraph: 1\nname: two\ndata: {validation: rows.jsonl}\n"
+        "rolegraph: 2\nname: two\ndata: {validation: rows.jsonl}\n"
         "model: {provider: openai, name: tiny, body: {top_k: 20}}\n"
         "roles:\n"
         "  slow:\n"
@@ -475,7 +475,7 @@ def test_a_training_records_a_refused_field_or_stops_before_its_first_step(
     temperature: float, tmp_path: Path, rolegraph: Command, service: LocalService
 ) -> None:
     (tmp_path / "two.yaml").write_text(
-        "rolegraph: 1\nname: two\n"
+        "rolegraph: 2\nname: two\n"
         "data: {train: {countdown: {}}, validation: {countdown: {}}}\n"
         "roles:\n"
         "  solver:\n"

@@ -26,7 +26,7 @@ from tests.models.token_edge import NAME, Drawn, TokenEdge, token_server
 BOTH = pytest.mark.parametrize("provider", ["vllm", "sglang"])
 MESSAGES = [{"role": "user", "content": "Use the numbers [3, 5] to make 8."}]
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: counter
 roles:
   agent:

@@ -54,7 +54,7 @@ def said(of: RolePrompts) -> Sequence[str]:
 
 def spec(folder: Path, roles: str, more: str = "") -> Plan:
     return compile_file(
-        write_spec(folder, f"rolegraph: 1\nname: own\ndata: {{train: countdown}}\nroles:\n{roles}{more}")
+        write_spec(folder, f"rolegraph: 2\nname: own\ndata: {{train: countdown}}\nroles:\n{roles}{more}")
     )
 
 
@@ -174,7 +174,7 @@ def test_a_hidden_field_that_a_role_shows_is_known_by_its_name() -> None:
 
 
 HIDDEN = """
-rolegraph: 1
+rolegraph: 2
 name: hidden
 data: {train: rows.jsonl, hidden: [cards, target, who]}
 roles:

@@ -11,7 +11,7 @@ from tests.edge import write_spec
 
 
 def fault(folder: Path, prompt: str) -> tuple[str, str]:
-    text = f"rolegraph: 1\nname: x\nroles: {{solver: {{prompt: {prompt}, trainable: false}}}}"
+    text = f"rolegraph: 2\nname: x\nroles: {{solver: {{prompt: {prompt}, trainable: false}}}}"
     (found,) = check_file(write_spec(folder, text)).diagnostics
     return found.message, found.expected
 

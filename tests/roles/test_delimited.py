@@ -15,7 +15,7 @@ from rolegraph.roles.delimited import read_delimited
 from rolegraph.roles.tables import read_table
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: t
 data: {train: TABLE, validation: TABLE}
 roles:

@@ -48,7 +48,7 @@ SPEC: dict[str, Any] = {
 def compiled(tmp_path: Path) -> Callable[..., Plan]:
     def make(*overrides: str, loops: object = None, **further: object) -> Plan:
         roles = {name: role for name, role in {**SPEC, **further}.items() if role is not None}
-        spec = {"rolegraph": 1, "name": "called", "roles": roles, "data": {"train": "countdown"}}
+        spec = {"rolegraph": 2, "name": "called", "roles": roles, "data": {"train": "countdown"}}
         return compile_file(write_spec(tmp_path, json.dumps(spec | {"loops": loops or {}})), overrides)
 
     return make
@@ -281,7 +281,7 @@ def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path:
         for name, role in SPEC.items()
     }
     roles[sees] |= {"shows": "solution"}
-    spec = {"rolegraph": 1, "name": "leaks", "roles": roles, "data": {"train": "countdown"}}
+    spec = {"rolegraph": 2, "name": "leaks", "roles": roles, "data": {"train": "countdown"}}
     checked = check_file(write_spec(tmp_path, json.dumps(spec)))
     assert any(
         f"{sees} sees task.solution, and its words reach {other}" in found.message
@@ -292,7 +292,7 @@ def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path:
 def test_a_rating_by_the_caller_is_one_of_what_it_read(tmp_path: Path) -> None:
     roles = {**SPEC, "searcher": SPEC["searcher"] | {"reward": {"rated_by": "lead"}}}
     roles["lead"] = SPEC["lead"] | {"parser": "number"}
-    spec = {"rolegraph": 1, "name": "rated", "roles": roles, "data": {"train": "countdown"}}
+    spec = {"rolegraph": 2, "name": "rated", "roles": roles, "data": {"train": "countdown"}}
     found = check_file(write_spec(tmp_path, json.dumps(spec))).diagnostics
     assert not [it for it in found if "does not read the answer" in it.message]
 

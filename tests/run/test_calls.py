@@ -105,7 +105,7 @@ def _forget() -> None:
 
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: react
 roles:
   agent:

@@ -140,7 +140,7 @@ def faults(
 ) -> list[str]:
     learns = {"prompt": {"inline": "{{ task.question }}"}, "trainable": False}
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "x",
         "data": {"train": "countdown"},
         "roles": {name: {**learns, **role} for name, role in roles.items()},

@@ -179,7 +179,7 @@ def test_a_fault_is_shown_at_its_place_in_the_expression(
 ) -> None:
     quoted = f'"{expression}"'
     text = (
-        "rolegraph: 1\nname: faulty\ndata: {train: countdown}\nroles:\n"
+        "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
         '  solver:\n    prompt: {inline: "Hi"}\n    estimator: grpo\n'
         f"    reward: {{{form.format(quoted)}}}\n"
         '  judge: {prompt: {inline: "Hi"}, trainable: false}\n'

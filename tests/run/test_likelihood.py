@@ -68,7 +68,7 @@ class Scorer:
 
 
 HEAD = """
-rolegraph: 1
+rolegraph: 2
 name: likely
 data: {train: countdown, hidden: [solution]}
 roles:

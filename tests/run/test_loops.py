@@ -482,7 +482,7 @@ def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path
     assert [[step.reward for step in t.steps] for t in episode["a"]] == [[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]
     vote = {"vote": {"needs": {"a": "history"}, "run": "majority"}}
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "tie",
         "data": {"train": "countdown"},
         "roles": {

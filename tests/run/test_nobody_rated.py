@@ -115,7 +115,7 @@ def test_who_ran_and_earned_nothing_is_not_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ["maks", ".nan", "true", "[1]", "{a: 1}"])
 def test_else_is_a_number_or_mask(tmp_path: Path, written: str) -> None:
     text = (
-        "rolegraph: 1\nname: faulty\ndata: {train: countdown}\nroles:\n"
+        "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
         '  solver:\n    prompt: {inline: "Hi"}\n    estimator: grpo\n'
         f"    reward: {{weighted: {{a: {{of: judge, else: {written}}}, b: countdown}}}}\n"
         '  judge: {prompt: {inline: "Hi"}, reward: countdown, trainable: false}\n'

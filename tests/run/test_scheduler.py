@@ -29,7 +29,7 @@ from tests.edge import (
 )
 
 UNEVEN = """
-rolegraph: 1
+rolegraph: 2
 name: uneven
 roles:
   a: {prompt: {inline: "{{ task.question }}"}, trainable: false}
@@ -272,7 +272,7 @@ def test_prompts_are_rendered_from_what_the_needed_roles_answered() -> None:
 
 def test_a_prompt_that_fails_on_one_row_is_that_instance_s_failure(tmp_path: Path) -> None:
     spec = """
-rolegraph: 1
+rolegraph: 2
 name: rows
 roles:
   reader: {prompt: {inline: "{{ task.passage.title }}"}, trainable: false}

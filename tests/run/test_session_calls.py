@@ -69,7 +69,7 @@ STATE: dict[str, Any] = {"needs": "agent", "run": {"call": "total", "of": "agent
 def checked(folder: Path, roles: dict[str, Any], allow: tuple[str, ...] = ()) -> CompileResult:
     asked = {"prompt": {"inline": "{{ task.question }}"}}
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "x",
         "data": {"train": "countdown"},
         "roles": {name: role if "run" in role else {**asked, **role} for name, role in roles.items()},

@@ -23,7 +23,7 @@ def cost(folder: Path, taken: int, loops: dict[str, Any] | None = None, **roles:
         name: {"trainable": False, **role, "prompt": {"inline": role.get("prompt", OWN)}}
         for name, role in roles.items()
     }
-    spec = {"rolegraph": 1, "name": "large", "roles": made, "loops": loops or {}}
+    spec = {"rolegraph": 2, "name": "large", "roles": made, "loops": loops or {}}
     plan = compile_file(write_spec(folder, json.dumps(spec)))
     model = ScriptedModel(lambda _: "yes")
     models = limited(plan, model)

@@ -39,7 +39,7 @@ def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more
         else {**role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}, "trainable": False}
         for name, role in roles.items()
     }
-    spec = {"rolegraph": 1, "name": "tools", "data": {"train": "countdown"}, "roles": asked, **more}
+    spec = {"rolegraph": 2, "name": "tools", "data": {"train": "countdown"}, "roles": asked, **more}
     path = write_spec(folder, yaml.safe_dump({**spec, "loops": loops or {}}, sort_keys=False))
     return compile_file(path, allow=["python"])
 
@@ -285,7 +285,7 @@ def test_a_service_that_refuses_for_a_while_is_asked_again_as_a_model_is(
 
     with served(Starlette(routes=[Route("/score", score, methods=["POST"])])) as url:
         roles: Roles = {"rater": {"run": {"http": "[1]", "url": f"{url}/score"}}}
-        text = yaml.safe_dump({"rolegraph": 1, "name": "x", "data": {"train": "countdown"}, "roles": roles})
+        text = yaml.safe_dump({"rolegraph": 2, "name": "x", "data": {"train": "countdown"}, "roles": roles})
         made = compile_file(write_spec(tmp_path, text), allow=[url])
         (rater,) = run_one(made, ScriptedModel(lambda _: ""))["rater"]
     if len(refusals) == 2:

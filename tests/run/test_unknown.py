@@ -187,7 +187,7 @@ def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, sec
 
 def test_a_verdict_on_a_role_that_cannot_be_right_is_a_fault(tmp_path: Path) -> None:
     text = (
-        "rolegraph: 1\nname: faulty\ndata: {train: countdown}\nroles:\n"
+        "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
         '  solver: {prompt: {inline: "Hi"}, reward: {rated_by: reader}, estimator: grpo}\n'
         "  reader:\n"
         '    prompt: {inline: "{{ solver.action }}"}\n    needs: solver\n    estimator: grpo\n'

@@ -18,7 +18,7 @@ Roles = dict[str, dict[str, Any]]
 def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
     learns = {"parser": {"tag": "answer"}, "reward": "countdown", "estimator": "reinforce"}
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "looped",
         "data": {"train": "countdown"},
         "roles": {

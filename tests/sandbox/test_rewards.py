@@ -106,7 +106,7 @@ def test_no_prompt_shows_a_field_that_a_program_reads(tmp_path: Path, rolegraph:
         "reward": {"python": "action == str(task['answer'])"},
         "trainable": False,
     }
-    spec = {"rolegraph": 1, "name": "x", "data": {"validation": "rows.jsonl"}, "roles": {"solver": solver}}
+    spec = {"rolegraph": 2, "name": "x", "data": {"validation": "rows.jsonl"}, "roles": {"solver": solver}}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))
     checked = rolegraph("validate", "spec.yaml")
     assert checked.returncode == 2

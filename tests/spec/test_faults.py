@@ -9,7 +9,7 @@ import pytest
 from rolegraph.engine.spec.loader import load_spec
 from tests.edge import write_spec
 
-SPEC = "rolegraph: 1\nname: x\n{top}\nroles:\n  writer: {{prompt: {{inline: Hi}}, trainable: false{role}}}\n"
+SPEC = "rolegraph: 2\nname: x\n{top}\nroles:\n  writer: {{prompt: {{inline: Hi}}, trainable: false{role}}}\n"
 LONG = "é" + ", 'x'" * 11
 
 
@@ -63,9 +63,9 @@ def test_what_no_key_takes_is_still_to_be_a_mapping(tmp_path: Path) -> None:
 
 
 def test_without_its_first_line_a_spec_is_told_to_add_it(tmp_path: Path) -> None:
-    text = SPEC.format(top="", role="").removeprefix("rolegraph: 1\n")
+    text = SPEC.format(top="", role="").removeprefix("rolegraph: 2\n")
     (found,) = load_spec(write_spec(tmp_path, text)).faults
-    assert (found.message, found.hint) == ("the spec has no 'rolegraph'", "add `rolegraph: 1`")
+    assert (found.message, found.hint) == ("the spec has no 'rolegraph'", "add `rolegraph: 2`")
 
 
 @pytest.mark.parametrize(

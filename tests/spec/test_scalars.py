@@ -15,7 +15,7 @@ from rolegraph.engine.spec.diagnostics import place_within
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from tests.edge import write_spec
 
-HEAD = "rolegraph: 1\nname: x\ndata: {validation: countdown}\nroles:\n  solver:\n    trainable: false\n"
+HEAD = "rolegraph: 2\nname: x\ndata: {validation: countdown}\nroles:\n  solver:\n    trainable: false\n"
 
 
 def only_fault(folder: Path, rest: str, *overrides: str) -> Diagnostic:

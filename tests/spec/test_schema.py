@@ -24,7 +24,7 @@ from tests.spec.test_broken import SPECS as BROKEN
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))
 MINE: dict[str, Any] = {
-    "rolegraph": 1,
+    "rolegraph": 2,
     "name": "mine",
     "roles": {"solver": {"prompt": "solver.j2", "trainable": False}},
 }

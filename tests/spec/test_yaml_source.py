@@ -51,7 +51,7 @@ def test_keys_stay_in_the_order_of_writing_so_that_an_item_s_first_key_is_still_
 
 def test_roles_may_share_what_they_have_in_common(tmp_path: Path) -> None:
     text = """
-rolegraph: 1
+rolegraph: 2
 name: shared
 roles:
   solver: &common {prompt: {inline: Hi}, trainable: false, timeout: 5}
@@ -63,7 +63,7 @@ roles:
 
 
 def test_a_fault_in_what_is_merged_is_shown_where_it_is_written(tmp_path: Path) -> None:
-    text = """rolegraph: 1
+    text = """rolegraph: 2
 name: shared
 roles:
   solver: {<<: {cuont: 2}, prompt: {inline: Hi}, trainable: false}
@@ -102,9 +102,9 @@ def test_a_character_that_yaml_has_not_is_named_and_pointed_at() -> None:
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
     assert fault_of("a: 'b\u2028 c'\nx: 1\nx: 2")[1:] == (3, 1)
     path = tmp_path / "spec.yaml"
-    path.write_bytes(b"\xef\xbb\xbfrolegraph: 2\nname: x\nroles: {a: {prompt: {inline: Hi}}}")
+    path.write_bytes(b"\xef\xbb\xbfrolegraph: 3\nname: x\nroles: {a: {prompt: {inline: Hi}}}")
     (fault,) = load_spec(path).faults
-    assert (fault.place.line, fault.place.column, fault.place.text) == (1, 12, "rolegraph: 2")
+    assert (fault.place.line, fault.place.column, fault.place.text) == (1, 12, "rolegraph: 3")
 
 
 def test_what_is_wrong_at_the_end_is_in_the_last_line() -> None:
@@ -129,7 +129,7 @@ def test_an_unpaired_surrogate_is_still_refused(written: str) -> None:
     assert fault_of(f"a: {written}") == ("this value cannot be read", 1, 4)
 
 
-SAY = '{{rolegraph: 1, name: t, roles: {{a: {{prompt: {{inline: "{}"}}, trainable: false}}}}}}'
+SAY = '{{rolegraph: 2, name: t, roles: {{a: {{prompt: {{inline: "{}"}}, trainable: false}}}}}}'
 
 
 def test_an_emoji_is_read_in_overrides_prompts_and_template_literals(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_fault_behind_an_emoji_is_pointed_at(tmp_path: Path) -> None:
     assert fault.place.text[fault.place.column - 1 :].startswith("tsk")
 
 
-ANCHORED = """rolegraph: 1
+ANCHORED = """rolegraph: 2
 name: t
 x-common: &common {trainable: false, reward: {value: "1"}}
 roles: {a: {<<: *common, prompt: {inline: Hi}}}

@@ -29,7 +29,7 @@ def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more
 def write(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Path:
     learns = {"parser": {"tag": "answer", "keep_tag": True}, "reward": "countdown", "estimator": "grpo"}
     spec = {
-        "rolegraph": 1,
+        "rolegraph": 2,
         "name": "credited",
         "data": {"train": {"countdown": {"count": 8}}},
         "roles": {

@@ -27,7 +27,7 @@ from tests.meaning import scheduled
 from tests.training.edge import STEPS, Training, comparable
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: annealed
 data: {train: countdown, validation: countdown}
 roles:

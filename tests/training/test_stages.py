@@ -164,7 +164,7 @@ def test_a_step_is_of_the_stage_that_the_second_reading_of_the_language_says(
 def test_files_of_demonstrations_are_of_the_plans_hash(tmp_path: Path) -> None:
     spec = write_spec(
         tmp_path,
-        "rolegraph: 1\nextends: solver_only.yaml\nname: warm\n"
+        "rolegraph: 2\nextends: solver_only.yaml\nname: warm\n"
         "train: {steps: 4, stages: [{imitation: {solver: shown.j2}, steps: 2}]}\n",
     )
     (tmp_path / "shown.j2").write_text(SOLVER)
@@ -176,7 +176,7 @@ def test_files_of_demonstrations_are_of_the_plans_hash(tmp_path: Path) -> None:
 
 ROWS = '{"id": "a", "q": "1 + 1", "answer": "2"}\n{"id": "b", "q": "2 + 1", "answer": "three"}\n'
 OF_ROWS = """\
-rolegraph: 1
+rolegraph: 2
 name: sums
 data: {train: rows.jsonl, validation: rows.jsonl}
 roles:

@@ -113,7 +113,7 @@ def test_the_system_message_is_the_roles_unless_the_teacher_has_one() -> None:
 
 def test_an_earlier_turn_of_the_conversation_keeps_its_tokens(tmp_path: Path) -> None:
     text = """
-rolegraph: 1
+rolegraph: 2
 name: talking
 data: {train: countdown}
 roles:
@@ -207,7 +207,7 @@ def test_a_field_of_the_task_picks_the_teacher() -> None:
 
 def test_other_roles_are_read_on_the_own_branch_and_siblings_together(tmp_path: Path) -> None:
     text = """
-rolegraph: 1
+rolegraph: 2
 name: branches
 data: {train: countdown}
 roles:

@@ -109,7 +109,7 @@ def test_the_students_own_prompt_teaches_0_on_every_token(prompt: str, service: 
 
 
 LIKELY = """
-rolegraph: 1
+rolegraph: 2
 name: likely
 data: {train: countdown}
 sampling: {max_tokens: 12}

@@ -19,7 +19,7 @@ from rolegraph.local.launcher import LocalService
 from tests.trainings import assert_same, key, metrics, start, train, wait_for_lines
 
 SOLVER = """
-rolegraph: 1
+rolegraph: 2
 name: {name}
 extends: solver_only.yaml
 {data}
@@ -30,7 +30,7 @@ roles:
 episode: {{metrics: {{measured: {{any_correct: solver}}}}}}
 """
 GAME = """
-rolegraph: 1
+rolegraph: 2
 name: game
 extends: solver_judge.yaml
 train:
@@ -174,7 +174,7 @@ def test_a_workflow_that_cannot_validate_is_a_fault(
     outside = tmp_path.parent / f"{tmp_path.name}-outside.yaml"
     outside.write_text((tmp_path / "alone.yaml").read_text())
     (tmp_path / "link.yaml").symlink_to(outside)
-    base = "rolegraph: 1\nextends: solver_only.yaml\nname: "
+    base = "rolegraph: 2\nextends: solver_only.yaml\nname: "
     (tmp_path / "stranger.yaml").write_text(
         f"{base}stranger\nroles: {{solver: {{policy: other}}}}\npolicies: {{other: {{}}}}\n"
     )

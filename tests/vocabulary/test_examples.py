@@ -20,7 +20,7 @@ from rolegraph.engine.vocabulary.rows import dataset_of
 Rows = Sequence[tuple[str, str]]
 ROWS: Rows = [(f"question {n}", "yes" if n % 4 else "no") for n in range(40)]
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: own
 data: {train: rows.jsonl, validation: held.jsonl, examples: EXAMPLES}
 roles:

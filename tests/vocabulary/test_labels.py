@@ -20,7 +20,7 @@ from tests.cli.conftest import rolegraph as rolegraph
 from tests.edge import ScriptedModel, episode, limited, write_spec
 
 SPEC: dict[str, Any] = {
-    "rolegraph": 1,
+    "rolegraph": 2,
     "name": "labels",
     "data": {"validation": "rows.jsonl"},
     "roles": {

@@ -57,7 +57,7 @@ def test_an_isolated_worker_finds_it(
     monkeypatch.setenv("PYTHONPATH", str(near_reward))
     (tmp_path / "tasks.jsonl").write_text('{"target": 7, "nums": [3, 4]}\n')
     text = (
-        "rolegraph: 1\nname: x\ndata: {validation: tasks.jsonl}\nmodel: replay:none.jsonl\n"
+        "rolegraph: 2\nname: x\ndata: {validation: tasks.jsonl}\nmodel: replay:none.jsonl\n"
         'roles:\n  a: {run: {calculator: "3 + 4"}, reward: near}\n'
     )
     plan = check_file(write_spec(tmp_path, text)).valid()

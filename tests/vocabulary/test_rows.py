@@ -22,7 +22,7 @@ Rows = Sequence[tuple[str, int]]
 SPLITS: tuple[api.Split, ...] = ("train", "validation")
 ROWS: Rows = [(f"question {n}", n) for n in range(200)]
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: own
 data: {train: rows.csv, split: 0.25}
 roles:

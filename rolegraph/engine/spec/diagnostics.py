@@ -25,6 +25,7 @@ Path = tuple[str | int, ...]
 Severity = Literal["error", "warning"]
 Code = Literal[
     "yaml",  # the text is not YAML, or not the YAML of a spec: a duplicate key, a tag
+    "version",  # a file of an earlier version of the language
     "override",  # not an override of the command line
     "unknown-key",
     "missing-key",

@@ -211,6 +211,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
     if base is None:
         return _with_required(source), (folder,)
     parent, folders = _read(base, (*chain, resolve_path(path)))
+    if any(fault.code == "version" for fault in parent.faults):
+        return parent, folders
     merged = merge(parent, source)
     inherited = tuple(other for other in folders if other != folder)
     return _with_required(merged) if parent.unreadable else merged, (folder, *inherited)

@@ -1,4 +1,4 @@
-"""The spec as a whole, version 1 of the language, and the type of the value at a path of it.
+"""The spec as a whole, version 2 of the language, and the type of the value at a path of it.
 
 These models hold the values of one spec; `engine/compile` checks names and edges. Roles are in `role`,
 training in `train`, models and sampling in `sources`.
@@ -166,7 +166,7 @@ class SharedRounds(NamedTuple):
 class Spec(SpecModel):
     """One multi-role workflow."""
 
-    rolegraph: Literal[1]
+    rolegraph: Literal[2]
     """Version of the language."""
     name: Identifier
     """Name of the workflow."""

@@ -30,7 +30,7 @@ from rolegraph.engine.spec.yaml_text import dump_yaml
 M = TypeVar("M", bound=BaseModel)
 
 REQUIRED: Mapping[str, Any] = {
-    "rolegraph": 1,
+    "rolegraph": 2,
     "name": "unnamed",
     "roles": {"unnamed": {"prompt": {"inline": ""}, "trainable": False}},
 }
@@ -213,7 +213,7 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
     model = _model_at(path[:-1], root)
     field = model.model_fields.get(str(path[-1])) if model else None
     expected = ((field.description if field else None) or "").rstrip(".")
-    hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
+    hint = "add `rolegraph: 2`" if path == ("rolegraph",) else ""
     where = ".".join(map(str, path[:-1])) or "the spec"
     return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True, code="missing-key")
 
@@ -236,7 +236,7 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
         needs_value = f"write {{{word}: …}}" if model and word in model.model_fields else ""
         hint = did_you_mean(word, choices) or needs_value
     if path == ("rolegraph",):
-        choices, hint = ["1"], "this engine reads version 1 of the language"
+        choices, hint = ["2"], "this engine reads version 2 of the language"
     elif key == "provider" and not hint and isinstance(around, str):
         hint = f"did you mean openai:{around}?"
     return Finding(path, f"{key} cannot be {short_value(detail['input'])}", _either(choices), hint)

@@ -18,6 +18,7 @@ import yaml
 from rolegraph.engine.errors import Suggestion, UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
 from rolegraph.engine.spec.diagnostics import (
+    Code,
     Diagnostic,
     Finding,
     Patch,
@@ -201,6 +202,8 @@ def _scalar(tag: str, text: str) -> object:
 
 FOR_ANCHORS = "x-"
 """Beginning of the top-level keys that nothing reads: their values hold anchors for the rest of the file."""
+FORMER_VERSION = 1
+"""Version of the language of which a file is refused; `rolegraph migrate` rewrites it."""
 A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
 
 
@@ -253,6 +256,11 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         place = reader.place(error.args[0])
         return unreadable_source(place, "nested too deeply, or aliases that grow too large", limits)
     reader.positions[()] = KeyPosition(None, top)
+    if data.get("rolegraph") == FORMER_VERSION:
+        message, hint = "this file is of version 1 of the language", f"rewrite it: rolegraph migrate {file}"
+        return unreadable_source(
+            reader.positions["rolegraph",].value, message, "rolegraph: 2", hint, code="version"
+        )
     data = {key: value for key, value in data.items() if not key.startswith(FOR_ANCHORS)}
     return YamlSource(data, reader.positions, reader.faults, {file: text})
 
@@ -269,10 +277,14 @@ def _quoted(line: str) -> str:
     return f"quote the expression: {match[1]}: '{inside}'"
 
 
-def unreadable_source(place: Place, message: str, expected: str = "", hint: str = "") -> YamlSource:
+def unreadable_source(
+    place: Place, message: str, expected: str = "", hint: str = "", code: Code = "yaml"
+) -> YamlSource:
     """Return the source of a file that cannot be read, with one fault."""
     top = Place(place.file, 1, 1, place.text if place.line == 1 else "")
-    return YamlSource({}, {(): KeyPosition(None, top)}, [Diagnostic(message, place, expected, hint)])
+    return YamlSource(
+        {}, {(): KeyPosition(None, top)}, [Diagnostic(message, place, expected, hint, code=code)]
+    )
 
 
 def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -69,7 +69,7 @@ def write(folder: Path, program: str, *, calls: int = 4, options: str = "", role
     """Write an agent program, and the spec of a role that runs the program."""
     (folder / "agent.py").write_text(HEAD + program)
     spec = folder / "agentic.yaml"
-    spec.write_text(f"""rolegraph: 1
+    spec.write_text(f"""rolegraph: 2
 name: agentic
 data: {{train: countdown, validation: countdown}}
 roles:

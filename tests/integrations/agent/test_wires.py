@@ -133,7 +133,7 @@ with a number that JavaScript changes and arguments that are no JSON."""
 def write_spec(folder: Path, words: Sequence[str]) -> Path:
     """Write the spec of a role that a command plays."""
     spec = folder / "agentic.yaml"
-    spec.write_text(f"""rolegraph: 1
+    spec.write_text(f"""rolegraph: 2
 name: agentic
 data: {{train: countdown, validation: countdown}}
 roles:

@@ -34,7 +34,7 @@ __all__ = ["rolegraph"]
 
 SECRET = "the-hidden-note"
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: sums
 data: {train: train.jsonl, validation: validation.jsonl, hidden: [answer, note]}
 model: openai:tiny

@@ -125,7 +125,7 @@ def test_only_a_url_can_be_written(written: str) -> None:
 
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: shopping
 roles:
   agent:

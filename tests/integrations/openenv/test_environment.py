@@ -41,7 +41,7 @@ from tests.models.edges import served
 pytest.importorskip("websockets", reason="needs the extra `openenv`")
 
 TASK = {"id": "t", "seed": 2**32 + 5}
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: guess
 roles:
   agent:
@@ -192,7 +192,7 @@ def test_an_action_that_is_a_mapping_is_sent_as_it_is_and_a_missing_one_is_empty
     ]
 
 
-COMPOSED = """rolegraph: 1
+COMPOSED = """rolegraph: 2
 name: composed
 roles:
   agent:

@@ -36,7 +36,7 @@ TEXTS = {
 }
 SECRET, KEY = "the-hidden-label", "sk-of-the-environment"
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: watched
 data: {train: tasks.jsonl, hidden: [secret]}
 model: openai:tiny

@@ -234,7 +234,7 @@ def test_an_answer_that_is_part_of_another_s_is_not_taken_for_it() -> None:
 
 
 AGENT = """\
-rolegraph: 1
+rolegraph: 2
 name: agent
 data: {train: countdown}
 roles:

@@ -18,7 +18,7 @@ from tests.run.test_calls import ADD, _kept, call
 
 pytestmark = pytest.mark.rllm
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: agent
 data: {train: countdown}
 roles:
@@ -76,7 +76,7 @@ def test_a_turn_of_several_calls_leaves_as_so_many_steps_of_which_the_last_earns
 
 
 CALLED = """\
-rolegraph: 1
+rolegraph: 2
 name: called
 data: {train: countdown}
 roles:

@@ -156,7 +156,7 @@ def test_a_table_has_a_row_for_each_answer_up_to_a_limit(tmp_path: Path) -> None
 
 def test_a_table_leaves_out_answers_that_may_quote_a_hidden_field(tmp_path: Path) -> None:
     text = """
-rolegraph: 1
+rolegraph: 2
 name: told
 data: {train: tasks.jsonl, hidden: [target]}
 roles:

@@ -48,7 +48,7 @@ def load_environment(most=3):
     ]
     return sets
 """
-SPEC = """rolegraph: 1
+SPEC = """rolegraph: 2
 name: sums
 data: {train: {verifiers: sums, python: PYTHON}}
 roles:

@@ -16,7 +16,7 @@ from rolegraph.integrations.verifiers.ejecting import check_trainable
 from tests.cli.conftest import Command
 
 SPEC = """
-rolegraph: 1
+rolegraph: 2
 name: capitals
 data: {train: rows.csv, split: 0.5}
 roles:

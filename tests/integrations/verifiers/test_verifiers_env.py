@@ -200,7 +200,7 @@ def test_a_chat_with_a_tool_is_one_trace(packed: Callable[..., Any], tmp_path: P
     (tmp_path / "rows.jsonl").write_text('{"id": "a", "question": "6 times 7?", "solution": "42"}\n')
     (tmp_path / "reckon.yaml").write_text(
         """
-rolegraph: 1
+rolegraph: 2
 name: reckon
 data: {train: rows.jsonl, hidden: [solution]}
 roles:

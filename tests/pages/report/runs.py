@@ -15,7 +15,7 @@ ROLES = {
     "judge": {"estimator": "reinforce", "loss": "ppo", "trainable": True},
 }
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: NAME
 roles:
   solver: {count: 2, prompt: {inline: solve}, estimator: grpo}

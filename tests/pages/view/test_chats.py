@@ -67,7 +67,7 @@ def test_rows_of_a_training_are_those_that_it_trained_on(tmp_path: Path) -> None
 
 def test_a_conversation_over_several_turns_is_one_row(tmp_path: Path) -> None:
     text = """
-rolegraph: 1
+rolegraph: 2
 name: talk
 roles:
   tutor: {prompt: {inline: "Turn {{ self.round }}"}, memory: chat, trainable: false}
@@ -83,7 +83,7 @@ loops: {lesson: {roles: [tutor], times: 3}}
 
 def test_what_another_role_said_in_a_conversation_has_no_weight(tmp_path: Path) -> None:
     text = """
-rolegraph: 1
+rolegraph: 2
 name: talk
 roles:
   ask: {prompt: {inline: "Ask {{ self.round }}"}, memory: {chat: both}, trainable: false}

@@ -14,7 +14,7 @@ from tests.edge import write_spec
 from tests.models.edges import write_tokenizer
 
 SPEC = """\
-rolegraph: 1
+rolegraph: 2
 name: shown
 model: {provider: local, name: NAME}
 roles:

@@ -1,0 +1,175 @@
+"""Text of one YAML document with its nodes, and changes of the text.
+
+A rewrite reads the nodes and yields changes of ranges of the text, so that comments, order, quotes, anchors
+and line ends stay as the author wrote them. A library that writes the nodes anew (ruamel.yaml 0.19) changed
+10 of the 91 specs of this project without any rewrite: anchors, nulls and lists of mappings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import NamedTuple
+
+import yaml
+
+Path = tuple[str, ...]
+"""Keys and list positions from the top of a spec; the name of a role of which a text has no more is `_`."""
+TOP_KEYS = frozenset(
+    "rolegraph extends name description data model policies roles loops episode train".split()
+)
+"""Keys of version 1 at the top of a spec, but `sampling`, which a role has, too."""
+ROLE_KEYS = frozenset(
+    "count needs when shows prompt run tool system examples memory parser tools calls reward credit group "
+    "estimator signal loss trainable policy weight sampling body on_failure timeout".split()
+)
+"""Keys of a role in version 1."""
+LOOP_KEYS = frozenset("times until env players".split())
+"""Keys of a loop that tell it from a role."""
+
+
+class Change(NamedTuple):
+    """Replacement of a range of a text, by positions from 0; the end is not part of it."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Problem(NamedTuple):
+    """Construct that cannot be rewritten."""
+
+    position: int
+    """Position in the text, from 0."""
+    message: str
+
+
+class Entry(NamedTuple):
+    """Key of a mapping with its value, or item of a list."""
+
+    path: Path
+    key: yaml.Node | None
+    """Node of the key; None for an item of a list."""
+    value: yaml.Node
+    parent: yaml.Node
+    """Mapping or list that holds the value."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path[-1]
+
+
+@dataclass(frozen=True)
+class Document:
+    """YAML text, which need not be a whole spec: a role, a mapping of roles or a loop is one, too.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML.
+    """
+
+    text: str
+
+    @cached_property
+    def root(self) -> yaml.Node | None:
+        """Node at the top; None for an empty document."""
+        return yaml.compose(self.text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
+
+    def source(self, node: yaml.Node) -> str:
+        """Return the text of a node as written."""
+        return self.text[node.start_mark.index : self.end(node)]
+
+    def end(self, node: yaml.Node) -> int:
+        """Return the end of a node in the text, without white space and comments after it."""
+        if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+            last: yaml.Node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
+            return self.end(last)
+        return node.start_mark.index + len(self.text[node.start_mark.index : node.end_mark.index].rstrip())
+
+    def replace(self, node: yaml.Node, text: str) -> Change:
+        """Return the change that puts a text in place of a node."""
+        return Change(node.start_mark.index, self.end(node), text)
+
+    def entries(self, *patterns: str) -> Iterator[Entry]:
+        """Yield the entries whose dotted path fits one of the patterns, each node once.
+
+        Args:
+            patterns: Paths such as `roles.*.prompt`, in the form of `fnmatch`: a star may span dots.
+        """
+        for entry in self.every:
+            if any(fnmatchcase(".".join(entry.path), pattern) for pattern in patterns):
+                yield entry
+
+    @cached_property
+    def every(self) -> list[Entry]:
+        """Every entry of the document, outer ones first, each node once."""
+        if not isinstance(self.root, yaml.MappingNode):
+            return []
+        prefix = _prefix(self.root)
+        return [] if prefix is None else [*_walk(self.root, prefix, set())]
+
+    def apply(self, changes: Iterable[Change]) -> Document:
+        """Return the document with changes; of changes that overlap, the first in the text is made."""
+        text, done = list[str](), 0
+        for change in sorted(set(changes)):
+            if change.start >= done:
+                text += [self.text[done : change.start], change.text]
+                done = change.end
+        return Document("".join([*text, self.text[done:]]))
+
+    def line(self, position: int) -> int:
+        """Return the number of the line of a position, from 1."""
+        return self.text.count("\n", 0, position) + 1
+
+
+Rewrite = Callable[[Document], Iterable[Change | Problem]]
+"""Rewrite of one construct. Its changes leave a text without the construct as it is."""
+
+
+def scalar(node: yaml.Node) -> str | None:
+    """Return the text of a scalar; None for a mapping or list."""
+    return node.value if isinstance(node, yaml.ScalarNode) else None
+
+
+def pairs(node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Return the key node and the value node of each key of a mapping that is a scalar; empty otherwise."""
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+
+
+def _prefix(root: yaml.MappingNode) -> Path | None:
+    """Return the path at which a mapping stands in a spec; None for a mapping that is no part of a spec."""
+    keys = pairs(root)
+    if TOP_KEYS & keys.keys():
+        return ()
+    if LOOP_KEYS & keys.keys():
+        return ("loops", "_")
+    if ROLE_KEYS & keys.keys():
+        return ("roles", "_")
+    inner = [pairs(value).keys() for _, value in keys.values()]
+    if inner and all(LOOP_KEYS & names for names in inner):
+        return ("loops",)
+    return ("roles",) if inner and all(ROLE_KEYS & names for names in inner) else None
+
+
+def _walk(node: yaml.Node, path: Path, seen: set[int]) -> Iterator[Entry]:
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield Entry((*path, str(index)), None, item, node)
+            yield from _walk(item, (*path, str(index)), seen)
+        return
+    for key, value in node.value:
+        name = scalar(key) or ""
+        if name == "<<":
+            for base in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                yield from _walk(base, path, seen)
+        elif path or not re.match("x-", name):
+            yield Entry((*path, name), key, value, node)
+            yield from _walk(value, (*path, name), seen)

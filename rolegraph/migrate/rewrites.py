@@ -1,0 +1,30 @@
+"""Rewrites from version 1 to version 2, a function for each construct.
+
+A new rewrite is a function of its own file or of this one, and a line in `REWRITES`. Each gets the document
+that the one before has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rolegraph.migrate.document import Change, Document, Rewrite, pairs, scalar
+
+
+def header(document: Document) -> Iterator[Change]:
+    """Write `rolegraph: 2` for `rolegraph: 1`, and into a spec that extends another without a version."""
+    root = document.root
+    top = pairs(root) if root is not None else {}
+    if "rolegraph" in top:
+        node = top["rolegraph"][1]
+        if scalar(node) == "1":
+            yield document.replace(node, "2")
+    elif root is not None and "extends" in top:
+        first = min(key.start_mark.index for key, _ in top.values())
+        begin = document.text.rfind("\n", 0, first) + 1
+        between = ", " if document.text[begin:first].strip() else f"\n{document.text[begin:first]}"
+        yield Change(first, first, f"rolegraph: 2{between}")
+
+
+REWRITES: tuple[Rewrite, ...] = (header,)
+"""All rewrites, in the order in which they are made."""

@@ -15,6 +15,8 @@ import certifi
 import pytest
 from hypothesis import settings
 
+from tests import examples
+
 if TYPE_CHECKING:
     from rolegraph.local.launcher import LocalService
     from tests.pages.view.browser import Browser
@@ -48,6 +50,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    examples.day()  # which the workers take over
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the day that a failed run has to name to test the same cases on another day."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"{examples.DAY}={examples.day()}")
 
 
 def pytest_collection_finish() -> None:

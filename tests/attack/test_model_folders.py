@@ -19,7 +19,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.local.service.local_model import LocalModel
 from tests.cli.conftest import Command
-from tests.examples import repetitions
+from tests.examples import sample
 from tests.local.conftest import make_model
 
 pytestmark = pytest.mark.service
@@ -117,7 +117,7 @@ def test_no_code_of_a_model_s_folder_runs(
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("attack", ATTACKS[: repetitions(len(ATTACKS), 3)])
+@pytest.mark.parametrize("attack", sample(ATTACKS, 3))
 def test_no_code_of_a_model_s_folder_runs_in_a_command_or_its_service(
     rolegraph: Command,
     honest: Path,

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from tests.examples import repetitions
+from tests.examples import sample
 
 pytestmark = pytest.mark.service
 SHADOW = "from pathlib import Path\nPath(__file__ + '.imported').touch()\nraise ImportError('shadowed')\n"
@@ -36,7 +36,7 @@ STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "cwd"), STARTS[: repetitions(len(STARTS), 2)])
+@pytest.mark.parametrize(("command", "cwd"), sample(STARTS, 2))
 def test_modules_of_the_user_are_not_imported(
     model_dir: Path, tmp_path: Path, command: list[str], cwd: str
 ) -> None:

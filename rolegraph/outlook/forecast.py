@@ -14,7 +14,7 @@ from operator import attrgetter
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.compile.steps import plan_at
-from rolegraph.engine.records import Episode, Step
+from rolegraph.engine.records import Episode, Extent, Step
 from rolegraph.engine.spec import Price
 from rolegraph.engine.training.advantages.ledger import Membership, add_advantages, credit_rows
 from rolegraph.engine.training.advantages.precomputed import per_token
@@ -165,14 +165,14 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
                 row = replace(row, cost=sampling + (of_model.of(0, 0, trained) if of_model else 0.0))
         if groups := observed_groups.get(name):
             total = groups.outcomes.total()
-            # Groups of a few tasks do not tell the number and sizes of groups over all tasks of a step.
-            over_batch = any(grouping.over_batch for grouping in role.groupings)
+            # Groups of a few tasks do not tell the number and sizes of groups over more tasks.
+            spans = any(grouping.over is not Extent.TASK for grouping in role.groupings)
             observed_sizes = (min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes
             whole = sum(mass_of_policy[policy] for policy in plan.policies_of(name))
             row = replace(
                 row,
-                groups=None if over_batch else total / len(groups.tasks) * train.batch_size,
-                group_sizes=None if over_batch else observed_sizes,
+                groups=None if spans else total / len(groups.tasks) * train.batch_size,
+                group_sizes=None if spans else observed_sizes,
                 teaching=SampleMean(groups.outcomes[GroupOutcome.TAUGHT] / total, total),
                 failing=SampleMean(groups.outcomes[GroupOutcome.FAILED] / total, total),
                 share=sum(groups.mass.values()) / whole if whole else None,
@@ -264,9 +264,9 @@ def _mean_in(
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if answers
     decide it."""
-    plain = [grouping.by in ("task", "turn") and not grouping.over_batch for grouping in role.groupings] == [
-        True
-    ]
+    plain = len(role.groupings) == 1 and all(
+        grouping.by in ("task", "turn") and grouping.over is Extent.TASK for grouping in role.groupings
+    )
     if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic reads that of `typing` only from Python 3.12 on
 
-from rolegraph.engine.records import MAIN, Episode, Step, Trajectory
+from rolegraph.engine.records import MAIN, Episode, Extent, Step, Trajectory
 from rolegraph.engine.records.credit import CreditRow, LeftOut
 from rolegraph.engine.records.episode import NOTHING
 from rolegraph.engine.records.schema import Count, Figure
@@ -86,7 +86,7 @@ def recorded_rows(
             group=numbers.setdefault(group, start + len(numbers)),
             grouping=key.get("part", 0),
             by=by,
-            pooled="task" in key,
+            over=Extent.BATCH if "task" in key else Extent.TASK,
             reward=part["credit"] if of_turn else trajectory.reward,
             terms=NOTHING if of_turn else trajectory.terms,
             baseline=part.get("baseline"),

@@ -212,7 +212,7 @@ def test_an_estimator_that_gives_too_few_is_named_with_its_role() -> None:
 
     members = [Member("t", n, rg.Trajectory("solver"), 0, 0, reward) for n, reward in enumerate((1.0, 0.0))]
     group = Group(GroupKey("t", "solver"), members, "solver")
-    said = r"the estimator mine of solver gave advantages of shape \[1\] for the task t, expected \[2\]"
+    said = r"the estimator mine of solver gave advantages of shape \[1\] for the group of solver 1, task t, "
     with pytest.raises(AdvantageError, match=said):
         estimate([group], {"solver": estimators.build(ItemCall("mine"))})
 

@@ -159,7 +159,10 @@ def test_a_reward_that_is_no_finite_number_is_named_and_placed(reward: float | N
     ("result", "message"),
     [
         ([], "gave 0 groups of advantages for 1 groups"),
-        ([[1.0]], r"gave advantages of shape \[1\] for the task t1, expected \[2\]"),
+        (
+            [[1.0]],
+            r"gave advantages of shape \[1\] for the group of solver 1, task t1, rollout 0, expected \[2\]",
+        ),
         ([[1.0, math.nan]], "gave nan for solver 2, task t1"),
         ("what", "raised ValueError"),
     ],

@@ -162,6 +162,27 @@ def test_what_is_in_no_group_has_a_row_with_the_reason(tmp_path: Path) -> None:
     assert all(it.advantage is None and it.loss_weight is None for it in found if it.group is None)
 
 
+@pytest.mark.parametrize(("credit", "group"), [("trajectory", "task"), ("turn", "turn")])
+def test_a_masked_turn_of_a_compared_trajectory_has_a_row(tmp_path: Path, credit: str, group: str) -> None:
+    spec = looped(tmp_path, credit, group, on_failure={"then": "mask"})
+
+    def answer(request: Request) -> str:
+        return "no tags" if request.id.node.round == 2 and request.id.rollout == 0 else drawn(request)
+
+    made = rollouts(spec, answer, tasks=1)
+    found = rows(spec, made)
+    (masked,) = [row for row in found if row.left_out]
+    assert masked[:8] == (1, made[0].task_id, 0, "a", 1, 2, 0, "main")
+    assert (masked.left_out, masked.group, masked.advantage) == (LeftOut.MASKED, None, None)
+    assert masked.failed and masked.tokens == made[0].trajectories[0].steps[1].response_tokens
+    compared = [(row.rollout, row.round) for row in found if row.group is not None]
+    if group == "task":
+        assert compared == [(rollout, 0) for rollout in range(4)]
+    else:
+        places = [(rollout, number) for rollout in range(4) for number in (1, 2, 3)]
+        assert sorted(compared) == [place for place in places if place != (0, 2)]
+
+
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     spec = looped(tmp_path, "turn", ["task", "turn"])
     found = rows(spec, rollouts(spec, drawn))

@@ -181,7 +181,7 @@ def test_a_batch_is_compared_over_its_tasks_and_recorded(tmp_path: Path) -> None
         assert one.trajectories[0].steps[0].advantage == pytest.approx(expected)
 
     found = credited.rows(spec, made)
-    assert all(row.pooled for row in found) and len({row.group for row in found}) == 2
+    assert all(row.over == "batch" for row in found) and len({row.group for row in found}) == 2
     assert [it.task for it in group_results(found)] == ["", ""]
     rewards_of: dict[object, set[float | None]] = {}
     for one in made:

@@ -240,7 +240,7 @@ def test_a_batch_compares_questions_of_as_many_hops(training: Training, tmp_path
         assert episode["proposer"][0].reward == pytest.approx((4 - right) / 3 if right else 0)
     assert len({e["proposer"][0].reward for e in episodes}) > 1
     rows_of = [it for it in training.folder.credit_rows(1) or () if it.role == "proposer"]
-    assert len(rows_of) == 5 and all(it.pooled for it in rows_of)
+    assert len(rows_of) == 5 and all(it.over == "batch" for it in rows_of)
     (alone,) = training.folder.path.glob("validations/alone/episodes/validation-000001.jsonl")
     measured = [*read_episodes(alone)]
     assert {t.name for e in measured for t in e.trajectories} == {"solver"}

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.prompts import PromptError, Template
+from rolegraph.engine.records import Extent
 from rolegraph.engine.records.episode import REMARKS
 from rolegraph.engine.spec import Credit, Lora, ModelRef, Path, Role, Sampling
 
@@ -146,8 +147,7 @@ class GroupingPlan:
     credit: Credit = field(default_factory=Credit)
     weight: float = 1.0
     """Factor of the advantages."""
-    over_batch: bool = False
-    """True where members of all tasks of a step are compared."""
+    over: Extent = Extent.TASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,19 +284,15 @@ class RolePlan(ResolvedRole):
     """Roles that the model may call in its turn."""
     trunk: frozenset[int] = frozenset()
     """Other roles from whose turns the conversation goes on (`memory.fork`), by position."""
-    group_keys: tuple[tuple[Template, bool], ...] = field(init=False)
-    """Expressions of the groupings, computed for each turn, and True for those over the batch, which come
-    last."""
+    group_keys: tuple[Template, ...] = field(init=False)
+    """Expressions of the groupings, computed for each turn."""
     has_functions: bool = field(init=False)
     """True where the model may call tools or roles in its turn."""
     agent: vocabulary.Agent | None = field(init=False)
     """Program that asks the model in place of the engine; None for a model that the engine asks."""
 
     def __post_init__(self) -> None:
-        keyed = [
-            (grouping.key, grouping.over_batch) for grouping in self.groupings if grouping.key is not None
-        ]
-        keys = tuple(sorted(keyed, key=lambda pair: pair[1]))
+        keys = tuple(grouping.key for grouping in self.groupings if grouping.key is not None)
         has_functions = bool(self.tools or self.callees)
         agent = next((tool.agent for tool in self.tools if tool.agent), None)
         for name, value in {"group_keys": keys, "has_functions": has_functions, "agent": agent}.items():

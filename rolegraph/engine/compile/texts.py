@@ -205,8 +205,7 @@ class TextReader:
             path, by = ("roles", name, "group", place, "by"), grouping.by
             key = self._expression(path, by, outside, **scope) if grouping.is_expression else None
             of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
-            over_batch = grouping.over == "batch"
-            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, over_batch))
+            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, grouping.over))
         return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Template | None:

@@ -223,11 +223,11 @@ class _Groups:
         """Return the number of members in a role's smallest group, if no turn is skipped or fails.
 
         With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
-        reads the task or an observation is taken to be the same for all, and so are the prompts of the tasks
-        under `over: batch`.
+        reads the task or an observation is taken to be the same for all, and so are the prompts of
+        several tasks.
         """
         train, policies = self.names.spec.train, self.learning(name)
-        rollouts = train.rollouts * (train.batch_size if grouping.over_batch else 1)
+        rollouts = train.rollouts * grouping.over.tasks(train.batch_size)
         if not policies:
             return 0
         if grouping.by == "prompt" and self.names.instances is not None:
@@ -240,7 +240,7 @@ class _Groups:
         for other in self.names.roles if grouping.by == "episode" else (name,):
             is_trained = self.names.spec.roles[other].is_trained
             for candidate in self.names.roles[other].groupings if is_trained else ():
-                pooled_roles = (candidate.by, candidate.over_batch) == ("episode", grouping.over_batch)
+                pooled_roles = (candidate.by, candidate.over) == ("episode", grouping.over)
                 if candidate is grouping or (other != name and pooled_roles):
                     pooled = candidate.of_turns and candidate.by != "turn"
                     for policy in self.learning(other).values():

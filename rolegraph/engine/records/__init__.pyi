@@ -23,6 +23,7 @@ from rolegraph.engine.records.folder import RunFolder as RunFolder
 from rolegraph.engine.records.identity import MAIN as MAIN
 from rolegraph.engine.records.identity import SEEDS as SEEDS
 from rolegraph.engine.records.identity import CallId as CallId
+from rolegraph.engine.records.identity import Extent as Extent
 from rolegraph.engine.records.identity import GroupKey as GroupKey
 from rolegraph.engine.records.identity import NodeId as NodeId
 from rolegraph.engine.records.identity import PolicyOf as PolicyOf

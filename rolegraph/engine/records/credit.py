@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from rolegraph.engine.records.episode import NOTHING, Episode, Step, Trajectory
-from rolegraph.engine.records.identity import GroupKey, NodeId
+from rolegraph.engine.records.identity import Extent, GroupKey, NodeId
 from rolegraph.engine.records.schema import Count, Figure, record_schema
 
 
@@ -88,6 +88,8 @@ class Group:
     """Whether skips and failures left fewer members than the estimator needs, so that advantages are 0."""
     by: str = "task"
     """What the members share, as the spec says it."""
+    over: Extent = Extent.TASK
+    """Tasks whose members are compared."""
     weight: float = 1.0
     """Factor of the advantages."""
     in_list: bool = False
@@ -117,11 +119,18 @@ class LeftOut(StrEnum):
     NO_KEY = "no_key"
     """The expression of the grouping cannot be computed for the turn."""
     MASKED = "masked"
-    """The trajectory is kept out of the gradient, since it failed or its rating is missing."""
+    """The trajectory or turn is kept out of the gradient, since it failed or its rating is missing."""
     UNANSWERED = "unanswered"
     """No call of the trajectory was answered."""
     PAST_SELF = "past_self"
     """A past self of the policy answered."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, *, is_past: bool) -> LeftOut | None:
+        """Return why a whole trajectory is in no group; None for one that can be compared."""
+        if trajectory.masked or not trajectory.by_model:
+            return cls.MASKED if trajectory.masked else cls.UNANSWERED
+        return cls.PAST_SELF if is_past else None
 
 
 Source = Literal["estimator", "signal", "demonstration"]
@@ -131,7 +140,7 @@ class CreditRow(NamedTuple):
     """Row of the credit table.
 
     A call's advantage is the sum of weight * advantage over the rows that cover it; a demonstration stands
-    for all others. The loss multiplies it by `loss_weight`.
+    for all others, and a masked turn has none. The loss multiplies it by `loss_weight`.
     """
 
     step: Count
@@ -160,8 +169,8 @@ class CreditRow(NamedTuple):
     by: str | None = None
     """What the members of the group share: `task`, `turn` (a round), `prompt`, `episode` (over the roles of a
     policy), or the text of the expression whose value they share."""
-    pooled: bool = False
-    """Whether the group is over all tasks of the step."""
+    over: Annotated[Extent, Field(strict=False)] = Extent.TASK
+    """Tasks whose members are compared, as the spec says it."""
     reward: Figure | None = None
     """Reward that is compared: of the trajectory, or the credit of the turn."""
     terms: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING

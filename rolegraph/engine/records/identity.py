@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from enum import StrEnum
 from typing import NamedTuple
 
 SEEDS = 0x7FFFFFFF
@@ -53,6 +54,28 @@ PolicyOf = Callable[[str, int], str]
 """Function from a role's name and an instance's number to the name of the policy."""
 
 
+class Extent(StrEnum):
+    """Tasks whose members a group compares, as the spec's key `over` says it."""
+
+    TASK = "task"
+    """One task."""
+    BATCH = "batch"
+    """All tasks of a step."""
+
+    def task_of(self, task: str) -> str:
+        """Return the task of a group that has a member of `task`; empty for a group over all tasks."""
+        return task if self is Extent.TASK else ""
+
+    def tasks(self, batch_size: int) -> int:
+        """Return the number of tasks that a group is over."""
+        return 1 if self is Extent.TASK else batch_size
+
+    @property
+    def phrase(self) -> str:
+        """Phrase that says where members are compared."""
+        return "on this task" if self is Extent.TASK else "over all tasks of the step"
+
+
 class GroupKey(NamedTuple):
     """Identity of a group: trajectories or turns of one role on one task, over all rollouts, or of all tasks
     of a step.
@@ -78,14 +101,9 @@ class GroupKey(NamedTuple):
     @property
     def apart(self) -> dict[str, str | int]:
         """Fields that tell this group from others of the same task and role: those that differ from their
-        defaults.
-
-        A group over several roles has `role: ""` as well, and a group over all tasks of a step `task: ""`.
-        """
-        values = dict(zip(self._fields[2:], self[2:], strict=True))
-        apart = {name: value for name, value in values.items() if value != self._field_defaults[name]}
-        pooled = {name: "" for name in ("task", "role") if not getattr(self, name)}
-        return {**pooled, **apart}
+        defaults."""
+        values = zip(self._fields[2:], self[2:], strict=True)
+        return {name: value for name, value in values if value != self._field_defaults[name]}
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, TypeVar
 
@@ -133,15 +132,14 @@ class EpisodeContext(EpisodeSession):
         """Return by expression a digest of its value for a turn, by which rewards are grouped; None if it
         fails.
 
-        The expressions see all fields of the task, and no record has their value. Equal values of two tasks
-        have the same digest only where they are compared.
+        The expressions see all fields of the task, and no record has their value.
         """
         variables = {"task": self.task, SELF: self.of_node(node)[SELF]}
         digests: dict[str, str | None] = {}
-        for expression, over_batch in role.group_keys:
+        for expression in role.group_keys:
             try:
-                value = json.dumps(["" if over_batch else self.task["id"], expression.render(variables)])
-                digests[expression.source] = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
+                value = expression.render(variables).encode()
+                digests[expression.source] = hashlib.blake2b(value, digest_size=8).hexdigest()
             except PromptError:
                 digests[expression.source] = None
         return digests

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_vali
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
-from rolegraph.engine.records import MAIN
+from rolegraph.engine.records import MAIN, Extent
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
@@ -154,7 +154,7 @@ class Grouping(SpecModel):
     by: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=GroupBy | str | int)]
     """`task`, `turn`, `prompt`, `episode`, or an expression over `task` and `self`: members of one task with
     the same value are compared."""
-    over: Literal["task", "batch"] = "task"
+    over: Annotated[Extent, Field(strict=False)] = Extent.TASK
     """`batch` compares the members of all tasks of a step: `{by: task.hops, over: batch}`."""
     weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Factor of the advantages, in a list of groupings."""
@@ -168,7 +168,7 @@ class Grouping(SpecModel):
 
     @model_validator(mode="after")
     def _batch_has_tasks(self) -> Grouping:
-        if self.over == "batch" and self.by == "task":
+        if self.over is not Extent.TASK and self.by == "task":
             raise ValueError(
                 "an expression in `by` beside `over: batch`, such as 0 for the whole batch, not task"
             )

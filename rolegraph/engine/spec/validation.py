@@ -181,7 +181,7 @@ def _finding(detail: ErrorDetails, prefix: Path, written: object, root: type[Spe
         return _missing_key(path, root)
     if kind.startswith("string_") and path[-1] == "[key]":  # pydantic's mark for a fault of the key itself
         return Finding(path[:-1], f"{path[-2]!r} cannot be a name", _NAME, at_key=True)
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         return _unknown_word(detail, path, value_at(written, detail["loc"][:-1]), root)
     expected, hint = _expected(detail, path, root)
     problem = f"cannot be {short_value(detail['input'])}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.trainable import drawn, policy_findings, sampling_findings
 from rolegraph.engine.models.service_traits import unmet_needs
-from rolegraph.engine.records import MAIN
+from rolegraph.engine.records import MAIN, Extent
 from rolegraph.engine.run.prepared import is_policy
 from rolegraph.engine.spec import Finding, Path
 from rolegraph.engine.spec.train import Keep
@@ -216,8 +216,8 @@ def _groupings(role: RolePlan) -> Iterator[Finding]:
         # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
         message = f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
         yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
-    elif first.over_batch:
-        message = f"rLLM groups by task and role, and cannot compare {role.name} over the batch"
+    elif first.over is not Extent.TASK:
+        message = f"rLLM groups by task and role, and cannot compare {role.name} over the {first.over}"
         yield Finding(path, message, "over: task", f"or {WITHOUT_RLLM}")
     elif first.key is not None or first.by == "episode":
         message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"

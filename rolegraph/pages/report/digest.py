@@ -39,7 +39,7 @@ class TaskGroups:
     """Outcomes of the groups on one task over the whole training."""
 
     task: str
-    """`id` of the task; empty for groups over all tasks of a step."""
+    """`id` of the task; empty for groups over several tasks."""
     question: str
     outcomes: Outcomes = field(default_factory=Outcomes)
 

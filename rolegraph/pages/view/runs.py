@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
-from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records import Episode, Extent, RunFolder, RunInfo
 from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile
@@ -194,7 +194,7 @@ class ViewedRun:
         table = self._credit_table(row.part.step) if row.part.split == "train" else None
         start = 1 + max((it.group for it in table or () if it.group is not None), default=-1)
         recorded = [*recorded_rows(self._readable(self.rollouts(row)), start=start)]
-        if table is None and any(it.pooled for it in recorded):
+        if table is None and any(it.over is not Extent.TASK for it in recorded):
             recorded = [*recorded_rows(self._readable(self.rows(row.part)))]
         in_table = {it.role for it in table or ()}
         rows = [*(table or ()), *(it for it in recorded if it.role not in in_table)]

@@ -19,7 +19,7 @@ from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import plain_answer
 from rolegraph.pages.report.html import aligned, signed
 from rolegraph.pages.view.runs import EpisodeLocation
-from rolegraph.pages.view.trace import GroupMember, GroupTrace, SampledToken
+from rolegraph.pages.view.trace import GroupTrace, SampledToken
 from rolegraph.pages.view.turns import CallRecord, TurnRecord
 
 
@@ -194,8 +194,7 @@ def group_scope(trace: GroupTrace) -> str:
     """Describe what a group's members have in common, such as task, round, prompt or policy."""
     mine = trace.mine.credit
     parts = [
-        ("compared " if trace.learnt else "")
-        + ("over all tasks of the step" if mine.pooled else "on this task"),
+        ("compared " if trace.learnt else "") + mine.over.phrase,
         f"round {mine.round}" if mine.by == "turn" else "",
         "same prompt" if mine.by == "prompt" else "",
         "" if mine.by in get_args(GroupBy) else "same key",
@@ -291,16 +290,16 @@ def member_cells(
     baselines = [credit.baseline for credit in credits]
     rows: list[MemberCells] = []
 
-    def of_task(member: GroupMember) -> str:
-        return f"task {member.row.entry.task}, " if member.credit.pooled else ""
+    tasks = {member.row.entry.task for member in trace.members}
 
     for member in trace.members:
+        place = f"task {member.row.entry.task}, " if len(tasks) > 1 else ""
         is_shown, credit = member.row[:2] == shown[:2], member.credit
         advantage, factor, low, high = credit.advantage, credit.loss_weight, credit.low, credit.high
         spreads = low is not None and high is not None and high - low > 1e-9
         rows.append(
             MemberCells(
-                name=f"{of_task(member)}rollout {member.row.entry.rollout}, {member.node}",
+                name=f"{place}rollout {member.row.entry.rollout}, {member.node}",
                 href=None if is_shown else link(member.row),
                 mark="" if not is_shown else "this one" if member == trace.mine else "this episode",
                 reward="" if credit.reward is None else aligned(credit.reward, rewards),

@@ -176,7 +176,7 @@ def _compare(
 
     def called(compute: Compute, figure: str) -> list[Floats]:
         name = f"the estimator {estimator.name} of {role}"
-        labels = [f"the task {group.key.task}" if group.key.task else "the whole batch" for group in groups]
+        labels = [f"the group of {group.members[0]}" for group in groups]
         return call_estimator(compute, figure, name, rewards_P_G, groups, labels)
 
     assert estimator.compute is not None

@@ -232,7 +232,7 @@ def _key(
 
     `first` is the member's first Step, which has the prompt and the digests of expressions.
     """
-    task = "" if grouping.over_batch else task
+    task = grouping.over.task_of(task)
     match grouping.by:
         case "task":
             return GroupKey(task, role, policy, part=part)
@@ -278,6 +278,7 @@ def _group(
         number,
         too_small=len(members) < least,
         by=grouping.by,
+        over=grouping.over,
         weight=grouping.weight if len(role.groupings) > 1 else 1.0,
         in_list=len(role.groupings) > 1,
         state_keys=tuple(state_keys[member.task] for member in members) if state_keys else (),
@@ -477,16 +478,26 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
             whole = alone._replace(loss_weight=weight)
             rows = [_compared_row(ledger, whole, *place) for place in places.get(number, ())]
             yield from rows
-            if all(row.low is None for row in rows):
-                if trajectory.masked or not trajectory.by_model:
-                    reason = LeftOut.MASKED if trajectory.masked else LeftOut.UNANSWERED
-                    yield alone._replace(left_out=reason)
-                elif trajectory.index in role.frozen:
-                    yield alone._replace(left_out=LeftOut.PAST_SELF)
+            reason = LeftOut.of(trajectory, is_past=trajectory.index in role.frozen)
+            if reason is not None and all(row.low is None for row in rows):
+                yield alone._replace(left_out=reason)
+            else:
+                yield from _masked_rows(alone, episode, trajectory)
             for member in keyless.get(number, ()):
                 turn = {"round": member.round, "reward": member.reward, "failed": member.failed}
                 yield alone._replace(left_out=LeftOut.NO_KEY, tokens=0, **turn)
             yield from _signal_rows(ledger, trajectory, whole)
+
+
+def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> Iterator[CreditRow]:
+    """Yield a row for each masked turn of a trajectory, from the row of the whole trajectory."""
+    for turn in trajectory.turns:
+        if any(step.masked for step in turn):
+            node = trajectory.node._replace(round=turn[0].round)
+            failed = node in episode.failures or (alone.failed and turn[-1] is trajectory.steps[-1])
+            tokens = sum(call.response_tokens for call in turn)
+            masked = alone._replace(left_out=LeftOut.MASKED, reward=None, terms=NOTHING)
+            yield masked._replace(round=node.round, tokens=tokens, failed=failed)
 
 
 def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> CreditRow:
@@ -512,7 +523,7 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
         group=group.number,
         grouping=group.key.part if group.key.role else None,
         by=group.by,
-        pooled=not group.key.task,
+        over=group.over,
         reward=member.reward,
         terms=NOTHING if member.round else whole.terms,
         baseline=baselines[place] if baselines else None,

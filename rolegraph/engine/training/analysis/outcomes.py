@@ -94,7 +94,7 @@ class GroupResult(NamedTuple):
 
     role: str
     task: str
-    """`id` of the task; empty for a group over all tasks of a step."""
+    """`id` of the task; empty for a group over several tasks."""
     outcome: GroupOutcome
 
 
@@ -107,15 +107,15 @@ def group_results(rows: Iterable[CreditRow]) -> list[GroupResult]:
     groups: dict[int, tuple[str, GroupTally]] = {}
     left_out: dict[tuple[str, str], GroupTally] = {}
     compared: set[tuple[str, str]] = set()
-    """Task and role of each member, also of those in groups over all tasks."""
+    """Task and role of each member, also of those in groups over several tasks."""
     for row in rows:
         if row.group is None:
-            if row.left_out in (LeftOut.MASKED, LeftOut.UNANSWERED):
+            if row.left_out in (LeftOut.MASKED, LeftOut.UNANSWERED) and not row.round:
                 tally = left_out.setdefault((row.task, row.role), GroupTally())
                 tally.add(None, None, row.reward, failed=row.failed)
         elif row.low is not None:
             if row.group not in groups:
-                groups[row.group] = "" if row.pooled else row.task, GroupTally()
+                groups[row.group] = row.over.task_of(row.task), GroupTally()
             _, tally = groups[row.group]
             tally.roles[row.role] = None
             compared.add((row.task, row.role))

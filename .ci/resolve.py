@@ -3,9 +3,9 @@
 A set of versions for all extras is one for each pair of them. Only where there is none, each pair is resolved
 alone, to name those that exclude each other. Pre-releases are refused where a package has final versions.
 
-rLLM comes from git and needs overrides beside other extras, so it has resolutions of its own. The lowest versions
-leave it out: the resolver takes the lowest of rLLM's own requirements, too. Without access to rLLM's address,
-git's `insteadOf` names a local copy (docs/rllm.md).
+rLLM comes from git and needs overrides beside other extras, so it has resolutions of its own. The lowest
+versions leave it out: the resolver takes the lowest of rLLM's own requirements, too. Without access to rLLM's
+address, git's `insteadOf` names a local copy (docs/rllm.md).
 
 python .ci/resolve.py UV [PYPROJECT]
 """

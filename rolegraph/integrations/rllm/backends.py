@@ -41,8 +41,8 @@ class BackendTraits:
     """Package that the backend imports."""
     install: str = INSTALL
     """Command that installs it."""
-    version: str = ""
-    """Beginning of the package's versions that rLLM works with, such as `0.8.`; empty for any."""
+    versions: tuple[str, ...] = ()
+    """Beginnings of the package's versions that rLLM works with, such as `0.8.`; empty for any."""
     key: KeyRule | None = None
     """Key that the backend sends to the model's URL."""
     is_service: bool = False
@@ -98,8 +98,8 @@ TRAITS: Mapping[Backend, BackendTraits] = {
     "verl": BackendTraits(
         name="verl",
         module="verl",
-        # pyproject.toml pins 0.8.0; for 0.9 trainer/verl/utils.py, sync_config, raises ConfigKeyError.
-        version="0.8.",
+        # pyproject.toml pins 0.8.0; `verl_versions` adapts rLLM to 0.9.
+        versions=("0.8.", "0.9."),
         install="uv pip install --config-file rolegraph/integrations/rllm/uv.toml '.[math,verl]'",
         # `register_policy_loss` in verl 0.8, trainer/ppo/core_algos.py.
         losses=frozenset(
@@ -158,12 +158,12 @@ def need_backend(backend: Backend) -> None:
 def check_version(backend: Backend) -> None:
     """Raise UsageError if the backend's package is installed in a version that rLLM does not work with."""
     traits = TRAITS[backend]
-    if traits.module is None or not traits.version:
+    if traits.module is None or not traits.versions:
         return
     with suppress(PackageNotFoundError):
         installed = version(traits.module)
-        if not installed.startswith(traits.version):
+        if not installed.startswith(traits.versions):
             raise UsageError(
-                f"{traits.module} {installed} is installed, but rLLM works with {traits.version}* alone: "
-                f"pip install '{traits.module}=={traits.version}*'"
+                f"{traits.module} {installed} is installed, but rLLM works with "
+                f"{' and '.join(f'{it}*' for it in traits.versions)} alone: {traits.install}"
             )

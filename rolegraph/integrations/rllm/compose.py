@@ -19,6 +19,7 @@ import yaml
 from rolegraph.engine.errors import UsageError
 from rolegraph.integrations.rllm.backends import INSTALL
 from rolegraph.integrations.rllm.names import Backend
+from rolegraph.integrations.rllm.verl_versions import adapt
 
 
 def compose(overrides: Sequence[str], backend: Backend) -> Any:
@@ -58,9 +59,12 @@ def compose(overrides: Sequence[str], backend: Backend) -> Any:
         warnings.filterwarnings("ignore", message=".*verl.trainer.config is not available")
         stack.enter_context(hydra.initialize_config_dir(str(folder), version_base=None))
         try:
-            return hydra.compose("unified", overrides=words)
+            config = hydra.compose("unified", overrides=words)
         except HydraException as error:
             raise UsageError(f"rLLM's config does not take these overrides: {error}") from error
+    if backend == "verl":
+        adapt(config)
+    return config
 
 
 def as_yaml(config: Any) -> str:

@@ -29,6 +29,7 @@ from rolegraph.integrations.rllm.config import Launch
 from rolegraph.integrations.rllm.convert import group_from_rllm
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
 from rolegraph.integrations.rllm.names import BACKENDS, kind_of
+from rolegraph.integrations.rllm.verl_versions import adapt
 
 
 def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> Any:
@@ -71,6 +72,8 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
     """
     kind = kind_of(backend)
     check_version(kind)
+    if kind == "verl":
+        adapt(config)  # a script composes the config itself
     flow = options.get("agent_flow")
     plan: Plan = (flow or options["workflow_class"]).plan
     register(custom_estimators(plan, kind))

@@ -464,7 +464,7 @@ def test_what_is_refused_is_not_launched(rolegraph: Command) -> None:
     assert "takes no `stop`" in done.stderr
 
 
-@pytest.mark.parametrize(("version", "code"), [("0.8.0", 0), ("0.8.1", 0), ("0.9.1", 2)])
+@pytest.mark.parametrize(("version", "code"), [("0.8.0", 0), ("0.8.1", 0), ("0.9.1", 0), ("0.10.0", 2)])
 def test_a_version_of_verl_that_rllm_does_not_work_with_is_named(
     version: str, code: int, rolegraph: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

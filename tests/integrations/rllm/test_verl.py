@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
-pytest.importorskip("verl.utils.config", reason="needs verl 0.8: pip install verl tensordict")
+pytest.importorskip("verl.utils.config", reason="needs verl: pip install verl tensordict")
 
 from omegaconf import OmegaConf
 from rllm.trainer.verl.utils import sync_config
@@ -43,3 +45,27 @@ def test_verl_takes_the_config_of_a_shipped_spec(name: str) -> None:
 def test_the_inference_server_is_vllm_unless_an_override_says_otherwise() -> None:
     prepared = prepare(Source.of("solver_judge", f"model=local:{BASE}"), "verl")
     assert compose(prepared.hydra_overrides(), "verl").actor_rollout_ref.rollout.name == "vllm"
+
+
+def test_rllm_s_calls_of_verl_fit_the_installed_version() -> None:
+    from verl.checkpoint_engine import CheckpointEngineManager
+    from verl.experimental.agent_loop.agent_loop import AgentLoopManager
+    from verl.workers.rollout.llm_server import LLMServerManager
+
+    prepared = prepare(Source.of("solver_judge", f"model=local:{BASE}"), "verl")
+    config = compose(prepared.hydra_overrides(), "verl")
+    engine = omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine)
+    # The calls of rllm/trainer/verl/verl_backend.py, with arguments that nothing reads here.
+    manager = CheckpointEngineManager(config=engine, trainer="workers", replicas=[])
+    assert "workers" in vars(manager).values()
+    created = inspect.signature(inspect.unwrap(LLMServerManager.create))
+    created.bind(LLMServerManager, config=config, worker_group=None, rollout_resource_pool=None)
+    created = inspect.signature(inspect.unwrap(AgentLoopManager.create))
+    created.bind(AgentLoopManager, config=config, llm_client=None)
+
+
+def test_the_router_s_replay_stays_off() -> None:
+    prepared = prepare(Source.of("solver_judge", f"model=local:{BASE}"), "verl")
+    config = compose(prepared.hydra_overrides(), "verl")
+    sync_config(config, prepared.hydra_overrides())
+    assert config.rllm.algorithm.get("router_replay", "disabled") == "disabled"

@@ -131,10 +131,10 @@ def test_a_fault_stands_at_its_own_expression_and_not_at_the_same_word_before(
     ("source", "behind"),
     [
         ("fine\n{{ 1 + }}", "}}"),
-        ("fine\n{% if true %}\nmore", "more"),
-        ("fine\n{{ 'a }}", "{{ 'a }}"),
+        ("fine\n{% if true %}\nmore", "{% if true %}\nmore"),
+        ("fine\n{{ 'a }}", "'a }}"),
         ("fine\n{{ 1 is prime }}", "is prime }}"),
-        ("fi\x0cne\u2028 too\n{{ 'a }}", "{{ 'a }}"),
+        ("fi\x0cne\u2028 too\n{{ 'a }}", "'a }}"),
     ],
 )
 def test_a_syntax_error_says_where_it_is(source: str, behind: str) -> None:

@@ -214,7 +214,7 @@ def test_a_file_that_is_not_text_is_one_clear_fault(tmp_path: Path) -> None:
 def test_of_a_file_that_cannot_be_read_nothing_more_is_said_whatever_is_overridden(tmp_path: Path) -> None:
     loaded = load_spec(write_spec(tmp_path, "a: ["), ["train.steps=0"])
     assert [fault.message for fault in loaded.faults] == [
-        "not valid YAML: expected the node content, but found '<stream end>'"
+        "not valid YAML: a value is missing, or a bracket is not closed"
     ]
 
 

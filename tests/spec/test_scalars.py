@@ -91,12 +91,12 @@ def test_and_in_a_demonstration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rest", "line", "what"),
     [
-        ("    prompt:\n      inline: |\n        fine\n        {{ 1 + }}\n        fine", 10, "{{ 1 + }}"),
-        ("    prompt:\n      inline: 'fine\n\n        {{ 1 + }} x\n        fine'", 10, "{{ 1 + }} x"),
-        ("    prompt: {inline: 'fine {{ 1 + }}'}", 7, "'fine {{ 1 + }}'"),
+        ("    prompt:\n      inline: |\n        fine\n        {{ 1 + }}\n        fine", 10, "}"),
+        ("    prompt:\n      inline: 'fine\n\n        {{ 1 + }} x\n        fine'", 10, "}"),
+        ("    prompt: {inline: 'fine {{ 1 + }}'}", 7, "}"),
     ],
 )
-def test_a_syntax_error_underlines_its_line(tmp_path: Path, rest: str, line: int, what: str) -> None:
+def test_a_syntax_error_underlines_its_token(tmp_path: Path, rest: str, line: int, what: str) -> None:
     fault = only_fault(tmp_path, rest)
     assert fault.message.startswith("not a valid template")
     assert underlined(fault)[:2] == (line, what)

@@ -24,6 +24,7 @@ from rolegraph.engine.errors import Suggestion, did_you_mean
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
+from rolegraph.engine.prompts.mistakes import explain
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, check_shape, metered, too_deep
 from rolegraph.engine.prompts.scope import PromptError, RenderScope
 from rolegraph.engine.records import Message
@@ -104,15 +105,6 @@ class Template:
         return json.loads(self.render(variables))
 
 
-_SLIPS = (
-    (re.compile(r"\{[{%]"), "write the expression alone, without braces"),
-    (re.compile(r"(?<![=!<>])=(?!=)"), "compare with =="),
-    (re.compile(r"&&|\|\||!(?!=)"), "write and, or, not"),
-    (re.compile(r"^\s*if\b"), "write the expression alone, without if"),
-)
-"""Syntax of other languages, and the hint for each."""
-
-
 def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
     """Parse, check and compile a template or a condition.
 
@@ -131,15 +123,10 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
         if not faults:
             return Template(source, mentions, parts, _compiled(tree), form), []
     except TemplateSyntaxError as error:
-        offset = min(error.lineno, len(source))
-        faults = [TemplateFault(offset, "", f"not a valid {kind}: {error.message}")]
+        faults = [explain(source, error.lineno, error.message or "", kind)]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
         message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
         faults = [TemplateFault(0, "", message)]
-    if around.is_condition:
-        outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
-        slip = next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
-        faults = [replace(fault, hint=fault.hint or slip) for fault in faults]
     return None, faults
 
 
@@ -235,7 +222,9 @@ def read_template(
         around: Names that the template may use.
     """
     if (source.file is None) == (source.inline is None):
-        return None, [Finding(path, "a prompt is one template", "a file's name, or {inline: text}")]
+        expected = "a file's name, or {inline: text}"
+        rests_on = ((*path, "inline"), (*path, "file"))
+        return None, [Finding(path, "a prompt is one template", expected, rests_on=rests_on)]
     if source.inline is not None:
         return read_text((*path, "inline"), source.inline, around)
     file, findings = _find(path, source.file or "", folders)

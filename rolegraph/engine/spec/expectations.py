@@ -174,8 +174,8 @@ def read_tests(path: FilePath) -> LoadedTests:
         hint = "create it with `rolegraph test SPEC --record`"
         raise UsageError(f"no tests file {display_path(path)}; {hint}")
     source = read_yaml(path, ("tests are a mapping", "keys such as tasks and expect"))
-    if source.faults:
-        raise SpecError(source.faults)
+    if source.errors:
+        raise SpecError(source.errors)
     fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
     tests = LoadedTests(path, fitting.value, source)
     tests.check(fitting.findings)

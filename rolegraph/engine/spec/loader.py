@@ -194,7 +194,7 @@ def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:
 
 def _unread(source: YamlSource) -> set[Path]:
     """Return the paths of values in which the YAML reader found a fault."""
-    places = {fault.place for fault in source.faults}
+    places = {fault.place for fault in source.errors}
     return {path for path, spot in source.positions.items() if path and spot.value in places}
 
 

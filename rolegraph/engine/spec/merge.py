@@ -80,7 +80,7 @@ def override(source: YamlSource, text: str, position: int) -> None:
     elif has_surrogate(text):
         fault = _refused("the override contains an unpaired surrogate", place, "Unicode text")
     elif (parsed := parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)).faults:
-        fault = replace(parsed.faults[0], place=value_place, hint="quote the value")
+        fault = replace(parsed.faults[0], place=value_place, hint="quote the value", severity="error")
     elif keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
         named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
         fault = name_not_found("role", keys[1], roles).at(named)

@@ -251,7 +251,7 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
         default = detail["msg"][:1].lower() + detail["msg"][1:]
         return _EXPECTED.get(kind, default).format(**detail.get("ctx", {})), ""
     model = _model_at(path, root)
-    hint = _name_missing(path, root)
+    hint = _name_missing(path, root) or _colon_missing(model, detail["input"])
     if shorts := _short_forms(model):
         return f"{_either(shorts, ', ')}, or a mapping", hint
     example = "" if hint or model is None else _example(model, detail["input"])
@@ -314,6 +314,14 @@ def _name_missing(path: Path, root: type[SpecModel]) -> str:
     if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
         return ""
     return f"each of `{path[-2]}` has a name: {path[-2]}: {{mine: {{{path[-1]}: …}}}}"
+
+
+def _colon_missing(model: type[BaseModel] | None, value: object) -> str:
+    """Return a hint where a text holds a key of the mapping without its colon, such as `correct judge`."""
+    match = re.fullmatch(r"(\w+)\s*[ =:]\s*(\S.*)", value) if isinstance(value, str) else None
+    if model is None or match is None or match[1] not in model.model_fields:
+        return ""
+    return f"a colon or its space is missing: write {match[1]}: {match[2]}"
 
 
 def _right_place(path: Path, root: type[SpecModel]) -> str:

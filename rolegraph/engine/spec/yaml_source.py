@@ -17,6 +17,7 @@ import yaml
 
 from rolegraph.engine.errors import Suggestion, UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
+from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.spec.diagnostics import (
     Code,
     Diagnostic,
@@ -29,6 +30,8 @@ from rolegraph.engine.spec.diagnostics import (
     rename,
 )
 from rolegraph.engine.spec.files import has_surrogate, pair_surrogates, read_text, shown_path
+from rolegraph.engine.spec.yaml_repairs import explain
+from rolegraph.engine.spec.yaml_slips import EXPRESSIONS, slips_in
 
 _DEPTH = SPEC_DEPTH.most
 
@@ -62,7 +65,12 @@ class YamlSource:
     @property
     def unreadable(self) -> bool:
         """True for a file without data, of which only the faults are known."""
-        return bool(self.faults) and not self.data
+        return bool(self.errors) and not self.data
+
+    @property
+    def errors(self) -> list[Diagnostic]:
+        """Faults without the warnings."""
+        return [fault for fault in self.faults if fault.severity == "error"]
 
     def diagnostic(self, finding: Finding) -> Diagnostic:
         """Return the diagnostic of a finding at its place in the files that were read."""
@@ -239,14 +247,14 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
     try:
         node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = lines.place(mark.index) if mark else top
-        message = f"not valid YAML: {error.problem or error.context}"
-        return unreadable_source(place, message, hint=_quoted(place.text))
+        mistake = explain(text, error)
+        place = lines.place(mistake.position, mistake.width)
+        message = f"not valid YAML: {mistake.message}"
+        return unreadable_source(place, message, mistake.expected, mistake.hint)
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
         return unreadable_source(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
-    reader = _Reader(lines)
+    reader = _Reader(lines, text)
     if not isinstance(node, yaml.MappingNode):
         return unreadable_source(reader.place(node) if node else top, *mapping)
     try:
@@ -263,18 +271,6 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         )
     data = {key: value for key, value in data.items() if not key.startswith(FOR_ANCHORS)}
     return YamlSource(data, reader.positions, reader.faults, {file: text})
-
-
-_EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
-
-
-def _quoted(line: str) -> str:
-    """Return a hint to quote the expression in a line of YAML; empty for a line without an unquoted one."""
-    match = _EXPRESSION.search(line)
-    if match is None or (match[2][0] == "'" and match[2][-1] == "'"):
-        return ""
-    inside = match[2].replace("'", "''") if "{" not in line[: match.start()] else "…"
-    return f"quote the expression: {match[1]}: '{inside}'"
 
 
 def unreadable_source(
@@ -320,8 +316,9 @@ class _TooLarge(Exception):
 class _Reader:
     """Converter of composed nodes to data, positions and faults."""
 
-    def __init__(self, lines: SourceLines) -> None:
+    def __init__(self, lines: SourceLines, text: str) -> None:
         self.lines = lines
+        self.text = text
         self.positions: KeyPositions = {}
         self.faults: list[Diagnostic] = []
         self.visited = 0
@@ -337,8 +334,20 @@ class _Reader:
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
             raise _TooLarge(node)
+        last = path[-1] if path else None
         if node.tag not in _PLAIN_TAGS:
-            self.fault(f"the tag {node.tag!r} is not allowed", node, "a plain value")
+            hint = "write `not` for `!`" if node.tag[0] == "!" and last in EXPRESSIONS else ""
+            self.fault(
+                f"the tag {node.tag!r} is not allowed", node, "a plain value, or a text in quotes", hint
+            )
+            return None
+        for slip in slips_in(node, last, self.text):
+            place = self.lines.place(slip.start, slip.end - slip.start)
+            message, hint = map(without_secrets, (slip.message, slip.hint))
+            self.faults.append(Diagnostic(message, place, "", hint, slip.severity))
+            if slip.severity == "error":
+                self.positions[path] = KeyPosition(key and self.place(key), place)
+        if self.faults and self.faults[-1].place == self.positions[path].value:
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)

@@ -1,0 +1,331 @@
+"""Explanations of templates and expressions that Jinja2 cannot parse: the place, and what to write.
+
+The source and Jinja2's error go in. The source is read tag by tag; the first tag with a known mistake is the
+answer, then the first tag that is not closed, then Jinja2's own error in words of this project.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.prompts.checks import TemplateFault
+from rolegraph.engine.secrets import without_secrets
+
+_FROM_JINJA = re.compile(r"(?i)expected|unexpected|encountered|missing end|more than one expression")
+_OPENING = re.compile(r"\{[{%#]")
+_CLOSING = {"{{": "}}", "{%": "%}", "{#": "#}"}
+_TAGS = ("if", "elif", "else", "endif", "for", "endfor", "set", "raw", "endraw")
+_ENDS = {"if": "endif", "for": "endfor"}
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_OTHER_SIGNS = (
+    (re.compile("[“”‘’«»]"), "this is no quote of an expression", "write straight quotes: ' or \""),
+    (re.compile(r"&&?"), "an expression has no `&`", "write and, or, not"),
+    (re.compile(r"\|\|"), "an expression has no `||`", "write and, or, not"),
+    (re.compile(r"!(?!=)"), "an expression has no `!` alone", "write and, or, not"),
+    (re.compile(r"===|<>|=<|=>|\^|\?|;|\$|\+\+|--"), "", ""),
+)
+"""Signs of other languages, each with the message and the hint."""
+_INSTEAD = {
+    "===": "compare with ==",
+    "<>": "compare with !=",
+    "=<": "compare with <=",
+    "=>": "compare with >=",
+    "^": "multiply: x * x",
+    "?": "write: a if condition else b",
+    ";": "end the expression without it",
+    "$": "write the name alone",
+    "++": "write + 1",
+    "--": "write - 1",
+}
+
+
+class _Tag(NamedTuple):
+    """Tag of a template, or a whole expression."""
+
+    kind: str
+    """`{{`, `{%` or `{#`; empty for an expression without braces."""
+    start: int
+    """Position of the opening braces."""
+    inside: int
+    """Position of the text between the braces."""
+    text: str
+
+    @property
+    def word(self) -> str:
+        """First word of the tag, such as `if`."""
+        match = re.match(r"[-+]?\s*(\w+)", self.text)
+        return match[1] if match else ""
+
+    @property
+    def word_at(self) -> int:
+        return self.inside + self.text.find(self.word)
+
+
+def explain(source: str, position: int, message: str, kind: str) -> TemplateFault:
+    """Return the fault for a syntax error of Jinja2.
+
+    Args:
+        source: The template or expression.
+        position: Position of the error, from 0.
+        message: Jinja2's message, or one of this project's limits, which stays as it is.
+        kind: `template`, `condition` or `expression`.
+    """
+    if not _FROM_JINJA.match(message):
+        return TemplateFault(min(position, len(source)), "", f"not a valid {kind}: {message}")
+    if offset := re.search(r"unexpected char .* at (\d+)$", message):
+        position = int(offset[1])
+    fault = next(_mistakes(source, is_template=kind == "template"), None)
+    fault = fault or _in_words(source, position, message)
+    text = f"not a valid {kind}: {fault.message}"
+    return TemplateFault(fault.position, fault.word, without_secrets(text), without_secrets(fault.hint))
+
+
+def _mistakes(source: str, *, is_template: bool) -> Iterator[TemplateFault]:
+    """Yield the known mistakes of a source: those inside its tags first, then tags that are not closed."""
+    if not is_template:
+        tag = _Tag("", 0, 0, source)
+        if match := re.match(r"\s*(\{[{%])", source):
+            message = "an expression stands without braces"
+            yield TemplateFault(
+                match.start(1), match[1], message, "write the expression alone, without braces"
+            )
+        if tag.word == "if":
+            message = "an expression does not begin with `if`"
+            yield TemplateFault(tag.word_at, "if", message, "write the expression alone, without if")
+        yield from _inside(tag)
+        return
+    opened: list[_Tag] = []
+    for tag in _tags(source):
+        if isinstance(tag, TemplateFault):
+            yield tag
+            return
+        yield from _inside(tag)
+        if tag.kind == "{%":
+            yield from _statement(tag, opened, source)
+        elif tag.word in (*_TAGS[:6], "set") and not re.match(r"\s*\w+\s*(?:[.|(\[]|$)", tag.text):
+            message = f"`{tag.word}` stands in {{{{ }}}}, which writes a value"
+            yield TemplateFault(tag.word_at, tag.word, message, f"write {{% {tag.text.strip()} %}}")
+    if opened:
+        last = opened[-1]
+        message = f"`{{% {last.word} %}}` is not closed"
+        yield TemplateFault(
+            last.start, _shown(source, last), message, f"write {{% {_ENDS[last.word]} %}} after it"
+        )
+
+
+def _shown(source: str, tag: _Tag) -> str:
+    """Return the tag as it is written, up to the end of its first line."""
+    return source[tag.start : tag.inside + len(tag.text) + 2].split("\n")[0]
+
+
+def _tags(source: str) -> Iterator[_Tag | TemplateFault]:
+    """Yield the tags of a template, and at the end the fault of a tag without its end."""
+    position = 0
+    while match := _OPENING.search(source, position):
+        start, kind = match.start(), match[0]
+        closing, inside = _CLOSING[kind], match.end()
+        end = source.find(closing, inside)
+        if kind == "{#":
+            if end < 0:
+                yield TemplateFault(
+                    start, kind, "the comment that opens here is not closed", "end it with #}"
+                )
+                return
+            position = end + 2
+            continue
+        if raw := re.match(r"[-+]?\s*raw\s*[-+]?%\}", source[inside:]) if kind == "{%" else None:
+            over = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}").search(source, inside + raw.end())
+            if over is None:
+                message, hint = "`{% raw %}` is not closed", "write {% endraw %} after it"
+                yield TemplateFault(start, f"{kind}{raw[0]}", message, hint)
+                return
+            position = over.end()
+            continue
+        rest = source[inside:]
+        blank = _QUOTED.sub(lambda quote: " " * len(quote[0]), rest.split("\n\n")[0])
+        stop = re.compile(r"\}\}|%\}|\{\{|\{%").search(blank)
+        other = blank[: stop.start()] if stop else blank
+        if stop is None or stop[0] in _CLOSING:
+            if end < 0 or _OPENING.search(rest[: end - inside]):
+                end = inside + len(other.split("\n")[0])
+            yield from islice(_inside(_Tag(kind, start, inside, source[inside:end])), 1)
+            hint = f"end it with {closing}"
+            yield TemplateFault(
+                start, source[start:].split("\n")[0].rstrip(), f"`{kind}` is not closed", hint
+            )
+            return
+        if stop[0] != closing and not (kind == "{%" and stop[0] == "}}" and "{" in other):
+            message = f"`{kind}` is closed by `{stop[0]}`"
+            yield TemplateFault(inside + stop.start(), stop[0], message, f"write {closing}")
+            return
+        end = inside + stop.start() if stop[0] == closing else end
+        yield _Tag(kind, start, inside, source[inside:end].rstrip("-+"))
+        position = end + 2
+
+
+def _inside(tag: _Tag) -> Iterator[TemplateFault]:
+    """Yield the mistakes inside of one tag: quotes, signs of other languages, brackets."""
+    blank = _QUOTED.sub(lambda quote: f"'{' ' * (len(quote[0]) - 2)}'", tag.text)
+    code = re.sub("'( *)'", r" \1 ", blank)
+    faults: list[TemplateFault] = []
+
+    def fault(offset: int, word: str, message: str, hint: str = "") -> None:
+        faults.append(TemplateFault(tag.inside + offset, word, message, hint))
+
+    if quote := re.search("['\"]", code):
+        hint = f"close it with {quote[0]}"
+        fault(quote.start(), quote[0], f"the quote {quote[0]} that opens here is not closed", hint)
+        code = code[: quote.start()]
+    if tag.kind == "{{" and re.match(r"\{[^:]*$", code):
+        fault(0, "{", "one brace too many", "write {{ and }}")
+    for pattern, message, hint in _OTHER_SIGNS:
+        for match in pattern.finditer(code):
+            is_sum = match[0] in ("++", "--") and code[match.end() :].strip()
+            if not is_sum:
+                fault(
+                    match.start(),
+                    match[0],
+                    message or f"an expression has no `{match[0]}`",
+                    hint or _INSTEAD[match[0]],
+                )
+    depths: list[tuple[str, int]] = []
+    for offset, sign in enumerate(code):
+        if sign in _BRACKETS:
+            depths.append((sign, offset))
+        elif sign in _BRACKETS.values():
+            if not depths:
+                is_end = tag.kind and sign == "}"
+                message = (
+                    f"`{tag.kind}` is closed by `}}`" if is_end else f"the bracket `{sign}` closes nothing"
+                )
+                fault(offset, sign, message, f"write {_CLOSING[tag.kind]}" if is_end else "")
+                break
+            opening, opened = depths.pop()
+            if _BRACKETS[opening] != sign:
+                fault(opened, opening, f"the bracket `{opening}` that opens here is closed by `{sign}`")
+                break
+        elif sign == "=" and not depths and tag.word != "set" and _is_single(code, offset):
+            fault(offset, "=", "`=` is no comparison", "compare with ==")
+    else:
+        if depths and not quote:
+            fault(
+                depths[-1][1], depths[-1][0], f"the bracket `{depths[-1][0]}` that opens here is not closed"
+            )
+    yield from sorted(faults, key=lambda it: it.position)
+
+
+def _is_single(code: str, offset: int) -> bool:
+    """Return True for a `=` that is no part of `==`, `!=`, `<=` or `>=`."""
+    return code[offset - 1 : offset] not in ("=", "!", "<", ">") and code[offset + 1 : offset + 2] not in (
+        "=",
+        "<",
+        ">",
+    )
+
+
+def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateFault]:
+    """Yield the mistakes of a `{% … %}`, and add it to the open ones or close the last of them."""
+    word, offset = tag.word, tag.word_at
+    rest = tag.text[tag.text.find(word) + len(word) :].strip() if word else ""
+    if word in ("elseif", "elsif") or (word == "else" and rest.startswith("if")):
+        wrong = word if word != "else" else f"else {rest.split()[0]}"
+        condition = rest if word != "else" else rest.removeprefix("if").strip()
+        message = f"there is no tag `{wrong}`"
+        yield TemplateFault(
+            offset,
+            word if word != "else" else tag.text.strip(" -+"),
+            message,
+            f"write {{% elif {condition} %}}",
+        )
+    elif word in ("end", "fi", "done") and opened:
+        yield TemplateFault(
+            offset, word, f"there is no tag `{word}`", f"write {{% {_ENDS[opened[-1].word]} %}}"
+        )
+    elif word in ("if", "elif", "for") and not rest:
+        yield TemplateFault(offset, word, f"`{word}` has no expression")
+    elif word == "for" and not re.search(r"\bin\b", rest):
+        parts = re.match(r"(\w+)\s+(?:of\s+)?(\S.*)", rest)
+        hint = f"write {{% for {parts[1]} in {parts[2]} %}}" if parts else "write {% for item in list %}"
+        yield TemplateFault(offset, word, "`for` has no `in`", hint)
+    elif word == "set" and "=" not in rest and "|" not in rest and " " in rest:
+        name, _, value = rest.partition(" ")
+        yield TemplateFault(offset, word, "`set` has no `=`", f"write {{% set {name} = {value.strip()} %}}")
+    elif word in ("endif", "endfor") or (word in ("elif", "else") and not opened):
+        begin = next((it for it, end in _ENDS.items() if end == word), "if")
+        if not opened:
+            message = (
+                f"`{{% {word} %}}` closes nothing"
+                if begin != "if" or word == "endif"
+                else f"`{{% {word} %}}` has no `if`"
+            )
+            yield TemplateFault(
+                tag.start, _shown(source, tag), message, f"write {{% {begin} … %}} before it, or delete it"
+            )
+        elif opened[-1].word != begin:
+            last = opened[-1]
+            below = source.count("\n", last.start, tag.start)
+            where = f"{below} line{'' if below == 1 else 's'} below" if below else "in the same line"
+            message = f"`{{% {last.word} %}}` is not closed before the `{{% {word} %}}` {where}"
+            hint = f"write {{% {_ENDS[last.word]} %}} before that"
+            yield TemplateFault(last.start, _shown(source, last), message, hint)
+        else:
+            opened.pop()
+    elif word in _ENDS:
+        opened.append(tag)
+    elif word not in (*_TAGS, "with", "endwith"):
+        if re.match(r"[-+]?\s*\w+\s*[.|\[]", tag.text):
+            message = "`{% %}` holds a tag such as `if`; a value stands in `{{ }}`"
+            yield TemplateFault(
+                tag.start, _shown(source, tag), message, f"write {{{{ {tag.text.strip(' -+')} }}}}"
+            )
+        elif word not in _OF_JINJA:
+            hint = did_you_mean(word, _TAGS)
+            yield TemplateFault(
+                offset, word, f"there is no tag `{word}`", hint or "there is if, for, set and raw"
+            )
+
+
+_OF_JINJA = set("macro call filter block extends include import from autoescape print".split())
+"""Tags that Jinja2 can read and templates cannot use, which have a message of their own."""
+
+
+_TOKEN = re.compile(r"\w+|[=!<>]=|\S")
+_END = r"'?end of (?:print statement|statement block|template)'?"
+_WORDS = (
+    (rf"(?i)expected an expression|unexpected {_END}$", "a value is missing", ""),
+    (
+        rf"expected token 'name', got {_END}|unexpected end of template, expected 'name'",
+        "a name is missing",
+        "",
+    ),
+    (r"expected name or number", "a field is missing after the dot", ""),
+    (
+        rf"expected token {_END}, got|more than one expression",
+        "`{}` follows a value without a sign between",
+        "",
+    ),
+    (r"expected token 'as'", "`import` cannot be used in a prompt", "use expressions, if, for and set"),
+    (r"unexpected char", "the character `{}` is nothing in an expression", ""),
+    (r"expected token|unexpected", "`{}` cannot stand here", ""),
+)
+"""Patterns of Jinja2's messages, each with the message and the hint of this project; `{}` is the token."""
+
+
+def _in_words(source: str, position: int, message: str) -> TemplateFault:
+    """Return the fault for an error of Jinja2 that no known mistake explains."""
+    token = _TOKEN.match(source, position)
+    if token is None or re.search(r"end of template", message):
+        before = list(_TOKEN.finditer(source))
+        token = before[-1] if before else None
+    word, offset = (token[0], token.start()) if token else ("", 0)
+    for pattern, text, hint in _WORDS:
+        if re.search(pattern, message):
+            if "follows" in text and not re.match(r"[\w'\"]", word):
+                text = "`{}` cannot stand here"
+            return TemplateFault(offset, word, text.format(word), hint)
+    return TemplateFault(offset, word, message)

@@ -1,0 +1,163 @@
+"""YAML that is valid and says something else than its author meant: a text that YAML ends before its end.
+
+The reader asks for the slips of each node; a slip that changes the meaning for certain is a fault, a comment
+that may be part of the text is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import yaml
+
+from rolegraph.engine.spec.diagnostics import Severity
+from rolegraph.engine.spec.yaml_repairs import quoted
+
+_TEXTS = {"inline", "prompt", "system", "text"}
+"""Keys whose values are texts for a model."""
+EXPRESSIONS = {"when", "until", "gate", "value", "reward", "right", "correct", "by"}
+"""Keys whose values are expressions, which take no braces."""
+_CALL = re.compile(r"\w\(")
+
+
+class Slip(NamedTuple):
+    """Part of a text that YAML reads in another way than it looks."""
+
+    start: int
+    end: int
+    message: str
+    hint: str = ""
+    severity: Severity = "error"
+
+
+def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
+    """Yield the slips of a value, without those of the values in it.
+
+    Args:
+        node: The value as PyYAML composed it.
+        key: Key of the value, or its index in a list.
+        text: Text of the file.
+    """
+    start, end = node.start_mark.index, node.end_mark.index
+    if isinstance(node, yaml.ScalarNode):
+        slip = _cut(node, key, text) if node.style is None else None
+        yield from [slip] if slip else ()
+    elif isinstance(node, yaml.MappingNode | yaml.SequenceNode) and node.flow_style:
+        if text.startswith("{{", start):
+            written = text[start:end]
+            bare = written.removeprefix("{{").removesuffix("}}").strip() if key in EXPRESSIONS else written
+            message = "`{{` begins a mapping of YAML: a text that begins so needs quotes"
+            yield Slip(start, end, message, _written(key, bare))
+        else:
+            yield from _split(_pieces(node), text)
+
+
+class _Piece(NamedTuple):
+    """Entry of a list or mapping in brackets."""
+
+    key: yaml.Node | None
+    """Key with a value; None for an item of a list, and for a key without a value."""
+    value: yaml.Node
+    is_keyless: bool
+
+    @property
+    def end(self) -> int:
+        return self.value.end_mark.index
+
+
+def _pieces(node: yaml.MappingNode | yaml.SequenceNode) -> list[_Piece]:
+    if isinstance(node, yaml.SequenceNode):
+        return [_Piece(None, item, is_keyless=False) for item in node.value]
+    return [
+        _Piece(None, key, is_keyless=True) if _is_absent(value) else _Piece(key, value, is_keyless=False)
+        for key, value in node.value
+    ]
+
+
+def _is_absent(value: yaml.Node) -> bool:
+    """Return True for the null of a key that has neither a colon nor a value."""
+    is_null = isinstance(value, yaml.ScalarNode) and not value.value
+    return is_null and value.start_mark.index == value.end_mark.index
+
+
+def _is_plain(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style is None
+
+
+def _split(pieces: list[_Piece], text: str) -> Iterator[Slip]:
+    """Yield the slips of texts in brackets that a comma splits, and of keys without their colon."""
+    for index, piece in enumerate(pieces):
+        start = piece.value.start_mark.index
+        if not _is_plain(piece.value):
+            continue
+        written = text[start : piece.end]
+        name = piece.key.value if isinstance(piece.key, yaml.ScalarNode) else ""
+        if _CALL.search(written) and _open(written) > 0:
+            for other in pieces[index + 1 :]:
+                whole = text[start : other.end]
+                if other.key is not None:
+                    break
+                if _open(whole) == 0:
+                    message = (
+                        f"the comma ends the value `{written}`: an expression with a comma needs quotes here"
+                    )
+                    yield Slip(start, other.end, message, _written(name, whole))
+                    break
+        elif not piece.is_keyless and " " in written and piece.key is not None:
+            rest = [it.end for it in _keyless_after(pieces, index)]
+            if rest:
+                message = f"the comma ends the text `{written}`: a text with a comma needs quotes here"
+                yield Slip(start, rest[-1], message, _written(name, text[start : rest[-1]]))
+        elif piece.is_keyless and (match := re.match(r"([A-Za-z_][\w.-]*)(:|\s+)(\S.*)$", written)):
+            missing = (
+                "a space is missing after the colon of" if match[2] == ":" else "a colon is missing after"
+            )
+            yield Slip(start, piece.end, f"{missing} `{match[1]}`", _hint(f"{match[1]}: {match[3]}"))
+
+
+def _keyless_after(pieces: list[_Piece], index: int) -> Iterator[_Piece]:
+    for piece in pieces[index + 1 :]:
+        if not piece.is_keyless:
+            return
+        yield piece
+
+
+def _open(text: str) -> int:
+    return text.count("(") - text.count(")")
+
+
+def _cut(node: yaml.ScalarNode, key: object, text: str) -> Slip | None:
+    """Return the slip of a text without quotes that a comment cuts, or whose lines are a list's items."""
+    start, end = node.start_mark.index, node.end_mark.index
+    written = text[start:end]
+    lines = [line.strip() for line in written.split("\n") if line.strip()]
+    if len(lines) > 1 and all(re.fullmatch(r"(?:- *)?\w+", line) for line in lines) and "-" in written:
+        wrong = next(line for line in lines if not line.startswith("- "))
+        item_at = start + written.index(wrong)
+        message = "a list item without its dash: without one before each, the lines are a single text"
+        if wrong.startswith("-"):
+            message = "a space is missing after the dash of a list item"
+        return Slip(item_at, item_at + len(wrong), message, _hint(f"- {wrong.removeprefix('-')}"))
+    line_end = text.find("\n", end)
+    rest = text[end : line_end if line_end >= 0 else len(text)].rstrip()
+    if not re.match(r"\s+#", rest) or " " not in written or not node.tag.endswith(":str"):
+        return None
+    is_tight = re.match(r"\s+#[^\s#!]", rest) is not None
+    is_open = any(written.count(it) % 2 and rest.count(it) % 2 for it in "'\"") or _open(written) > 0
+    if not (is_tight or is_open or key in _TEXTS):
+        return None
+    cut_at = end + len(rest) - len(rest.lstrip())
+    message = "a space and `#` begin a comment: the text ends before them"
+    return Slip(cut_at, end + len(rest), message, _written(key, written + rest), "warning")
+
+
+def _written(key: object, text: str) -> str:
+    """Return the hint to write a text in quotes."""
+    one_line = " ".join(text.split())
+    return _hint(f"{key}: {quoted(one_line)}" if isinstance(key, str) and key else quoted(one_line))
+
+
+def _hint(written: str) -> str:
+    return f"write {written}"

@@ -113,9 +113,9 @@ from rolegraph.engine.training.analysis.constants import ConstantAnswers as Cons
 from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark
 from rolegraph.engine.training.analysis.divergence import STAGE as STAGE
 from rolegraph.engine.training.analysis.divergence import divergences as divergences
-from rolegraph.engine.training.analysis.figures import taught_share as taught_share
 from rolegraph.engine.training.analysis.intervals import METHOD as METHOD
 from rolegraph.engine.training.analysis.intervals import Interval as Interval
+from rolegraph.engine.training.analysis.metrics import taught_share as taught_share
 from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS as POLICY_METRICS
 from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS as ROLE_METRICS
 from rolegraph.engine.training.analysis.role_metrics import StepMetric as StepMetric

@@ -215,7 +215,7 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         },
         metrics=tuple(plan.metrics),
         validations=tuple(plan.validations) if kind == "train" else (),
-        validation_figures=plan.validation_figures if kind == "train" and plan.validations else (),
+        validation_figures=plan.validation_metric_names if kind == "train" and plan.validations else (),
         can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
         templates=templates_of(plan),
@@ -314,14 +314,14 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
     demonstration = role.signal.demonstration if role.signal else None
     parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
     parts += (("examples", role.examples),)
-    taught = [
+    of_teachers = [
         (f"{key}teacher's {part}", template)
         for key, teacher in (role.signal.keyed_teachers if role.signal else ())
         for part, template in (("prompt", teacher.prompt), ("system", teacher.system))
     ]
     return [
         (f"the {part} of {role.name}", template.source)
-        for part, template in (*parts, ("demonstration", demonstration), *taught)
+        for part, template in (*parts, ("demonstration", demonstration), *of_teachers)
         if template is not None
     ]
 

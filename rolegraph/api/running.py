@@ -211,8 +211,8 @@ class RunJob:
             if self.done == self.episodes:
                 notify(Note(""))
                 return RunResult(self.folder.path)
-            if untaught := self.flow.plan.untaught:
-                notify(Note(untaught, "warning"))
+            if foreign_prompts := self.flow.plan.foreign_prompts:
+                notify(Note(foreign_prompts, "warning"))
             notify(Note("starting the model …"))
             async with AsyncExitStack() as stack:
                 if on is None:

@@ -126,7 +126,7 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
     return {name: interval(results.figures[name]) for name in names}
 
 
-def figure_names(points: Sequence[SweepPointFigures]) -> list[str]:
+def metric_names(points: Sequence[SweepPointFigures]) -> list[str]:
     """Return the names of all figures."""
     return list(dict.fromkeys(name for point in points for name in point.figures))
 
@@ -147,7 +147,7 @@ class SweepResult:
     def figures(self) -> Sequence[str]:
         """The names of the figures that some point has."""
 
-        return figure_names(self.points)
+        return metric_names(self.points)
 
 
 @dataclass(frozen=True, slots=True)

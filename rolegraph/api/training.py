@@ -515,8 +515,8 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
             yield shared_message(shared)
     for finding in rate_findings(plan):
         yield f"{finding.message}; {finding.hint}"
-    if plan.untaught:
-        yield plan.untaught
+    if plan.foreign_prompts:
+        yield plan.foreign_prompts
 
 
 async def _open_workers(

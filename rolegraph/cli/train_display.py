@@ -137,7 +137,7 @@ class _TrainDisplay:
         measured = {
             prefix: [
                 f"{word}{_mean(metrics, prefix, name)}"
-                for name in self._plan.figure_names
+                for name in self._plan.metric_names
                 if prefix + name in metrics
             ]
             for prefix, word in (("episode/", ""), (VALIDATION, "validation "))
@@ -169,7 +169,7 @@ class _TrainDisplay:
         tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
             tables.append(self._table("policy", self._plan.policies, api.POLICY_METRICS))
-        tables.append(self._table("figure", self._plan.figure_names, FIGURE_COLUMNS))
+        tables.append(self._table("figure", self._plan.metric_names, FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
         return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
@@ -205,7 +205,7 @@ class _TrainEnd:
         """Step of the latest validation."""
         both = self._first.keys() & self._last.keys() if self._measured > 0 else set[str]()
         constants = [beside for role in self._plan.asking for beside in _beside(role.name)]
-        self._figures = [it for it in (*self._plan.figure_names, *constants) if VALIDATION + it in both]
+        self._figures = [it for it in (*self._plan.metric_names, *constants) if VALIDATION + it in both]
         """Figures of both the first and the latest validation; none where there are no two."""
         self._verdict = (
             api.training_verdict(self._folder, self._folder.info(), lines) if lines else api.TrainingVerdict()
@@ -331,7 +331,7 @@ class _TrainEnd:
         """Yield a line for each role with failed answers, and for each remark on a role's answers."""
         yield from self._folder.common_failures()
         if idle := sum(line.get("optim/data") == 0 for line in self._lines):
-            yield f"{idle} of {self._done} steps taught nothing: every advantage in them is 0"
+            yield f"{idle} of {self._done} steps had no gradient: every advantage in them is 0"
         for role in self._plan.roles:
             for remark in api.REMARKS:
                 if count := sum(line.get(f"{remark}/{role.name}", 0) for line in self._lines):

@@ -68,7 +68,7 @@ def model_folder(name: str | None) -> Path:
 
 
 @cache
-def taught_prompts() -> frozenset[str]:
+def shipped_prompts() -> frozenset[str]:
     """Return the texts of all shipped prompt templates, the only prompts that the shipped models were trained
     on."""
     return frozenset(file.read_text("utf-8") for file in PROMPTS.glob("*.j2"))

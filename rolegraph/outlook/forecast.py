@@ -18,7 +18,7 @@ from rolegraph.engine.records import Episode, Extent, Step
 from rolegraph.engine.spec import Price
 from rolegraph.engine.training.advantages.ledger import Membership, add_advantages, credit_rows
 from rolegraph.engine.training.advantages.precomputed import per_token
-from rolegraph.engine.training.analysis.figures import CAPTURED_SHARE, failure_lines
+from rolegraph.engine.training.analysis.metrics import CAPTURED_SHARE, failure_lines
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, group_results
 
 

@@ -72,7 +72,7 @@ class ScoringEcho(EchoModel):
 
 def signalled(flow: Workflow, model: ScoringEcho, episodes: Sequence[Episode]) -> Ledger:
     """Return episodes as a training records them, with the advantages of their signals."""
-    teachers: dict[Any, LimitedModel] = {name: LimitedModel(model, 8) for name in flow.plan.taught_by_step}
+    teachers: dict[Any, LimitedModel] = {name: LimitedModel(model, 8) for name in flow.plan.teaching_policies}
     ledger = Membership(flow.plan.trained, flow.plan.policy_of).add(episodes).ledger()
     return add_advantages(asyncio.run(add_signals(ledger, flow.plan, teachers, {MAIN: CHAT})))
 

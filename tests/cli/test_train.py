@@ -123,7 +123,7 @@ def test_a_training_that_learnt_nothing_names_no_export(
     assert document["next"] == [f"rolegraph view {idle}"]
     steps = RunFolder(whole).info().steps
     assert [
-        text for text in document["warnings"] if text.startswith(f"{steps} of {steps} steps taught nothing")
+        text for text in document["warnings"] if text.startswith(f"{steps} of {steps} steps had no gradient")
     ]
 
 

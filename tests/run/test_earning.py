@@ -18,7 +18,7 @@ from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
 from rolegraph.engine.training.advantages.ledger import Membership
-from rolegraph.engine.training.analysis.figures import failures
+from rolegraph.engine.training.analysis.metrics import failures
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
 from tests.run.written import plan, said

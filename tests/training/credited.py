@@ -15,7 +15,7 @@ from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.credit import CreditRow, Group
 from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, credit_rows
-from rolegraph.engine.training.analysis.outcomes import outcome_figures
+from rolegraph.engine.training.analysis.outcomes import outcome_metrics
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]
@@ -69,7 +69,7 @@ def rows(plan: Plan, episodes: Sequence[Episode]) -> list[CreditRow]:
 
 def outcomes(plan: Plan, episodes: Sequence[Episode]) -> dict[str, float]:
     """Return the shares of the groups' outcomes in a step with these episodes."""
-    return outcome_figures(rows(plan, episodes))
+    return outcome_metrics(rows(plan, episodes))
 
 
 def grouped(episodes: Sequence[Episode], roles: Mapping[str, RolePlan] | None = None) -> list[Group]:

@@ -101,7 +101,7 @@ def test_a_collapse_of_open_answers_shows() -> None:
 def test_a_role_without_rewards_has_a_commonest_answer_alone() -> None:
     found = tally([(f"t{n}", "A", None) for n in range(4)]).result
     assert found and found.reward is None
-    assert [*found.figures("solver")] == ["answers/same/solver"]
+    assert [*found.metrics("solver")] == ["answers/same/solver"]
 
 
 def test_failed_and_masked_answers_do_not_count() -> None:

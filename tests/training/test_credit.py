@@ -17,7 +17,7 @@ from rolegraph.engine.records import Episode, RunFolder, Trajectory
 from rolegraph.engine.records.credit import CreditRow, LeftOut
 from rolegraph.engine.spec import Credit
 from rolegraph.engine.training.advantages.ledger import comparisons, credited
-from rolegraph.engine.training.analysis.figures import rewards_by_role
+from rolegraph.engine.training.analysis.metrics import rewards_by_role
 from rolegraph.pages.report import write_report
 from tests.training.credited import (
     advantages,

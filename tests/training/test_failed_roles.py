@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
-from rolegraph.engine.training.analysis.figures import failed_roles, lost_roles
+from rolegraph.engine.training.analysis.metrics import failed_roles, lost_roles
 
 RAISED, MALFORMED = FailureName.REWARD_ERROR, FailureName.MALFORMED_OUTPUT
 

@@ -208,14 +208,14 @@ def test_a_group_whose_answers_all_failed_says_so_unless_it_has_a_gradient(
     done, _ = learnt(spec, rollouts(spec, said, tasks=1))
     if answer is None:
         outcome = GroupOutcome.FAILED  # nothing was sampled, so there is no gradient
-    assert outcomes(spec, done)[outcome.figure("a")] == 1
+    assert outcomes(spec, done)[outcome.metric("a")] == 1
 
 
 def test_failures_beside_wrong_answers_are_hard_and_beside_right_ones_teach(tmp_path: Path) -> None:
     spec = plan(tmp_path, {"a": {}})
     for other, outcome in ((WRONG, GroupOutcome.HARD), (RIGHT, GroupOutcome.TAUGHT)):
         answers = rollouts(spec, lambda r, other=other: other if r.id.rollout else UNREADABLE, tasks=1)
-        assert outcomes(spec, answers)[outcome.figure("a")] == 1
+        assert outcomes(spec, answers)[outcome.metric("a")] == 1
 
 
 def test_turns_that_are_compared_fail_each_by_itself(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> Non
     assert training.service.asked_for("forward_backward") == []
     assert training.service.asked_for("optim_step") == []
     first, *others = training.warnings()
-    assert first == "step 1 taught nothing: every advantage in it is 0"
+    assert first == "step 1 has no gradient: every advantage in it is 0"
     assert [("one answer" in text, text.split()[6]) for text in others] == [(True, "solver"), (True, "judge")]
     assert [line["optim/data"] for line in training.folder.metrics()[1:]] == [0, 0, 0]
     assert [c.policies[MAIN].version for c in training.folder.checkpoints()] == [0, 0]
@@ -236,7 +236,7 @@ def assert_report_agrees(training: Training) -> None:
     for role in read_digest(training.folder.path, ("solver", "judge"), rule).groups:
         for step, counts in role.steps.items():
             for outcome in GroupOutcome:
-                assert lines[step][outcome.figure(role.role)] == counts[outcome] / counts.total()
+                assert lines[step][outcome.metric(role.role)] == counts[outcome] / counts.total()
 
 
 def test_a_service_that_fails_an_update_is_named_and_what_was_done_is_on_disk(training: Training) -> None:

@@ -19,7 +19,7 @@ from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
 from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.training.analysis.compare import by_task, controls
-from rolegraph.engine.training.analysis.figures import answer_figures, gradient_shares, sign_warnings
+from rolegraph.engine.training.analysis.metrics import answer_metrics, gradient_shares, sign_warnings
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate, planned_steps
 from rolegraph.engine.training.policies.batches import (
     RoleBatch,
@@ -321,7 +321,7 @@ def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
     assert warned == [20]
     quiet = [*steps[:5], {"optim/data": 0.0}, *steps[:5]]
     assert [n for n in range(len(quiet) + 1) for _ in sign_warnings(quiet[:n], plan)] == [11], (
-        "that taught nothing"
+        "that had no gradient"
     )
     apart = solver_judge("policies={judge: {}}", "roles.judge.policy=judge")
     assert not [*sign_warnings([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
@@ -367,11 +367,11 @@ def test_a_dead_role_is_named_and_no_other_is_to_weigh_less() -> None:
 def test_figures_of_answers_are_those_of_a_role() -> None:
     episodes = [episode("a", 0, [1.0, 1.0], 1.0), episode("b", 0, [1.0, 0.0], 0.0)]
     roles = {"solver": solver_judge().trained["solver"]}
-    found = answer_figures(roles, episodes)
+    found = answer_metrics(roles, episodes)
     assert found["answers/same/solver"] == 3 / 4
     assert found["tokens/per_response/solver"] == len(STEP.response_ids)
     assert found["entropy/solver"] == pytest.approx(-sum(STEP.logprobs) / len(STEP.logprobs))
-    assert "answers/same/solver" not in answer_figures(roles, episodes[:1]), "of one task"
+    assert "answers/same/solver" not in answer_metrics(roles, episodes[:1]), "of one task"
 
 
 # comparisons

@@ -251,7 +251,7 @@ def test_a_batch_compares_questions_of_as_many_hops(training: Training, tmp_path
 
 def test_dpo_learns_from_the_best_and_the_worst_of_a_group(training: Training, tmp_path: Path) -> None:
     pytest.importorskip("math_verify")
-    pytest.importorskip("torch", reason="losses that are functions need it")
+    pytest.importorskip("torch", reason="custom losses need it")
     recipe(training, tmp_path, "DPO on the best and worst of a group")
     training.workflow.solve = lambda seed, updates: f"{'so ' * (seed % 3)}{RIGHT if seed % 3 else WRONG}"
     episodes = trained(training)

@@ -1,4 +1,4 @@
-"""Tests of steps that draw further batches until enough tasks teach."""
+"""Tests of steps that draw further batches until enough tasks are informative."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from rolegraph.engine.training.advantages.ledger import (
     credit_rows,
 )
 from rolegraph.engine.training.advantages.signals import SignalResult
-from rolegraph.engine.training.analysis.outcomes import outcome_figures
+from rolegraph.engine.training.analysis.outcomes import outcome_metrics
 from rolegraph.engine.training.policies.batches import policy_batches
 from tests.edge import COUNTDOWN
 
@@ -281,7 +281,7 @@ def test_the_advantage_of_a_token_is_the_estimators_plus_the_signals() -> None:
 def test_whether_a_group_teaches_goes_by_the_rewards() -> None:
     ledger = stepped(compile_file("solver_judge", [BASE]))
     assert [any(value) for value in values([*ledger.filled_episodes()])] == [True] * 4
-    figures = outcome_figures(credit_rows(ledger))
+    figures = outcome_metrics(credit_rows(ledger))
     assert (figures["outcome/solver/taught"], figures["outcome/solver/too_easy"]) == (0.5, 0.5)
 
 
@@ -420,7 +420,7 @@ def test_an_advantage_is_the_sum_of_both_whatever_the_options(
     for added, reward, part in zip(*shown, parts, strict=True):
         expected = [r + coefficient * (gap - mean) for r, gap in zip(reward, part, strict=True)]
         assert added == pytest.approx(expected, abs=1e-9)
-    assert outcome_figures(credit_rows(both)) == outcome_figures(credit_rows(alone))
+    assert outcome_metrics(credit_rows(both)) == outcome_metrics(credit_rows(alone))
 
 
 def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> None:
@@ -458,4 +458,4 @@ def test_each_policys_own_start_is_its_teacher() -> None:
     signal = plan.signals["solver"]
     starts = [plan.weights_of(signal.teachers[""], "solver", index) for index in (1, 2)]
     assert [start and start.checkpoint for start in starts] == [None, "tinker://r/weights/x"]
-    assert plan.teachers == starts and plan.taught_by_start == ["main", "other"]
+    assert plan.teachers == starts and plan.reference_policies == ["main", "other"]

@@ -75,7 +75,7 @@ def episode(*solvers: tuple[str, float], system: str = "", task: dict[str, Any] 
 
 
 def signalled(plan: Plan, given: Sequence[Episode], **teachers: Any) -> SignalResult:
-    keys = [*plan.teachers, *plan.taught_by_step]
+    keys = [*plan.teachers, *plan.teaching_policies]
     scorer = teachers.get("scorer") or RecordingScorer()
     models = {key: LimitedModel(scorer, 4) for key in keys}
     return asyncio.run(signals_of(plan, given, models, CHAT))

@@ -433,8 +433,8 @@ def _hash(
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
-            taught = [text for it in role.signal.all_teachers for text in (it.prompt, it.system)]
-            sources[name] += [text.source for text in taught if text]
+            texts = [text for it in role.signal.all_teachers for text in (it.prompt, it.system)]
+            sources[name] += [text.source for text in texts if text]
     used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:

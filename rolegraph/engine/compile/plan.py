@@ -21,7 +21,7 @@ from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.compile.structure import frozen
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
-from rolegraph.engine.shipped import BASE_NAME, taught_prompts
+from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.spec.schedules import SpecSchedules
 from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
@@ -229,26 +229,26 @@ class Plan(TurnGraph):
         return [key for key in dict.fromkeys(keys) if isinstance(key, ModelRef)]
 
     @property
-    def taught_by_start(self) -> list[str]:
-        """Policies in training whose starting weights teach, or are read by a loss."""
-        names = self._policies_that_teach(start=True)
+    def reference_policies(self) -> list[str]:
+        """Policies in training whose starting weights a teacher or a loss reads."""
+        names = self._policies_of_teachers(start=True)
         roles = [name for name, role in self.trained.items() if role.loss.reads_start]
         names += [policy for name in roles for policy in sorted(self.policies_of(name))]
         return list(dict.fromkeys(names))
 
     @property
-    def taught_by_step(self) -> list[str]:
-        """Policies in training whose weights of the step teach."""
-        return self._policies_that_teach(start=False)
+    def teaching_policies(self) -> list[str]:
+        """Policies in training whose weights of the step a teacher reads."""
+        return self._policies_of_teachers(start=False)
 
-    def _policies_that_teach(self, *, start: bool) -> list[str]:
-        """Return the policies in training that teach by their start, or by their weights of the step."""
+    def _policies_of_teachers(self, *, start: bool) -> list[str]:
+        """Return the policies in training whose starting weights, or weights of the step, are a teacher's."""
         names: dict[str, None] = {}
         for role, signal in self.signals.items():
             for teacher in signal.all_teachers:
                 if teacher.model is None and teacher.is_start == start:
-                    teaching = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
-                    names |= dict.fromkeys(teaching)
+                    of_teacher = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
+                    names |= dict.fromkeys(of_teacher)
         return list(names)
 
     def weights_of(self, teacher: role_plan.TeacherPlan, role: str, index: int) -> TeacherKey:
@@ -256,7 +256,7 @@ class Plan(TurnGraph):
 
         Returns:
             A model, which stands for the start of a policy as well, or the name of a policy whose weights of
-            the step teach.
+            the step are meant.
         """
         if teacher.model is not None:
             return teacher.model
@@ -279,17 +279,17 @@ class Plan(TurnGraph):
         return self.stages[-1].last + 1 if self.stages else 1
 
     @property
-    def untaught(self) -> str:
+    def foreign_prompts(self) -> str:
         """Warning that names roles whose prompts a model of this package was not trained on; else empty."""
         roles: dict[str, list[str]] = {}
         for role in self.asking:
             model = self.endpoints[role.endpoints[0]].model
             prompts = {template.source for template in (role.system, role.prompt) if template}
-            if model.is_shipped and not prompts <= taught_prompts():
+            if model.is_shipped and not prompts <= shipped_prompts():
                 roles.setdefault(model.name or BASE_NAME, []).append(role.name)
         return "; ".join(
-            f"{model} was taught the shipped prompts alone, and the prompt of {', '.join(names)} is another; "
-            "--model chooses a model"
+            f"{model} was trained on the shipped prompts alone, and the prompt of {', '.join(names)} is "
+            "another; --model chooses a model"
             for model, names in roles.items()
         )
 
@@ -310,28 +310,28 @@ class Plan(TurnGraph):
         return any(self.roles[role].name in self.judged for role in self.correct)
 
     @property
-    def own_figures(self) -> tuple[str, ...]:
+    def own_metric_names(self) -> tuple[str, ...]:
         """`correct`, where an episode can be correct, and the names of the metrics."""
         first = ("correct",) if self.can_be_correct else ()
         return (*first, *(name for name in self.metrics if name not in first))
 
     @property
-    def validation_figures(self) -> tuple[str, ...]:
-        """Figures of the workflows that validate: the first's own, and `NAME/figure` of others; this
+    def validation_metric_names(self) -> tuple[str, ...]:
+        """Metrics of the workflows that validate: the first's own, and `NAME/metric` of others; this
         workflow's own where none is named."""
-        return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_figures)
+        return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_metric_names)
 
     @property
     def validating(self) -> list[tuple[str, Plan]]:
-        """Workflows that validate, each with the beginning of its figures' names: `NAME/`, empty for the
+        """Workflows that validate, each with the beginning of its metrics' names: `NAME/`, empty for the
         first."""
         named = enumerate(self.validations.items())
         return [(f"{name}/" if place else "", plan) for place, (name, plan) in named] or [("", self)]
 
     @property
-    def figure_names(self) -> tuple[str, ...]:
+    def metric_names(self) -> tuple[str, ...]:
         """Figures of the episodes of a training and of its validation."""
-        return tuple(dict.fromkeys((*self.own_figures, *self.validation_figures)))
+        return tuple(dict.fromkeys((*self.own_metric_names, *self.validation_metric_names)))
 
     def env_at(self, block: int) -> tuple[int, int] | None:
         """Return (position in `envs`, position as a node) of the environment transition with number `block`.

@@ -62,7 +62,7 @@ class TeacherPlan(NamedTuple):
     """Teacher of a role: its weights, and the prompt in place of the role's."""
 
     model: ModelRef | None
-    """Model that teaches as it is; None for a policy in training."""
+    """Model that is the teacher as it is; None for a policy in training."""
     policy: str = ""
     """Policy in training; empty for the role's own."""
     is_start: bool = False

@@ -88,8 +88,8 @@ class TeacherResolver:
             self.findings += self._of_policy(policy, (*path, "policy" if teacher.base is None else "base"))
         self.findings += self._shown(teacher.shows, (*path, "shows"))
         shows = frozenset(teacher.shows)
-        prompt = self.texts.taught(self.role, (*path, "prompt"), teacher.prompt, shows)
-        system = self.texts.taught(self.role, (*path, "system"), teacher.system, shows)
+        prompt = self.texts.teacher(self.role, (*path, "prompt"), teacher.prompt, shows)
+        system = self.texts.teacher(self.role, (*path, "system"), teacher.system, shows)
         has_prompt = teacher.prompt is not None or teacher.system is not None
         role = self.spec.roles[self.role]
         if has_prompt and role.tools:

@@ -135,7 +135,7 @@ class TextReader:
         )
         return self._compiled(path, source, around)
 
-    def taught(
+    def teacher(
         self, name: str, path: Path, source: PromptSource | None, shows: frozenset[str]
     ) -> Template | None:
         """Compile a template of a teacher of role `name`; None without one, or with a finding.

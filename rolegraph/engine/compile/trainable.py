@@ -43,17 +43,17 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         message = f"{server.provider} does not load the adapters of a training"
         others = " or ".join(name for name in PROVIDERS if name not in OWN_PROVIDERS)
         yield Finding(("train", "sample_from"), message, others, word=server.provider)
-    others = spec.train.validation.workflow  # their figures are checked where they are compiled
+    others = spec.train.validation.workflow  # their metrics are checked where they are compiled
     if not others:
-        yield from figure_findings(spec, ["correct", *spec.episode.metrics])
+        yield from metric_findings(spec, ["correct", *spec.episode.metrics])
     if spec.train.stop and not (spec.train.validation.every and (spec.data.validation or others)):
         message = "stop counts validations, but this training makes no validation between its steps"
         hint = "give `data.validation` and `train.validation.every`, or remove `stop`"
         yield Finding(("train", "stop"), message, "", hint, at_key=True)
 
 
-def figure_findings(spec: Spec, figures: Sequence[str]) -> Iterator[Finding]:
-    """Find figures that the training's `validation.best` and `stop` name and that no validation has."""
+def metric_findings(spec: Spec, figures: Sequence[str]) -> Iterator[Finding]:
+    """Find metrics that the training's `validation.best` and `stop` name and that no validation has."""
     stop = spec.train.stop.figure if spec.train.stop else None
     for figure, path in ((spec.train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
         if figure is not None and figure not in figures:
@@ -93,10 +93,10 @@ def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
 
 
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:
-    """Find settings under which `train.refill`, drawing more tasks until enough teach, cannot work."""
+    """Find settings under which `train.refill` cannot draw more tasks until enough are informative."""
     path: Path = ("train", "refill")
     if spec.train.staleness:
-        message = "refill draws by what a batch has taught, and staleness draws before that is known"
+        message = "refill draws by the rewards of a batch, and staleness draws before that is known"
         yield Finding(path, message, "", "remove `refill` or `staleness`", at_key=True)
     if not any(role.compares_rewards and role.spec.is_trained for role in roles.values()):
         message = "refill counts tasks on which rewards differ, and no role's rewards are compared"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 
 from rolegraph.engine.compile.plan import Plan
-from rolegraph.engine.compile.trainable import figure_findings
+from rolegraph.engine.compile.trainable import metric_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records import Source
 from rolegraph.engine.records.episode import REMARKS
@@ -19,7 +19,7 @@ from rolegraph.engine.spec.loader import LoadedSpec, find_spec
 
 PATH: Path = ("train", "validation", "workflow")
 _TAKEN = ("answers", "failures", "n", "reward", *REMARKS)
-"""First parts of the names of a validation's own figures."""
+"""First parts of the names of a validation's own metrics."""
 
 
 def validation_sources(loaded: LoadedSpec, source: Source) -> tuple[list[Source], list[Finding]]:
@@ -82,7 +82,7 @@ def fit_validations(plan: Plan, others: Sequence[Plan | None]) -> tuple[dict[str
             findings += _unfit(plan, other, plans, (*PATH, place))
             plans.setdefault(other.name, other)
     if plans and len(plans) == len(others):
-        findings += figure_findings(plan.spec, replace(plan, validations=plans).validation_figures)
+        findings += metric_findings(plan.spec, replace(plan, validations=plans).validation_metric_names)
     return plans, findings
 
 

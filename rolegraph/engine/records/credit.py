@@ -112,7 +112,7 @@ class Group:
 
 
 class LeftOut(StrEnum):
-    """Reason why the reward of a row teaches nothing."""
+    """Reason why the reward of a row has no part in the gradient."""
 
     TOO_SMALL = "too_small"
     """The group has fewer members than the estimator needs."""
@@ -161,7 +161,7 @@ class CreditRow(NamedTuple):
     source: Source
     """What the advantage is from."""
     left_out: Annotated[LeftOut | None, Field(strict=False)] = None
-    """Reason why the reward teaches nothing."""
+    """Reason why the reward has no part in the gradient."""
     group: Count | None = None
     """Number of the group in the step, from 0; null for a row in no group."""
     grouping: Count | None = None

@@ -173,7 +173,7 @@ class RunInfo(SourceRecord):
         return tuple(name for name, role in self.roles.items() if role.trainable)
 
     @property
-    def figure_names(self) -> tuple[str, ...]:
+    def metric_names(self) -> tuple[str, ...]:
         """`correct`, where an episode can be correct, and the names of the spec's metrics and of the
         validation's figures."""
         first = ("correct",) if self.can_be_correct else ()

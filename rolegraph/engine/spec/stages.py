@@ -32,7 +32,7 @@ def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
     train = {
         # Rollouts of one task would have one prompt and one demonstration.
         "rollouts": stage.rollouts or (1 if shown >= trained else spec.train.rollouts),
-        # A demonstration teaches on every task, whatever the rewards there.
+        # A demonstration is imitated on every task, whatever the rewards there.
         "refill": 0 if shown else spec.train.refill,
     }
     updates = {"roles": {**spec.roles, **roles}, "train": spec.train.model_copy(update=train)}

@@ -178,7 +178,7 @@ class Train(SpecModel):
     batch_size: Count = 16
     """Tasks in each step."""
     refill: Annotated[int, Field(ge=0, le=SPEC_REFILL.most)] = 0
-    """Number of further batches that a step may draw until `batch_size` tasks teach, that is until compared
+    """Number of further batches that a step may draw until `batch_size` tasks are informative: compared
     rewards of a role differ on so many tasks. The step learns from the first `batch_size` of these tasks
     alone. 0 learns from the batch as it is. Not with `staleness`."""
     steps: Count | None = None

@@ -54,8 +54,8 @@ def optimize_command(
         f"budget: {job.plan.budget:,} episodes, at most {job.plan.calls:,} model calls, and at most "
         f"{job.plan.reflections:,} reflections of {job.reflector}"
     )
-    if job.plan.untaught:
-        output.warn(job.plan.untaught)
+    if job.plan.foreign_prompts:
+        output.warn(job.plan.foreign_prompts)
     try:
         with progress_line(output, "starting the models …") as observe:
             result = run_until_done(job.run(observe, concurrency=concurrency))

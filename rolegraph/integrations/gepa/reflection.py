@@ -99,10 +99,12 @@ class SearchPlan:
         return self.budget * size_of(self.workflow).calls
 
     @property
-    def untaught(self) -> str:
+    def foreign_prompts(self) -> str:
         """Warning of roles that a shipped model answers for; empty without such roles."""
         models = {str(it.model) for it in self.workflow.endpoints if it.model.is_shipped}
-        text = "was taught the shipped prompts alone, so others hardly score higher; --model chooses a model"
+        text = (
+            "was trained on the shipped prompts alone, so others hardly score higher; --model chooses a model"
+        )
         return f"{', '.join(sorted(models))} {text}" if models else ""
 
     @property

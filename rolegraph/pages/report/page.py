@@ -16,7 +16,7 @@ from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.analysis.figures import lasting_signs
+from rolegraph.engine.training.analysis.metrics import lasting_signs
 from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE, TrainingVerdict, training_verdict
 from rolegraph.pages.drawing import picture_of

@@ -174,7 +174,7 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
     Args:
         trainings: Name of each training, its record, and the intervals of its validations.
     """
-    names = dict.fromkeys(name for _, run, _ in trainings for name in run.info.figure_names)
+    names = dict.fromkeys(name for _, run, _ in trainings for name in run.info.metric_names)
     by_curves: dict[object, list[str]] = {}
     for name in names:
         curves = (
@@ -272,7 +272,7 @@ def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
         if totals[outcome] or outcome not in RARE_OUTCOMES
     ]
     role = run.info.roles.get(groups.role)
-    keys = [outcome.figure(groups.role) for outcome in GroupOutcome]
+    keys = [outcome.metric(groups.role) for outcome in GroupOutcome]
     return _stack(f"Groups of {groups.role}", layers, keys, (role and role.estimator) or "", whole=1.0)
 
 

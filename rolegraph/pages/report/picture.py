@@ -47,7 +47,7 @@ def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
     runs = [read_run(folder) for folder in folders]
     if not runs:
         raise UsageError("a picture of learning curves needs at least one run")
-    names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.figure_names))
+    names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.metric_names))
     panels = {name: _lines(runs, name) for name in names}
     shown = {name: lines for name, lines in panels.items() if lines}
     missing = [name for name in names if name not in shown]

@@ -27,7 +27,7 @@ def episode_counts(lines: Iterable[Mapping[str, float]], info: RunInfo) -> dict[
     """Return the number of a training's episodes by split, as its metrics count them."""
 
     def count(start: str) -> int:
-        names = [f"{start}/n/{name}" for name in info.figure_names]
+        names = [f"{start}/n/{name}" for name in info.metric_names]
         return int(sum(max((line.get(name, 0.0) for name in names), default=0.0) for line in lines))
 
     return {split: count(start) for split, start in SPLITS.items()}
@@ -71,7 +71,7 @@ class RunRecord:
     def figures(self) -> list[tuple[str, ...]]:
         """Names of the figures; those that are equal at every step are together."""
         groups: dict[object, tuple[str, ...]] = {}
-        for name in self.info.figure_names:
+        for name in self.info.metric_names:
             series = tuple(tuple(self.series(f"{split}/{name}")) for split in ("validation", "episode"))
             key = series if any(series) else name
             groups[key] = (*groups.get(key, ()), name)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from rolegraph.api.sweeping import SweepPointFigures, figure_names
+from rolegraph.api.sweeping import SweepPointFigures, metric_names
 from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.drawing.ink import PALETTE, document, text
 from rolegraph.pages.report.charts import Axis, nice_ticks, number, share_ends
@@ -78,7 +78,7 @@ def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
     labels = [" ".join(point.overrides) or point.name for point in points]
     panels = [
         _panel(name, [point.figures.get(name) for point in points], PALETTE[place % len(PALETTE)])
-        for place, name in enumerate(figure_names(points))
+        for place, name in enumerate(metric_names(points))
     ]
     return rows_picture(title, labels, panels)
 

@@ -233,7 +233,7 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
         split = next(split for split in SPLITS if split in splits)
         rows = EpisodeFilter(split=split).matching(rows)
         label = f"{label}: {split}"
-    values = rows.values(run.info.figure_names)
+    values = rows.values(run.info.metric_names)
     by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
     if by_outcome:
         label += ", chosen by outcome"

@@ -401,7 +401,7 @@ def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     planned = count_rows(run.folder.data_file) * info.rollouts
     part = _readable(run, "episodes", episodes)
     values: Mapping[str, ByTask] = run.values(part) if part else {}
-    ns = {name: int(figures.get(f"n/{name}", episodes)) for name in info.figure_names}
+    ns = {name: int(figures.get(f"n/{name}", episodes)) for name in info.metric_names}
     return replace(
         row,
         counts={"run": episodes},
@@ -418,7 +418,7 @@ def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
 def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     lines = run.lines
     done = int(max((line["step"] for line in lines), default=0))
-    names = (*info.figure_names, *(f"reward/{role}" for role in info.roles))
+    names = (*info.metric_names, *(f"reward/{role}" for role in info.roles))
     figures = {name: it for name in names if (it := _last(name, run))}
     headline = next(iter(figures.values()), None)
     return replace(

@@ -134,7 +134,7 @@ class ViewedRun:
 
     def values(self, part: RunPart) -> Mapping[str, ByTask]:
         """Return `EpisodeRows.values` of a file, cached until it changes; raises as `rows` does."""
-        return self._current(part.path, lambda: self.rows(part).values(self.info.figure_names), "values")
+        return self._current(part.path, lambda: self.rows(part).values(self.info.metric_names), "values")
 
     def outcomes(self, part: RunPart) -> EpisodeCounts:
         """Return `EpisodeRows.counts` of a file, cached until it changes; raises as `rows` does."""

@@ -296,7 +296,7 @@ def test_the_shipped_base_model_says_that_it_cannot_reflect(rolegraph: Command, 
 def test_roles_that_the_shipped_model_answers_for_are_warned_of(tmp_path: Path) -> None:
     flow = rg.load("solver_judge")
     job = OptimizationJob.create(flow, reflect_with="openai:tiny", out=tmp_path / "out")
-    assert "local was taught the shipped prompts alone" in job.plan.untaught
+    assert "local was trained on the shipped prompts alone" in job.plan.foreign_prompts
 
 
 def test_other_settings_are_refused_in_the_same_folder(

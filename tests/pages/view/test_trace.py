@@ -12,7 +12,7 @@ import pytest
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.training.advantages.ledger import credit_rows
-from rolegraph.engine.training.analysis.figures import figures
+from rolegraph.engine.training.analysis.metrics import mean_metrics
 from rolegraph.engine.training.policies.batches import policy_batches
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.view.cards import read_traces
@@ -140,7 +140,7 @@ def test_tokens_are_coloured_by_advantage_and_underlined_by_how_unlikely_they_we
 def test_the_n_of_a_role_that_compares_turns_is_the_number_of_turns() -> None:
     plan = workflow("solver_verifier_loop", *BY_TURN).plan
     made = episodes(plan, seed=5)
-    found = figures(plan, made, "validation")
+    found = mean_metrics(plan, made, "validation")
     solvers = [one for episode in made for one in episode.trajectories if one.name == "solver"]
     turns = [step.reward for one in solvers for step in one.steps if not step.masked]
     assert len(turns) > len(solvers)

@@ -174,10 +174,10 @@ def _compare(
         state = {str(key): finite_number(value, "it gave the state") for key, value in next_state.items()}
         return baselines_P_G
 
-    def called(compute: Compute, figure: str) -> list[Floats]:
+    def called(compute: Compute, noun: str) -> list[Floats]:
         name = f"the estimator {estimator.name} of {role}"
         labels = [f"the group of {group.members[0]}" for group in groups]
-        return call_estimator(compute, figure, name, rewards_P_G, groups, labels)
+        return call_estimator(compute, noun, name, rewards_P_G, groups, labels)
 
     assert estimator.compute is not None
     if estimator.running is not None:
@@ -235,7 +235,7 @@ def _rewards(group: Group) -> Floats:
 
 def call_estimator(
     compute: Compute,
-    figure: str,
+    noun: str,
     name: str,
     rewards_P_G: Sequence[Floats],
     groups: Sequence[Any],
@@ -245,7 +245,7 @@ def call_estimator(
 
     Args:
         compute: The function, `Estimator.compute` or `Estimator.baseline`.
-        figure: Plural noun for the result in messages, such as `advantages`.
+        noun: Plural noun for the result in messages, such as `advantages`.
         name: The estimator and its role, for messages.
         rewards_P_G: Rewards of each group, arrays [G].
         groups: The P groups, ours or rLLM's, passed on to the function.
@@ -262,11 +262,11 @@ def call_estimator(
     except FOREIGN_ERRORS as error:
         raise AdvantageError(f"{name} raised {describe_error(error, with_place=True)}") from error
     if len(computed) != len(groups):
-        raise AdvantageError(f"{name} gave {len(computed)} groups of {figure} for {len(groups)} groups")
+        raise AdvantageError(f"{name} gave {len(computed)} groups of {noun} for {len(groups)} groups")
     for label, values, rewards_G in zip(labels, computed, rewards_P_G, strict=True):
         if values.shape != rewards_G.shape:
             raise AdvantageError(
-                f"{name} gave {figure} of shape {list(values.shape)} for {label}, "
+                f"{name} gave {noun} of shape {list(values.shape)} for {label}, "
                 f"expected {list(rewards_G.shape)}: one for each member of the group"
             )
     return computed

@@ -40,7 +40,7 @@ from rolegraph.engine.spec import Credit
 from rolegraph.engine.training.advantages.estimates import NO_STATES, Estimates, States, estimate
 from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE, Metrics
 from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
-from rolegraph.engine.training.advantages.teaching import StudentChat
+from rolegraph.engine.training.advantages.teacher_prompts import StudentChat
 
 UNUSED = "unused"
 """Key of an episode's metadata, with `refill`: its task is not informative, or enough others were."""
@@ -363,18 +363,18 @@ class Ledger:
         details, added = self.signals.details.get(trajectory.uid), self.signals.added.get(trajectory.uid)
         now = self.version(trajectory)
         whole, steps = self.partial_sums.get((number, 0)), list[Step]()
-        for place, step in enumerate(trajectory.steps):
+        for index, step in enumerate(trajectory.steps):
             of_turn = self.partial_sums.get((number, step.round))
             advantage: Advantage | None = step.advantage
-            if (tokens := self.token_advantages.get((number, place))) is not None:
+            if (tokens := self.token_advantages.get((number, index))) is not None:
                 advantage = tokens
             elif given := [value for value in (whole, of_turn) if value is not None]:
                 advantage = sum(given[1:], given[0])  # a lone -0.0 stays what it is
-            detail: StepMetadata = details[place] if details else {}
+            detail: StepMetadata = details[index] if details else {}
             if added is not None and advantage is not None:
                 # A demonstration replaces the answer, so its weight replaces the advantage.
                 is_replaced = "demonstration" in detail
-                advantage = added[place] if is_replaced else _plus(advantage, added[place])
+                advantage = added[index] if is_replaced else _plus(advantage, added[index])
             metadata: StepMetadata = {**step.metadata, **detail}
             if now is not None and step.weight_version is not None:
                 metadata["staleness"] = now - step.weight_version
@@ -440,7 +440,7 @@ def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
     """Return the weight of a role's advantages in a policy's loss.
 
     Losses are sums over tokens; dividing each by the weights of all trajectories that the policy was compared
-    in, those that teach nothing included, makes its loss a weighted mean that does not depend on the batch's
+    in, those without a gradient included, makes its loss a weighted mean that does not depend on the batch's
     size.
     """
     whole: dict[str, float] = {}

@@ -28,8 +28,8 @@ def expand(
     def of_member(member: Member) -> Iterator[Sequence[float]]:
         carried = [step.advantage for step in member.trajectory.steps]
         given = (precomputed.get(member.trajectory.uid) or carried)[member.first : member.last]
-        for number, (step, advantage) in enumerate(zip(member.steps, given, strict=True)):
-            place, length = f"{member}, step {number}", len(step.response_ids)
+        for index, (step, advantage) in enumerate(zip(member.steps, given, strict=True)):
+            place, length = f"{member}, step {index}", len(step.response_ids)
             advantages_T = per_token(advantage, length, place)
             if len(advantages_T) != length:
                 text = (

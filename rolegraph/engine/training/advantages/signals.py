@@ -32,7 +32,7 @@ from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadat
 from rolegraph.engine.training.advantages.finished import FinishedEpisode, turn_view
 from rolegraph.engine.training.advantages.group_metrics import spread
 from rolegraph.engine.training.advantages.precomputed import per_token
-from rolegraph.engine.training.advantages.teaching import StudentChat, taught_prompt
+from rolegraph.engine.training.advantages.teacher_prompts import StudentChat, teacher_prompt
 from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import finite_number
 
@@ -77,7 +77,7 @@ class _SignalTally:
     """Value of the gate of each turn."""
     counts: Counter[str] = field(default_factory=Counter[str])
     steps: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Trajectory uid and number of the steps with an advantage for each token, which the loss reads."""
+    """Trajectory uid and index of the steps with an advantage for each token, which the loss reads."""
 
 
 async def apply_signals(
@@ -152,14 +152,14 @@ class _SignalRun:
         advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
         details = result.details[learner.uid] = []
         learnt = self.learnt.get(learner.uid, ())
-        for number, step in enumerate(learner.steps):
+        for index, step in enumerate(learner.steps):
             where = (
                 f"{learner.name} {learner.index}, task {episode.task_id}, rollout {episode.rollout}, "
-                f"step {number}"
+                f"step {index}"
             )
             value: Advantage = 0.0
             detail: StepMetadata = {}
-            is_continued = number + 1 < len(learner.steps) and learner.steps[number + 1].round == step.round
+            is_continued = index + 1 < len(learner.steps) and learner.steps[index + 1].round == step.round
             # The demonstration replaces the turn's answer, its last step.
             is_replaced = signal.demonstration is not None and is_continued
             if role.adds_signal and (step.round not in learnt or is_replaced):
@@ -176,7 +176,7 @@ class _SignalRun:
                         text = f"the signal of {where} gave {len(value)} advantages for {length} tokens"
                         raise AdvantageError(text)
                     if step.round in learnt:
-                        tally.steps.append((learner.uid, number))
+                        tally.steps.append((learner.uid, index))
             elif text := self._demonstrate(signal.demonstration, episode, learner, step, where):
                 ids = list(self.chats[self.plan.policy_of(learner.name, learner.index)].turn(text))
                 value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
@@ -262,7 +262,7 @@ class _SignalRun:
             shows = teacher.shows.union(self.plan.trained[learner.name].spec.shows)
             variables = finished.of_turn(learner, step.round, shows)
             chat = self.chats[self.plan.policy_of(learner.name, learner.index)]
-            prompt_ids = taught_prompt(teacher, variables, step, finished.episode, chat)
+            prompt_ids = teacher_prompt(teacher, variables, step, finished.episode, chat)
         return await model.logprobs(prompt_ids, step.response_ids)
 
     def _demonstrate(
@@ -304,16 +304,16 @@ def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResul
     """Subtract the mean from a centered signal's advantages, in place, and add metrics of the signal."""
     advantages = result.added if role.adds_signal else result.advantages
     tally.steps.sort()  # teachers answer in any order, and a sum's rounding depends on the order
-    arrays = [np.array(advantages[uid][number], dtype=np.float64) for uid, number in tally.steps]
+    arrays = [np.array(advantages[uid][index], dtype=np.float64) for uid, index in tally.steps]
     if not sum(map(len, arrays)):
         return
     values = np.concatenate(arrays)
     if role.signal is not None and role.signal.signal.center:
         mean = values.mean()
         values -= mean
-        for (uid, number), array in zip(tally.steps, arrays, strict=True):
-            advantages[uid][number] = tuple((array - mean).tolist())
+        for (uid, index), array in zip(tally.steps, arrays, strict=True):
+            advantages[uid][index] = tuple((array - mean).tolist())
     if role.adds_signal:
-        for uid, number in tally.steps:
-            result.details[uid][number]["signal"] = float(np.mean(advantages[uid][number] or 0.0))
+        for uid, index in tally.steps:
+            result.details[uid][index]["signal"] = float(np.mean(advantages[uid][index] or 0.0))
         result.metrics |= spread(f"signal/{role.name}/advantage", values)

@@ -10,18 +10,18 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Control, Episode, Trajectory
 from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.training.analysis.constants import beside_rewards, tally_answers
-from rolegraph.engine.training.analysis.figures import episode_figures, rewards_by_role
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
+from rolegraph.engine.training.analysis.metrics import episode_metrics, rewards_by_role
 
 
 def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
-    """Return means by figure and task: `correct`, the spec's metrics, `reward/{role}`, and for roles with
+    """Return means by metric and task: `correct`, the spec's metrics, `reward/{role}`, and for roles with
     discrete answers `answers/same/{role}` and `answers/constant/{role}`."""
     rows: list[tuple[str, Mapping[str, float]]] = []
     for episode in episodes:
         rewards = rewards_by_role(plan, [episode]).items()
         means = {f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards}
-        rows.append((episode.task_id, episode_figures(plan, episode) | means))
+        rows.append((episode.task_id, episode_metrics(plan, episode) | means))
     words = {role.name: role.allowed_answers for role in plan.asking}
     return beside_rewards(means_by_task(rows), tally_answers(episodes, words))
 

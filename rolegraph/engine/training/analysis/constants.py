@@ -1,6 +1,6 @@
 """Commonest answer of a role, and the score that always giving one and the same answer would get. Pure.
 
-A role that says one label to everything can score well. Its accuracy means little without these two figures.
+A role that says one label to everything can score well. Its accuracy means little without these two metrics.
 They mean little themselves where each task has an answer of its own, so such roles have none: answers count
 as discrete if the parser allows only some words, if there are few different ones, or if one of them is given
 on most tasks.
@@ -19,7 +19,7 @@ from rolegraph.engine.training.analysis.intervals import ByTask
 from rolegraph.engine.vocabulary import short_repr
 
 SAME, CONSTANT = "answers/same/", "answers/constant/"
-"""Beginnings of the figures' names; the role's name follows."""
+"""Beginnings of the metrics' names; the role's name follows."""
 MOST_ANSWERS = 1_000
 """Different answers beyond which a role's answers are not discrete, and are no longer kept."""
 
@@ -49,7 +49,7 @@ class ConstantAnswers:
         """Reward of the best constant answer, a mean over tasks; None for a role without rewards."""
         return fmean(self.scores.values()) if self.scores else None
 
-    def figures(self, role: str) -> dict[str, ByTask]:
+    def metrics(self, role: str) -> dict[str, ByTask]:
         """Return by name, then task, the share of the commonest answer and the reward of the best constant
         answer."""
         named = {f"{SAME}{role}": self.same, f"{CONSTANT}{role}": self.scores}
@@ -110,7 +110,7 @@ class AnswerTally:
 
     @property
     def result(self) -> ConstantAnswers | None:
-        """Commonest answer, best constant answer and their figures; None where the answers are not
+        """Commonest answer, best constant answer and their metrics; None where the answers are not
         discrete."""
         if not self._is_discrete():
             return None
@@ -191,11 +191,11 @@ def tally_answers(episodes: Iterable[Episode], words: Mapping[str, Sequence[str]
     return tallies
 
 
-def figures_of_answers(tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
+def metrics_of_answers(tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
     """Return by name and task `answers/same/{role}` and `answers/constant/{role}` of roles with discrete
     answers."""
     results = {role: tally.result for role, tally in tallies.items()}
-    return {name: of for role, it in results.items() if it for name, of in it.figures(role).items()}
+    return {name: of for role, it in results.items() if it for name, of in it.metrics(role).items()}
 
 
 def best_constants(roles: Mapping[str, Sequence[str]], episodes: Iterable[Episode]) -> dict[str, str]:
@@ -239,11 +239,11 @@ def constant_remark(reward: float, constant: float | None, n: float | None, answ
     return f"no better than always saying {shown} ({constant:.2f})"
 
 
-def beside_rewards(figures: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
-    """Return figures with those of `figures_of_answers` inserted, each role's behind its `reward/{role}`."""
-    of_answers = figures_of_answers(tallies)
+def beside_rewards(metrics: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
+    """Return metrics with those of `metrics_of_answers` inserted, each role's behind its `reward/{role}`."""
+    of_answers = metrics_of_answers(tallies)
     placed: dict[str, ByTask] = {}
-    for name, values in figures.items():
+    for name, values in metrics.items():
         placed[name] = values
         role = name.removeprefix("reward/")
         names = [CONSTANT + role, SAME + role] if role != name else []

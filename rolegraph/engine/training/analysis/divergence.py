@@ -76,7 +76,7 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
 
 def steps_of_rl(lines: Sequence[Line]) -> list[Line]:
     """Return the lines of metrics after the last step of a stage of imitation; all without a stage."""
-    begin = max((place for place, line in enumerate(lines, 1) if STAGE in line), default=0)
+    begin = max((ordinal for ordinal, line in enumerate(lines, 1) if STAGE in line), default=0)
     return [*lines[begin:]]
 
 

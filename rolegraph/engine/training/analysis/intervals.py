@@ -38,7 +38,7 @@ ROUNDING = 1e-9
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 200)
 
 ByTask = Mapping[str, float]
-"""Mean of a figure over each task's episodes, by task id."""
+"""Mean of a metric over each task's episodes, by task id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Interval:
 
 
 def interval(values: ByTask) -> Interval:
-    """Return the mean over tasks with Wilson's interval, on the figure's range.
+    """Return the mean over tasks with Wilson's interval, on the metric's range.
 
     Args:
         values: Mean of each task. A range of 0 to 1 is assumed, and stretched to the values outside of it.

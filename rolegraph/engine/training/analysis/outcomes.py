@@ -46,7 +46,7 @@ class GroupOutcome(StrEnum):
         """True for an outcome whose groups have a gradient."""
         return self in (GroupOutcome.TAUGHT, GroupOutcome.EQUAL)
 
-    def figure(self, role: str) -> str:
+    def metric(self, role: str) -> str:
         """Return the metric's name for the share of a role's groups with this outcome."""
         return f"outcome/{role}/{self.replace(' ', '_')}"
 
@@ -128,13 +128,13 @@ def group_results(rows: Iterable[CreditRow]) -> list[GroupResult]:
     return results + [GroupResult(role, task, tally.outcome) for (task, role), tally in without.items()]
 
 
-def outcome_figures(rows: Iterable[CreditRow]) -> Metrics:
+def outcome_metrics(rows: Iterable[CreditRow]) -> Metrics:
     """Return `outcome/{role}/{outcome}`: the share of a trained role's groups, from 0 to 1."""
     by_role: dict[str, Outcomes] = {}
     for role, _, outcome in group_results(rows):
         by_role.setdefault(role, Outcomes())[outcome] += 1
     return {
-        outcome.figure(role): counts[outcome] / counts.total()
+        outcome.metric(role): counts[outcome] / counts.total()
         for role, counts in by_role.items()
         for outcome in GroupOutcome
     }

@@ -1,4 +1,4 @@
-"""Sides of a comparison: the settings of a run, and the figures of each task.
+"""Sides of a comparison: the settings of a run, and the metrics of each task.
 
 Episodes are read one at a time and reduced to numbers; their index entries are kept, so that the few that are
 shown can be read again.
@@ -20,12 +20,12 @@ from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rew
 from rolegraph.engine.training.analysis.intervals import ByTask
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
-"""Names of the figures that every episode has."""
+"""Names of the metrics that every episode has."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideResults:
-    """Results of one side of a comparison: its episodes' figures by task, and index entries."""
+    """Results of one side of a comparison: its episodes' metrics by task, and index entries."""
 
     what: str
     """Description of the episodes, such as `validation, step 10`."""

@@ -13,11 +13,11 @@ from rolegraph.engine.training.analysis.constants import CONSTANT, best_constant
 from rolegraph.engine.training.analysis.divergence import Divergence, Line, divergences
 
 BEST_ON_THESE = "chosen by these validation tasks; on others, expect a lower figure"
-"""Remark beside the best weights: the largest of several figures is too high an estimate."""
+"""Remark beside the best weights: the largest of several means is too high an estimate."""
 
 
 class TrainingVerdict(NamedTuple):
-    """Faults of a training that its figures alone do not show."""
+    """Faults of a training that its metrics alone do not show."""
 
     diverged: Sequence[Divergence] = ()
     """Roles that diverge at the last step."""
@@ -89,7 +89,7 @@ def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[
 
 
 def _last_with(name: str, roles: Iterable[str], lines: Sequence[Line]) -> Line | None:
-    """Return the last line of a training step that has a figure of a role."""
+    """Return the last line of a training step that has a metric of a role."""
     names = [name.format(role) for role in roles]
     return next((it for it in reversed(lines) if it["step"] and any(one in it for one in names)), None)
 

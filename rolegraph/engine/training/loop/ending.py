@@ -79,7 +79,7 @@ def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
     """Return why `train.stop` ends a training after the last of these steps, or None where it goes on.
 
     Args:
-        lines: Metrics of all steps so far; those of a validation have the figure. Steps of a stage of
+        lines: Metrics of all steps so far; those of a validation have its metrics. Steps of a stage of
             imitation do not count, so that RL follows them whatever they reach.
         train: The spec's `train`.
     """

@@ -2,7 +2,7 @@
 
 Input: a TrainingSetup (a plan, open policies and models, a run folder). Output: lines in the folder, and
 events for the observer. All randomness follows from the seed and the step, so a run that is resumed at a
-checkpoint gives the figures of an uninterrupted one. With `staleness` only its tasks and seeds are the same:
+checkpoint gives the metrics of an uninterrupted one. With `staleness` only its tasks and seeds are the same:
 batches that were under way are sampled again, by the checkpoint's weights.
 """
 
@@ -38,23 +38,23 @@ from rolegraph.engine.training.advantages.ledger import (
 )
 from rolegraph.engine.training.analysis.constants import best_constants
 from rolegraph.engine.training.analysis.divergence import STAGE, Divergence, divergences
-from rolegraph.engine.training.analysis.figures import (
+from rolegraph.engine.training.analysis.metrics import (
     answer_counts,
-    constant_figures,
+    constant_metrics,
     failed_roles,
     failure_lines,
     failures,
-    figures,
     lost_roles,
+    mean_metrics,
     sign_warnings,
-    update_figures,
+    update_metrics,
 )
 from rolegraph.engine.training.loop.ending import Usage, stalled
 from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, ValidationSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
-from rolegraph.engine.training.policies.function_losses import score_starts
+from rolegraph.engine.training.policies.custom_losses import score_starts
 
 T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0
@@ -94,7 +94,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
             fails; the last step is saved. Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
-        await setup.past.keep_starts(setup.plan.taught_by_start)
+        await setup.past.keep_starts(setup.plan.reference_policies)
         await check_scorers(setup)
         await rollouts.check_scorers()
         await _Loop(setup, rollouts, start).run(start.step if start else 0)
@@ -127,7 +127,9 @@ class _Loop:
         self.lines = setup.folder.metrics()
         """Metrics of all steps so far."""
         # Step 0 counts: weights that never beat the untrained model are not the best.
-        self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
+        self.best = max(
+            (line[self._best_metric] for line in self.lines if self._best_metric in line), default=None
+        )
         self.warned: set[str] = set()
         """Subjects of the warnings that this command gave; it decides nothing, as no checkpoint holds it."""
         self.constants: dict[str, str] = {}
@@ -153,7 +155,7 @@ class _Loop:
         """Usage of this command up to the latest step."""
 
     @property
-    def _figure(self) -> str:
+    def _best_metric(self) -> str:
         return f"validation/{self.train.validation.best}"
 
     async def run(self, done: int) -> None:
@@ -171,7 +173,7 @@ class _Loop:
         setup, train = self.setup, self.train
         if done == 0:
             metrics = await self.validate(0)
-            self.best = metrics.get(self._figure)
+            self.best = metrics.get(self._best_metric)
             self.log(0, metrics)
         elif self.step is not None and not self.step.logged:  # it was interrupted in its validation
             times = {name: value for name, value in self.step.metrics.items() if name.startswith("time/")}
@@ -265,7 +267,7 @@ class _Loop:
         for _ in range(train.refill):
             if len(tasks) >= train.batch_size:
                 break
-            text = f"step {step}: rollouts again, as {len(tasks)} of {train.batch_size} tasks teach"
+            text = f"step {step}: rollouts again, as {len(tasks)} of {train.batch_size} tasks are informative"
             self._note(text, train.batch_size * train.rollouts)
             # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
             members.add(await (await self.draw(step, {episode.task_id for episode in members.episodes})))
@@ -279,7 +281,7 @@ class _Loop:
 
         Args:
             step: The step's number.
-            members: Groups of all episodes of the step; figures are of them all.
+            members: Groups of all episodes of the step; metrics are of them all.
             times: Durations of the step's parts, to which others are added.
             kept: Tasks that the update uses; None uses all.
         """
@@ -337,7 +339,7 @@ class _Loop:
             self._warn([Note(text, "warning", f"rewritten/{role}")])
         if not data:
             if not self.lines or self.lines[-1].get("optim/data") != 0:  # the first of several in a row
-                text = f"step {step} taught nothing: every advantage in it is 0"
+                text = f"step {step} has no gradient: every advantage in it is 0"
                 self.setup.observe(Note(text, "warning"))
             return metrics
         await score_starts(data, self.setup.past.start_of)
@@ -354,14 +356,16 @@ class _Loop:
                 tokens = sum(datum.model_input.length for batch in batches for datum in batch.data)
                 self.trained_for += price.of(0, 0, trained=tokens)
         if not any(update.made for update in updates.values()):
-            self._warn([Note(f"step {step} taught nothing: every gradient is 0", "warning", "no gradient")])
+            self._warn(
+                [Note(f"step {step} has no gradient: that of every loss is 0", "warning", "no gradient")]
+            )
         await self.setup.past.refresh()
         self.updating = False
         times["time/update"] = monotonic() - began
-        return metrics | update_figures(updates, several=len(plan.policies) > 1)
+        return metrics | update_metrics(updates, several=len(plan.policies) > 1)
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
-        """Run the validation tasks with the current weights, write their episodes, and return the figures.
+        """Run the validation tasks with the current weights, write their episodes, and return the metrics.
 
         The seeds are the same at every step.
         """
@@ -375,22 +379,22 @@ class _Loop:
             self._warn_of_failures(step, episodes)
             if step == 0 and not it.prefix:
                 self.constants = self._best_constants(episodes)
-            constants = constant_figures(it.plan.asking, episodes)
-            metrics |= figures(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))
+            constants = constant_metrics(it.plan.asking, episodes)
+            metrics |= mean_metrics(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))
             for name, value in (constants | failures(episodes)).items():
                 metrics[f"validation/{it.prefix}{name}"] = value
         if times is not None and metrics:
             times["time/validate"] = monotonic() - began
-        if metrics and self._figure not in metrics:
+        if metrics and self._best_metric not in metrics:
             best = self.train.validation.best
             text = (
                 f"step {step}: no episode of the validation has {best}, so these weights cannot be the best"
             )
-            self._warn([Note(text, "warning", self._figure)])
+            self._warn([Note(text, "warning", self._best_metric)])
         return metrics
 
     async def validate_greedy(self, step: _Step, times: Metrics) -> Metrics:
-        """Run one greedy episode of each validation task, write the episodes, and return the figures,
+        """Run one greedy episode of each validation task, write the episodes, and return the metrics,
         `greedy/*`.
 
         Weights that diverge have none: at temperature 0 their answers repeat themselves up to `max_tokens`.
@@ -404,7 +408,7 @@ class _Loop:
             return {}
         for it in validating:
             episodes = await self._validated(step.number, it, 1, "greedy")
-            metrics |= figures(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
+            metrics |= mean_metrics(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
         times["time/greedy"] = monotonic() - began
         return metrics
 
@@ -424,8 +428,8 @@ class _Loop:
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old
         checkpoints."""
-        figure = step.metrics.get(self._figure)
-        better = figure is not None and (self.best is None or figure > self.best)
+        value = step.metrics.get(self._best_metric)
+        better = value is not None and (self.best is None or value > self.best)
         # A step that is saved already was interrupted, and its checkpoint lacks the validation.
         if not (step.last or better or step.saved or step.number % self.train.checkpoint_every == 0):
             return
@@ -435,7 +439,7 @@ class _Loop:
         if not self.pending:  # a batch that is under way may still ask an old copy
             await self.setup.past.prune(self.setup.folder.checkpoints(), dropped)
         if better:
-            self.best = figure
+            self.best = value
 
     async def save(self, step: _Step, better: bool = False) -> None:
         """Save the policies' weights at the service, and add the step's checkpoint to the folder."""

@@ -75,7 +75,7 @@ class ValidationSetup(NamedTuple):
     tasks: Sequence[Task]
     folder: RunFolder
     prefix: str = ""
-    """Beginning of its figures' names: `NAME/`, or empty."""
+    """Beginning of its metrics' names: `NAME/`, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,12 @@ class TrainingSetup:
         return self.validations or ((itself,) if self.validation_tasks else ())
 
     async def teachers(self) -> Mapping[TeacherKey, LimitedModel]:
-        """Return the weights that teach in a step: models, starts of policies, and current weights."""
+        """Return the weights of the teachers in a step: models, starts of policies, and current weights."""
         plan = self.plan
-        starts = {plan.policies[name].model: await self.past.start_of(name) for name in plan.taught_by_start}
-        current = {name: await self.policies[name].scorer() for name in plan.taught_by_step}
+        starts = {
+            plan.policies[name].model: await self.past.start_of(name) for name in plan.reference_policies
+        }
+        current = {name: await self.policies[name].scorer() for name in plan.teaching_policies}
         return {**self.models, **starts, **current}
 
 
@@ -185,7 +187,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
 
         async def collect() -> list[Episode]:
             made = run_jobs(jobs(tasks, rollouts, seed, step), make, max(1, len(tasks) * rollouts))
-            place = {task: number for number, task in enumerate(ids)}
+            place = {task: index for index, task in enumerate(ids)}
             episodes = sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
             self.tokens += sum(_tokens(episode) for episode in episodes)
             self.dollars += sum(whole.cost(it) or 0.0 for e in episodes for it in e.trajectories)

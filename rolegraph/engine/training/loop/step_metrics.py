@@ -10,15 +10,15 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.training.advantages.group_metrics import Metrics, reward_metrics
 from rolegraph.engine.training.advantages.ledger import Ledger
-from rolegraph.engine.training.analysis.figures import (
-    answer_figures,
+from rolegraph.engine.training.analysis.metrics import (
+    answer_metrics,
     failures,
-    figures,
     gradient_shares,
+    mean_metrics,
     response_tokens,
     rewards_by_role,
 )
-from rolegraph.engine.training.analysis.outcomes import outcome_figures
+from rolegraph.engine.training.analysis.outcomes import outcome_metrics
 from rolegraph.engine.training.policies.batches import RoleBatch
 
 
@@ -33,8 +33,8 @@ def batch_metrics(ledger: Ledger, rows: Iterable[CreditRow], plan: Plan) -> Metr
     episodes = ledger.episodes
     metrics = {**ledger.group_metrics, **ledger.estimates.metrics, **ledger.signals.metrics}
     metrics |= _own_rewards(ledger, plan, metrics)
-    metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-    metrics |= outcome_figures(rows) | answer_figures(ledger.roles, episodes)
+    metrics |= mean_metrics(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
+    metrics |= outcome_metrics(rows) | answer_metrics(ledger.roles, episodes)
     metrics["staleness/mean"] = _staleness(ledger)
     metrics |= {f"schedule/{path}": value for path, value in plan.scheduled.items()}
     if ledger.kept is not None:

@@ -43,7 +43,7 @@ class SampledSpan(NamedTuple):
 
 
 class ComparedMember(NamedTuple):
-    """Group and reward by which a sequence of tokens is compared, for losses that are functions."""
+    """Group and reward by which a sequence of tokens is compared, for custom losses."""
 
     group: int
     """Number of the group in the step."""
@@ -71,7 +71,7 @@ class RoleBatch:
     trajectories: int = 0
     """Number of compared trajectories."""
     comparisons: list[ComparedMember] = field(default_factory=list[ComparedMember])
-    """Group of each datum, for a loss that is a function."""
+    """Group of each datum, for a custom loss."""
     starts: Sequence[Sequence[float]] = ()
     """Log-probabilities [T] of each datum by the policy's start, for a loss that reads them."""
 
@@ -87,22 +87,22 @@ class RoleBatch:
         """Part of the role in the policy's loss, a mean over trajectories: 1 for a role alone."""
         return self.share * self.trajectories
 
-    def sequence(self, number: int, logprobs: Tensor) -> LossSequence:
+    def sequence(self, index: int, logprobs: Tensor) -> LossSequence:
         """Return a datum as a loss reads it.
 
         Args:
-            number: Position of the datum.
+            index: Index of the datum.
             logprobs: Log-probabilities of its targets, [T].
         """
-        inputs, comparison = self.data[number].loss_fn_inputs, self.comparisons[number]
+        inputs, comparison = self.data[index].loss_fn_inputs, self.comparisons[index]
         mask = np.zeros(len(logprobs))
-        for start, sampled in self.sampled[number]:
+        for start, sampled in self.sampled[index]:
             mask[start : start + len(sampled)] = 1.0
         arrays = (inputs["logprobs"].data, inputs["advantages"].data, mask.tolist())
         sampling, advantages, counted = (logprobs.new_tensor(list(it)) for it in arrays)
         by_start = None
         if self.starts:
-            by_start = logprobs.new_tensor((np.array(self.starts[number]) * mask).tolist())
+            by_start = logprobs.new_tensor((np.array(self.starts[index]) * mask).tolist())
         return LossSequence(logprobs, sampling, advantages, counted, by_start, **comparison._asdict())
 
 
@@ -115,7 +115,7 @@ class StepAdvantages(NamedTuple):
     where: str
     """Description of the step, for messages."""
     is_read: bool = False
-    """True where a loss that is a function reads the tokens, whatever their advantages."""
+    """True where a custom loss reads the tokens, whatever their advantages."""
     turn: int = 0
     """Number of the turn whose tokens are a sequence apart; 0 where turns that continue are one sequence."""
 
@@ -165,8 +165,8 @@ def _comparisons(ledger: Ledger) -> dict[tuple[int, int], ComparedMember]:
     round."""
     members = [(group.number, group.members[place]) for group in ledger.groups for place in group.places]
     return {
-        (member.number, member.round): ComparedMember(group, number, member.reward)
-        for number, (group, member) in enumerate(members)
+        (member.number, member.round): ComparedMember(group, index, member.reward)
+        for index, (group, member) in enumerate(members)
     }
 
 
@@ -183,8 +183,8 @@ def step_advantages(
     by_key = role is not None and any(grouping.key is not None for grouping in role.groupings)
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
     masked = {step.round for step in trajectory.steps if step.masked}
-    for number, step in enumerate(trajectory.steps):
-        where, length = f"{uid}, step {number}", len(step.response_ids)
+    for index, step in enumerate(trajectory.steps):
+        where, length = f"{uid}, step {index}", len(step.response_ids)
         is_unusable = step.is_unusable and "demonstration" not in step.metadata
         unset = is_unusable or step.round in masked or (by_key and step.advantage is None)
         values = (0.0,) * length if unset else per_token(step.advantage, length, where)
@@ -209,7 +209,7 @@ def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAd
         else:
             runs.append([entry])
     for run in runs:
-        if last := max((place for place, entry in enumerate(run, 1) if entry.counts), default=0):
+        if last := max((ordinal for ordinal, entry in enumerate(run, 1) if entry.counts), default=0):
             yield run[:last]
 
 
@@ -360,14 +360,14 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
         for role in roles
         if role.loss.compute is None and _sent_loss(role.loss.name, traits) not in traits.losses
     ]
-    functions = [role for role in roles if role.loss.compute is not None]
-    if functions:  # the SDK differentiates them
-        require_library("torch", "local", "losses that are functions, such as " + functions[0].loss.name)
+    custom = [role for role in roles if role.loss.compute is not None]
+    if custom:  # the SDK differentiates them
+        require_library("torch", "local", "custom losses, such as " + custom[0].loss.name)
     if traits.takes_means or "cross_entropy" not in traits.losses:
         lacks += [
-            f"cannot train {role.name} with {role.loss.name}: the gradient of a function is sent as a "
+            f"cannot train {role.name} with {role.loss.name}: the gradient of a custom loss is sent as a "
             f"cross_entropy of sums, which the service lacks; it has {', '.join(traits.losses)}"
-            for role in functions
+            for role in custom
         ]
     lacks += [it.message for it in unmet_needs(plan, traits, policy) if it.severity == "error"]
     if lacks:

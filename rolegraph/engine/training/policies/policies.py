@@ -36,7 +36,7 @@ from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
-from rolegraph.engine.training.policies.function_losses import FunctionPass, LossResult
+from rolegraph.engine.training.policies.custom_losses import CustomPass, LossResult
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
@@ -202,7 +202,7 @@ class PolicyClient:
         return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
 
     async def compute_functions(self, batches: Sequence[RoleBatch]) -> FunctionResults:
-        """Add the gradients of the losses that are functions, before any step is made.
+        """Add the gradients of the custom losses, before any step is made.
 
         Raises:
             AdvantageError: A loss raises, or a number or gradient of it is not finite.
@@ -211,7 +211,7 @@ class PolicyClient:
         for batch in batches:
             if batch.loss.compute is None:
                 continue
-            function = FunctionPass(batch)
+            function = CustomPass(batch)
             with self._faults("train on this batch"):
                 # Older SDKs block until the service has answered.
                 sent = created(partial(self.client.forward_backward_custom, function.data, function))
@@ -270,11 +270,11 @@ class PolicyClient:
             if log_ratios:
                 result.kl[batch.role] = sum(log_ratios) / len(log_ratios)
                 result.tokens[batch.role] = len(log_ratios)
-        # Weights of an update with a figure that is not finite must not be saved.
-        figures = {f"the loss of {role}": value for role, value in result.loss.items()}
-        figures |= {f"the {KL} of {role}": value for role, value in result.kl.items()}
-        figures["the gradient's norm"] = result.grad_norm or 0.0
-        for name, value in figures.items():
+        # Weights of an update with a number that is not finite must not be saved.
+        numbers = {f"the loss of {role}": value for role, value in result.loss.items()}
+        numbers |= {f"the {KL} of {role}": value for role, value in result.kl.items()}
+        numbers["the gradient's norm"] = result.grad_norm or 0.0
+        for name, value in numbers.items():
             if not math.isfinite(value):
                 raise WorldError(
                     f"{name} is not finite at the service at {self.session.url} ({value}), and the update "
@@ -293,7 +293,7 @@ def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Itera
 
 
 FunctionResults = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]
-"""Results of the losses that are functions, and the service's output, by role."""
+"""Results of the custom losses, and the service's output, by role."""
 
 
 class Policies(dict[str, PolicyClient]):
@@ -337,7 +337,7 @@ class Policies(dict[str, PolicyClient]):
 
         Raises:
             WorldError: If the service refuses a batch, fails, or its response cannot be read.
-            AdvantageError: A loss that is a function fails; no policy is updated then.
+            AdvantageError: A custom loss fails; no policy is updated then.
         """
         learning = [name for name in batches if batches[name]]
         computed = [await self[name].compute_functions(batches[name]) for name in learning]

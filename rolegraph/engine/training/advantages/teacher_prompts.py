@@ -32,7 +32,7 @@ class StudentChat(Protocol):
         ...
 
 
-def taught_prompt(
+def teacher_prompt(
     teacher: TeacherPlan, variables: Mapping[str, Any], step: Step, episode: Episode, chat: StudentChat
 ) -> Sequence[int]:
     """Return the tokens of a call's prompt with the teacher's messages in place of the role's.

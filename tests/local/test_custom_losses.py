@@ -23,7 +23,7 @@ from rolegraph.engine.training.policies.batches import (  # noqa: E402
     StepAdvantages,
     build_datum,
 )
-from rolegraph.engine.training.policies.function_losses import FunctionPass  # noqa: E402
+from rolegraph.engine.training.policies.custom_losses import CustomPass  # noqa: E402
 from rolegraph.engine.vocabulary import ItemCall, losses  # noqa: E402
 from rolegraph.local.launcher import LocalService, running  # noqa: E402
 from tests.local.client import trainer  # noqa: E402
@@ -142,7 +142,7 @@ def test_the_loss_and_its_gradient_are_the_closed_form(
     ours, theirs = trainer(client, service), trainer(client, service)
     made = batch(loss, reference)
     before = scores(ours, made.data)
-    function = FunctionPass(made)
+    function = CustomPass(made)
     ours.forward_backward_custom(function.data, function).result()
     assert function.error is None and function.result is not None
     value, slope = FORMS[loss]
@@ -172,7 +172,7 @@ def test_at_the_reference_dpo_pulls_with_half_of_beta(
 ) -> None:
     training, made = trainer(client, service), batch("dpo", "base")
     made.starts = scores(training, made.data)
-    function = FunctionPass(made)
+    function = CustomPass(made)
     training.forward_backward_custom(function.data, function).result()
     assert function.result is not None
     assert function.result.value == pytest.approx(math.log(2), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Losses that are functions of a role's sequences, by the custom forward-backward of the Tinker SDK.
+"""Custom losses: functions of a role's sequences, by the custom forward-backward of the Tinker SDK.
 
 The service gives the log-probabilities, the function runs in this process, and the service gets the gradient
 of the log-probabilities as weights of a cross-entropy.
@@ -62,9 +62,9 @@ async def score_starts(
                 )
 
 
-async def _score(batch: RoleBatch, number: int, model: LimitedModel) -> Sequence[float]:
+async def _score(batch: RoleBatch, index: int, model: LimitedModel) -> Sequence[float]:
     """Return the log-probabilities [T] of a sequence by a model, 0 before the first sampled token."""
-    datum, spans = batch.data[number], batch.sampled[number]
+    datum, spans = batch.data[index], batch.sampled[index]
     tokens = [*datum.model_input.to_ints(), int(datum.loss_fn_inputs["target_tokens"].data[-1])]
     first = spans[0].start + 1
     try:
@@ -75,7 +75,7 @@ async def _score(batch: RoleBatch, number: int, model: LimitedModel) -> Sequence
     return [0.0] * (first - 1) + [*scored]
 
 
-class FunctionPass:
+class CustomPass:
     """Loss of one role's batch, as the function that `forward_backward_custom` takes.
 
     The SDK's client refuses all later requests after an error in this function, also those that would save a
@@ -124,13 +124,13 @@ class FunctionPass:
         batch, compute = self.batch, self.batch.loss.compute
         assert compute is not None
         leaves = [values.detach().clone().requires_grad_() for values in logprobs]
-        returned = compute([batch.sequence(number, leaf) for number, leaf in enumerate(leaves)])
+        returned = compute([batch.sequence(index, leaf) for index, leaf in enumerate(leaves)])
         loss, metrics = returned if isinstance(returned, tuple) else (returned, NO_METRICS)
         value = finite_number(getattr(loss, "item", lambda: loss)(), "it is")
-        figures = {
+        reported = {
             str(name): finite_number(number, f"its metric {name} is") for name, number in metrics.items()
         }
-        if "mean" in figures:
+        if "mean" in reported:
             raise ValueError("its metric mean has the name of the loss itself; give it another")
         if getattr(loss, "requires_grad", False):
             scaled: Any = loss * batch.part
@@ -138,4 +138,4 @@ class FunctionPass:
         gradients = [leaf.new_zeros(leaf.shape) if leaf.grad is None else leaf.grad for leaf in leaves]
         if not all(bool(gradient.isfinite().all()) for gradient in gradients):
             raise ValueError(f"its gradient is not finite, and the loss is {value:g}")
-        return LossResult(value * batch.part, figures, gradients)
+        return LossResult(value * batch.part, reported, gradients)

@@ -15,7 +15,7 @@ from rolegraph.engine.records import Episode, Note, Trajectory
 from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages.group_metrics import Metrics
-from rolegraph.engine.training.analysis.constants import SAME, figures_of_answers, tally_answers
+from rolegraph.engine.training.analysis.constants import SAME, metrics_of_answers, tally_answers
 from rolegraph.engine.training.analysis.divergence import steps_of_rl
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS
@@ -32,7 +32,7 @@ COLLAPSED_SHARE = 0.9
 """Share of the commonest answer above which a role's answers have collapsed."""
 
 
-def episode_figures(plan: Plan, episode: Episode) -> Metrics:
+def episode_metrics(plan: Plan, episode: Episode) -> Metrics:
     """Return `correct` and the spec's metrics of one episode, without what is not known or was skipped."""
     return {name: value for name, value in episode.figures.items() if name in ("correct", *plan.metrics)}
 
@@ -43,14 +43,14 @@ def answer_counts(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics:
     return {f"answers/n/{role}": float(counts[role]) for role in roles if counts[role]}
 
 
-def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
+def mean_metrics(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`.
 
-    `{prefix}/n/{figure}` is the number of values in each mean: of episodes that have a metric; of a reward
+    `{prefix}/n/{metric}` is the number of values in each mean: of episodes that have a metric; of a reward
     the trajectories, or the turns where those are compared.
     """
-    figures = Means(episode_figures(plan, episode) for episode in episodes)
-    means = figures.means() | {f"n/{name}": float(n) for name, n in figures.counts.items()}
+    of_episodes = Means(episode_metrics(plan, episode) for episode in episodes)
+    means = of_episodes.means() | {f"n/{name}": float(n) for name, n in of_episodes.counts.items()}
     for name, rewards in rewards_by_role(plan, episodes).items():
         means |= {f"reward/{name}": sum(rewards) / len(rewards), f"n/reward/{name}": float(len(rewards))}
     return {f"{prefix}/{name}": value for name, value in means.items()}
@@ -154,11 +154,11 @@ def response_tokens(episodes: Sequence[Episode]) -> Metrics:
     return {"tokens/response": total, "tokens/per_response": total / max(1, len(lengths))}
 
 
-def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
+def update_metrics(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
     """Return `loss/{role}/mean`, `kl/{role}`, `imitation/{role}/*` and `optim/grad_norm` of one step's
     updates.
 
-    Metrics of a loss that is a function are `loss/{role}/{name}`; of several policies their mean.
+    Metrics of a custom loss are `loss/{role}/{name}`; of several policies their mean.
 
     Args:
         updates: Result of each policy's update, by policy.
@@ -210,22 +210,22 @@ def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> M
     return metrics
 
 
-def constant_figures(roles: Iterable[RolePlan], episodes: Sequence[Episode]) -> Metrics:
+def constant_metrics(roles: Iterable[RolePlan], episodes: Sequence[Episode]) -> Metrics:
     """Return `answers/same/{role}`, the share of the commonest answer, and `answers/constant/{role}`.
 
     The latter is the reward that always giving the best single answer would get. Only roles with discrete
     answers have both.
     """
     tallies = tally_answers(episodes, {role.name: role.allowed_answers for role in roles})
-    return {name: fmean(values.values()) for name, values in figures_of_answers(tallies).items()}
+    return {name: fmean(values.values()) for name, values in metrics_of_answers(tallies).items()}
 
 
-def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -> Metrics:
-    """Return figures that show whether a role's answers collapse.
+def answer_metrics(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -> Metrics:
+    """Return metrics that show whether a role's answers collapse.
 
     They are the metrics of `ROLE_METRICS` that have a measure. `answers/same/{role}` is the share
     of the commonest answer, over a batch of several tasks, whether or not answers are discrete; for
-    `answers/constant/{role}` see `constant_figures`, for `answers/n/{role}` `answer_counts`.
+    `answers/constant/{role}` see `constant_metrics`, for `answers/n/{role}` `answer_counts`.
 
     Args:
         roles: The roles by name.
@@ -240,7 +240,7 @@ def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
     shares = {f"{SAME}{role}": tally.share for role, tally in tallies.items()}
     metrics |= {name: share for name, share in shares.items() if share is not None}
     metrics |= answer_counts(roles, episodes)
-    return metrics | {name: fmean(values.values()) for name, values in figures_of_answers(tallies).items()}
+    return metrics | {name: fmean(values.values()) for name, values in metrics_of_answers(tallies).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def taught_share(line: Mapping[str, float], role: str) -> float | None:
 
     A signal teaches every group, whatever the rewards.
     """
-    share = line.get(GroupOutcome.TAUGHT.figure(role))
+    share = line.get(GroupOutcome.TAUGHT.metric(role))
     by_signal = any(line.get(f"signal/{role}/advantage/{end}") for end in ("min", "max"))
     return 1.0 if share is not None and by_signal else share
 

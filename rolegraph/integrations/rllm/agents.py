@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,10 +24,12 @@ import click
 import openai
 import rllm.types as theirs
 from omegaconf import OmegaConf
+from rllm.cli._sampling import resolve_train_sampling
 from rllm.eval.types import EvalOutput, Signal
 from rllm.workflows.workflow import TerminationReason
 
 from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.connections import client_options
 from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.models.keys import OPENAI
@@ -33,12 +37,22 @@ from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_me
 from rolegraph.engine.prompts.chat import split_reasoning
 from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.records import CallDone, Episode, Event
-from rolegraph.engine.records.episode import NOTHING
 from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.run.prepared import PerEventLoop
 from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec import Finding
+from rolegraph.integrations.rllm.backends import TRAITS
+from rolegraph.integrations.rllm.checks import (
+    PLAIN_RUN,
+    CheckTarget,
+    FlowRun,
+    repeated_calls,
+    rewards,
+    signals,
+    stages,
+)
 from rolegraph.integrations.rllm.convert import Call, calls, trajectories_to_rllm
-from rolegraph.integrations.rllm.estimators import differences
+from rolegraph.integrations.rllm.keys import check_faults, elsewhere, flow_findings
 from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
@@ -74,8 +88,10 @@ class SpecFlow:
     """
 
     plan: Plan
-    differences: Sequence[str]
-    """Clauses of the roles that a run without `agent_trainer` trains otherwise than the spec says."""
+    flow_run: FlowRun = PLAIN_RUN
+    """Estimators of the run; its sampling comes with each episode."""
+    _checked: set[str] = field(default_factory=set[str], compare=False)
+    """Sampling settings of the gateway for which the plan has been checked."""
 
     @property
     def name(self) -> str:
@@ -102,7 +118,7 @@ class SpecFlow:
             UsageError: In a training whose estimators may not be those of the spec.
         """
         if not config.is_validation:
-            self.check_run("grpo", self.name)
+            self._check(config.sampling_params)
         shared = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
         # The gateway passes the key on to the model behind it.
@@ -123,19 +139,11 @@ class SpecFlow:
             raise RuntimeError(f"no call of {episode.id} was answered: {failure}")
         return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
 
-    def check_run(self, estimator: str, spec: str) -> None:
-        """Raise UsageError if there are `differences` from a run with one estimator for every role.
-
-        Args:
-            estimator: Name of the run's estimator.
-            spec: Name or path of the spec, for the message.
-        """
-        if self.differences:
-            raise UsageError(
-                f"rLLM would train every role of {self.name} by {estimator}, but "
-                f"{'; '.join(self.differences)}: train by `rolegraph train {spec} --trainer rllm`, or pass "
-                "the flow to rolegraph.integrations.rllm.agent_trainer"
-            )
+    def _check(self, sampling: Mapping[str, object]) -> None:
+        """Raise UsageError for what a training with these sampling settings does not carry, once for each."""
+        if repr(sampling) not in self._checked:
+            check_faults(self.plan, flow_findings(self.plan, replace(self.flow_run, sampling=sampling)))
+            self._checked.add(repr(sampling))
 
 
 def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validation: bool) -> theirs.Episode:
@@ -260,43 +268,49 @@ def _flat_traces() -> None:
         )
 
 
-def flow(plan: Plan, algorithm: Mapping[str, object] = NOTHING) -> SpecFlow:
+def flow(plan: Plan, run: FlowRun = PLAIN_RUN) -> SpecFlow:
     """Return the AgentFlow of a plan.
 
     Args:
         plan: The plan.
-        algorithm: Keys of the run's section `rllm.algorithm`, if they are not rLLM's defaults.
+        run: Estimators of the training, if they are not rLLM's defaults.
 
     Raises:
         UsageError: For a permission that is missing, and for signals, retries, timeouts and local models,
             which do not work through rLLM's gateway.
     """
     _flat_traces()
-    shared = prepared(plan)
     if plan.withheld:
         names = " ".join(permission.name for permission in plan.withheld)
         raise UsageError(f"{plan.name} needs permissions: set {ALLOW_VARIABLE}={names!r}")
-    for name in plan.signals:
-        raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
-    shared.check_opening(None)
-    for role in plan.roles:
-        if role.name in shared.by_policy and (role.spec.on_failure.retry or role.spec.timeout is not None):
-            raise UsageError(
-                f"{role.name}: rLLM's gateway matches answers to steps by their number, which a retried or "
-                "abandoned call would shift; remove `retry` and `timeout`, or use the compiled Workflow"
-            )
-    return SpecFlow(plan, tuple(differences(plan, algorithm)))
+    target = CheckTarget(plan, TRAITS["tinker"], flow=run)
+    needed = (rewards, signals, stages, repeated_calls)  # without them not even an evaluation is right
+    check_faults(plan, (it for check in needed for it in check(target)))
+    prepared(plan).check_opening(None)
+    return SpecFlow(plan, run)
 
 
-def _train_algorithm() -> Mapping[str, object] | None:
-    """Return the section `rllm.algorithm` of the `rllm train` that runs in this process; None without one."""
+def _train_options() -> Mapping[str, Any] | None:
+    """Return the options of the `rllm train` that runs in this process; None without one."""
     context = click.get_current_context(silent=True)
-    if context is None or context.info_name != "train" or "config_file" not in context.params:
-        return None
-    # rllm/cli/train.py passes a trainer no map of estimators, so that this section holds for every role.
-    file = context.params["config_file"]
-    config: Any = OmegaConf.to_container(OmegaConf.load(file)) if file else {}
-    return config.get("rllm", {}).get("algorithm", {})
+    is_train = context is not None and context.info_name == "train" and "config_file" in context.params
+    return context.params if context is not None and is_train else None
+
+
+def _train_run(options: Mapping[str, Any]) -> list[FlowRun]:
+    """Return the settings of an `rllm train`, with the sampling of its training and of its validation."""
+    # rllm/cli/train.py merges these files, and passes a trainer no map of estimators: its section
+    # `rllm.algorithm` holds for every role.
+    base = OmegaConf.load(str(files("rllm.trainer.config").joinpath("rllm", "base.yaml")))
+    changes = OmegaConf.load(options["config_file"]) if options["config_file"] else {}
+    config: Any = OmegaConf.merge({"rllm": base}, changes)
+    section: Any = OmegaConf.to_container(config.rllm, resolve=True)
+    names = ("sampling_params", "temperature", "top_p", "max_tokens")
+    rollout = section["rollout"]
+    enforced = resolve_train_sampling(
+        *(options[name] for name in names), base_train=rollout["train"], base_val=rollout["val"]
+    )
+    return [FlowRun(section["algorithm"], sampling.as_dict()) for sampling in enforced]
 
 
 def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
@@ -307,13 +321,22 @@ def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
             rLLM prints the message of such an error alone.
     """
     try:
-        algorithm = _train_algorithm()
-        agent = flow(compile_file(spec, allow=allow), algorithm or {})
-        if algorithm is not None:
-            agent.check_run(str(algorithm.get("adv_estimator", "grpo")), spec)
+        options = _train_options()
+        if options is None:
+            return flow(compile_file(spec, allow=allow))
+        runs = _train_run(options)
+        plan = check_file(spec, further=partial(_findings, runs=runs), allow=allow).valid()
+        if replaced := elsewhere(plan, "flow"):
+            names = ", ".join(".".join(map(str, it.path)) for it in replaced)
+            click.echo(f"rllm train takes these from its own options, not from {spec}: {names}", err=True)
+        return flow(plan, runs[0])
     except RolegraphError as error:
         raise ImportError(str(error)) from error
-    return agent
+
+
+def _findings(plan: Plan, runs: Sequence[FlowRun]) -> Iterator[Finding]:
+    """Yield what an `rllm train` does not carry, in its training or its validation."""
+    yield from dict.fromkeys(it for run in runs for it in flow_findings(plan, run))
 
 
 def __getattr__(name: str) -> SpecFlow:

@@ -1,82 +1,81 @@
-"""Checks of a plan for one of rLLM's backends, made before anything starts.
+"""Checks of a plan for rLLM, each of the keys whose rows in `keys` name it.
 
-Pure: a plan and the overrides for rLLM go in, findings come out, each with its place in the spec and a fix.
+Pure: a plan, a backend and overrides go in, findings come out, each with its place in the spec and a fix.
 An error would train wrongly, not at all, or stop after the rollouts; a warning is an option without effect.
 Each check was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.trainable import drawn, policy_findings, sampling_findings
 from rolegraph.engine.models.service_traits import unmet_needs
 from rolegraph.engine.records import MAIN, Extent
 from rolegraph.engine.run.prepared import is_policy
-from rolegraph.engine.spec import Finding, Path
+from rolegraph.engine.spec import Finding, ModelRef, Path
 from rolegraph.engine.spec.train import Keep
-from rolegraph.integrations.rllm.backends import TRAITS, BackendTraits
+from rolegraph.integrations.rllm.backends import BackendTraits
 from rolegraph.integrations.rllm.config import folder_of, renderer
 from rolegraph.integrations.rllm.estimators import (
-    BATCH_WIDE,
-    custom_estimators,
-    estimator_name,
+    KNOWN_ESTIMATORS,
+    default_loss,
     hook_reasons,
+    is_batch_wide,
     is_precomputed,
 )
-from rolegraph.integrations.rllm.names import Backend
-from rolegraph.integrations.rllm.override_checks import (
-    ROLLOUTS,
-    ConfigOverride,
-    override_findings,
-    single_member,
-)
-from rolegraph.integrations.rllm.prepared import WITHOUT_RLLM, likelihood_fault, signal_fault
+from rolegraph.integrations.rllm.override_checks import ROLLOUTS, ConfigOverride, single_member
 
+WITHOUT_RLLM = "train without --trainer rllm"
 UNNAMED = "default_traj_name"
 """Name by which rLLM marks a trajectory without a name (types.py), and replaces it."""
 
 
-def findings(
-    plan: Plan,
-    backend: Backend,
-    overrides: Sequence[str] = (),
-    known_keys: Collection[str] | None = None,
-) -> Iterator[Finding]:
-    """Yield everything in a plan and in rLLM's overrides that the backend cannot do or would ignore.
+@dataclass(frozen=True, slots=True)
+class FlowRun:
+    """Settings of a run of rLLM with an AgentFlow and without `agent_trainer`."""
 
-    Args:
-        plan: The compiled spec.
-        backend: Name of the backend, `custom` for a class of the user's.
-        overrides: Overrides of rLLM's config from the command line.
-        known_keys: Keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
-    """
-    yield from policy_findings(plan)
-    if not plan.asking:
-        return
-    traits = TRAITS[backend]
-    if traits.is_service:  # verl scales the trainer's logits by the temperature: see `_sampling`
-        yield from sampling_findings(plan)
-    for need in unmet_needs(plan, traits.service):
-        yield replace(need, message=f"{traits.name} {need.message}", hint=f"{need.hint}, or {WITHOUT_RLLM}")
-    yield from _policies(plan)
-    yield from _steps(plan)
-    yield from _model(plan, traits, overrides)
-    for role in plan.asking:
-        yield from _role(plan, role, traits)
-    yield from _groups(plan, overrides)
-    yield from _estimators(plan, traits)
-    yield from _sampling(plan, traits)
-    yield from _training(plan, traits)
-    yield from _data(plan)
-    smallest = min(plan.trained.values(), key=lambda role: role.count, default=None)
-    yield from override_findings(overrides, traits, smallest, known_keys)
+    algorithm: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Keys of its section `rllm.algorithm`; missing ones have rLLM's defaults."""
+    sampling: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Sampling settings that its gateway puts into every call."""
+    is_ours: bool = False
+    """True for a run of `agent_trainer`, which has the spec's estimators and the grouping hook."""
 
 
-def _policies(plan: Plan) -> Iterator[Finding]:
-    """Find policies that rLLM cannot train: a second policy, past copies, or one from a checkpoint."""
+PLAIN_RUN = FlowRun()
+"""Run with rLLM's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTarget:
+    """Plan and the run of rLLM that it is checked for."""
+
+    plan: Plan
+    traits: BackendTraits
+    overrides: Sequence[str] = ()
+    """Overrides of rLLM's config from the command line."""
+    flow: FlowRun | None = None
+    """Run with an AgentFlow; None for one with the compiled Workflow."""
+
+
+Check = Callable[[CheckTarget], Iterator[Finding]]
+
+
+def roles(target: CheckTarget) -> Iterator[Finding]:
+    """Find plans that train no role, and names that rLLM replaces."""
+    yield from (it for it in policy_findings(target.plan) if it.path == ("roles",))
+    if any(role.name == UNNAMED for role in target.plan.asking):
+        # trainer/algorithms/transform.py.
+        message = f"rLLM renames trajectories called {UNNAMED}"
+        yield Finding(("roles", UNNAMED), message, "another name", at_key=True)
+
+
+def policies(target: CheckTarget) -> Iterator[Finding]:
+    """Find policies that rLLM cannot train: a second policy, and past copies of one."""
+    plan = target.plan
     for name in plan.policies:
         if name != MAIN:
             # engine/unified_workflow_engine.py has one rollout engine, and a trainer backend one policy.
@@ -87,6 +86,11 @@ def _policies(plan: Plan) -> Iterator[Finding]:
         # engine/unified_workflow_engine.py: the rollout engine has the newest weights, and no others.
         message = f"rLLM samples from the newest weights alone, and {name} are past selves"
         yield Finding(("policies", name), message, "", WITHOUT_RLLM, at_key=True)
+
+
+def checkpoint(target: CheckTarget) -> Iterator[Finding]:
+    """Find a training that starts from a checkpoint."""
+    plan = target.plan
     if MAIN in plan.policies and plan.policies[MAIN].model.checkpoint is not None:
         policy = plan.spec.policies.get(MAIN)
         path = ("policies", MAIN) if policy is not None and policy.checkpoint is not None else ("model",)
@@ -94,21 +98,25 @@ def _policies(plan: Plan) -> Iterator[Finding]:
         yield Finding((*path, "checkpoint"), message, "", "leave `checkpoint` out, or continue with --resume")
 
 
-def _steps(plan: Plan) -> Iterator[Finding]:
-    """Find numbers and expressions that follow the step of a training, which rLLM tells no workflow."""
-    if plan.stages:
+def stages(target: CheckTarget) -> Iterator[Finding]:
+    """Find stages of imitation."""
+    if target.plan.stages:
         message = "rLLM tells a workflow no step, so it has no stages of imitation"
         yield Finding(("train", "stages"), message, "", f"remove them, or {WITHOUT_RLLM}", at_key=True)
+
+
+def schedules(target: CheckTarget) -> Iterator[Finding]:
+    """Find numbers that follow the step of a training, which rLLM tells no workflow."""
+    plan = target.plan
     for path in plan.schedules.by_path if plan.schedules else ():
         message = "rLLM tells a workflow no step, so no number can follow a schedule"
         yield Finding(path, message, "a number", f"or {WITHOUT_RLLM}")
-    for role in plan.roles:
-        if any("step" in formula.mentions for formula in role.formulas.values()):
-            message = f"the reward of {role.name} reads `step`, and rLLM tells a workflow no step"
-            yield Finding(("roles", role.name, "reward"), message, "", WITHOUT_RLLM)
 
 
-def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Iterator[Finding]:
+def model(target: CheckTarget) -> Iterator[Finding]:
+    """Find models that the backend cannot train, or not as the config says."""
+    plan, traits, overrides = target.plan, target.traits, target.overrides
+    yield from (it for it in policy_findings(plan) if it.path[0] in ("policies", "model"))
     ref = plan.spec.model
     if not ref.is_trainable:
         return
@@ -125,9 +133,6 @@ def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Itera
         # trainer/config/rllm/base.yaml: its 2,048 replace verl's own limit, too.
         message = "rLLM refuses prompts of more than 2,048 tokens, whatever the model's context is"
         yield Finding(("model",), message, hint="rllm.data.max_prompt_length=N", severity="warning")
-    if traits.name == "verl" and ref.base_url is not None:
-        message = f"{traits.name} loads the model itself, and calls no endpoint"
-        yield Finding(("model", "base_url"), message, "", "remove it, or use the backend tinker")
     if traits.name == "fireworks" and ref.provider == "local":
         hint = "--model tinker:accounts/fireworks/models/NAME"
         yield Finding(("model",), "fireworks trains the models that it hosts, not a folder", "", hint)
@@ -152,40 +157,122 @@ def _overridden(key: str, overrides: Sequence[str]) -> bool:
     return any(f"{key}=" in override for override in overrides)
 
 
-def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
-    path, written = ("roles", role.name), plan.spec.roles[role.name]
-    if (fault := likelihood_fault(role)) is not None:
-        yield Finding((*path, "reward"), *fault)
-    own_models = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_policy(plan, endpoint)]
-    if role.name == UNNAMED:
-        # trainer/algorithms/transform.py.
-        yield Finding(path, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if traits.name == "verl" and not role.spec.is_trained and any(model.served_here for model in own_models):
-        message = f"the model of {role.name} would be served here, and called from wherever Ray runs"
-        yield Finding((*path, "model"), message, "a model with a base_url that all machines reach")
-    if not role.spec.is_trained:
-        if not own_models and written.policy is None:
+def base_url(target: CheckTarget) -> Iterator[Finding]:
+    """Find the URL of an endpoint that the backend does not call."""
+    traits = target.traits
+    if target.plan.spec.model.base_url is None:
+        return
+    if traits.name == "verl":
+        message = f"{traits.name} loads the model itself, and calls no endpoint"
+        yield Finding(("model", "base_url"), message, "", "remove it, or use the backend tinker")
+
+
+def price(target: CheckTarget) -> Iterator[Finding]:
+    """Find prices of a model, which rLLM's trainer does not count."""
+    if target.plan.spec.model.price is not None:
+        yield _idle(("model", "price"), "rLLM counts no dollars")
+
+
+def own_models(target: CheckTarget) -> Iterator[Finding]:
+    """Find models of roles that rLLM cannot train, or cannot reach."""
+    plan = target.plan
+    yield from (it for it in policy_findings(plan) if it.path[0] == "roles" and len(it.path) > 1)
+    for role in plan.asking if target.traits.name == "verl" else ():
+        if not role.spec.is_trained and any(ref.served_here for ref in _models_of(plan, role)):
+            message = f"the model of {role.name} would be served here, and called from wherever Ray runs"
+            expected = "a model with a base_url that all machines reach"
+            yield Finding(("roles", role.name, "model"), message, expected)
+
+
+def frozen(target: CheckTarget) -> Iterator[Finding]:
+    """Find roles that are not trained, and that the policy's newest weights answer for all the same."""
+    plan = target.plan
+    for role in plan.asking:
+        written = plan.spec.roles[role.name]
+        if not role.spec.is_trained and not _models_of(plan, role) and written.policy is None:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = f"under rLLM {role.name} answers with the policy's newest weights, not the model's own"
             hint = "give it a `model` of its own to keep its weights"
-            yield Finding((*path, "trainable"), message, hint=hint, severity="warning")
-        return
-    if (fault := signal_fault(role)) is not None:
-        yield Finding((*path, "signal"), *fault)
-    elif written.loss is not None:
-        yield from _loss(role, traits)
+            yield Finding(("roles", role.name, "trainable"), message, hint=hint, severity="warning")
+
+
+def _models_of(plan: Plan, role: RolePlan) -> Sequence[ModelRef]:
+    """Return a role's models that are not the policy."""
+    return [endpoint.model for endpoint in plan.endpoints_of(role) if not is_policy(plan, endpoint)]
+
+
+def rewards(target: CheckTarget) -> Iterator[Finding]:
+    """Find rewards that read a likelihood or the step."""
+    for role in target.plan.roles:
+        path = ("roles", role.name, "reward")
+        if role.likelihoods:
+            # engine/rollout/*.py: an engine answers messages, and scores no given tokens.
+            message = (
+                f"the reward of {role.name} reads a likelihood, and rLLM's engines score no given tokens"
+            )
+            yield Finding(path, message, "another reward", f"or {WITHOUT_RLLM}")
+        if any("step" in formula.mentions for formula in role.formulas.values()):
+            message = f"the reward of {role.name} reads `step`, and rLLM tells a workflow no step"
+            yield Finding(path, message, "", WITHOUT_RLLM)
+
+
+def signals(target: CheckTarget) -> Iterator[Finding]:
+    """Find signals that rLLM cannot train on."""
+    for role in target.plan.trained.values():
+        path = ("roles", role.name, "signal")
+        if (fault := _signal_fault(role)) is not None:
+            yield Finding(path, *fault)
+        elif role.signal is not None and target.flow is not None:
+            message = f"rLLM's gateway carries no advantages, which the signal of {role.name} sets"
+            yield Finding(path, message, "", "use the compiled Workflow")
+
+
+def _signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
+    """Return (message, expected, hint) for a signal that rLLM cannot train on; None where it can or none is
+    set."""
+    if role.signal is None:
+        return None
+    if role.signal.demonstration is not None:
+        # trainer/tinker/transform.py: a datum has the sampled tokens, and no weights for cross_entropy.
+        message = f"{role.name} imitates turns that it did not sample, which rLLM's workflow cannot train"
+        return message, "", f"use reverse_kl, or {WITHOUT_RLLM}"
+    if role.adds_signal:
+        # trainer/algorithms/advantage.py: a trajectory's steps carry advantages, or its estimator sets them.
+        message = f"rLLM adds no signal to the advantages that {role.name}'s estimator computes"
+        return message, "", f"write `estimator: precomputed`, or {WITHOUT_RLLM}"
+    if role.signal.gate is not None or any(
+        it.prompt or it.system or (it.model is None and not it.is_start) for it in role.signal.all_teachers
+    ):
+        # workflows/workflow.py: a trajectory's advantages are set before the trainer's chat format is known.
+        message = f"rLLM asks {role.name}'s teacher after the role's own prompt, without a gate"
+        return message, "a model or base, alone", f"or {WITHOUT_RLLM}"
+    if role.signal.signal.center:
+        # workflows/workflow.py: an episode is handed over before the others of its step have ended.
+        message = f"the mean of {role.name}'s signal is over a whole step, and rLLM takes each episode alone"
+        return message, "center: false", f"or {WITHOUT_RLLM}"
+    return None
+
+
+def losses(target: CheckTarget) -> Iterator[Finding]:
+    """Find losses of roles that rLLM, or this backend, cannot compute or sets only for all roles."""
+    for role in target.plan.trained.values():
+        if _signal_fault(role) is None:
+            yield from _loss(role, target.traits)
 
 
 def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
     """Find a loss of a role that rLLM, or this backend, cannot compute or sets only for all roles."""
     role, loss, call = plan.name, plan.loss, plan.spec.loss
     path = ("roles", role, "loss")
+    if call is None and loss.name != "cross_entropy":
+        return
     if loss.compute is not None:
         message = f"rLLM cannot compute {loss.name}, a loss over the sequences of a step"
         yield Finding(path, message, "a loss of the backend, such as ppo", f"or {WITHOUT_RLLM}")
     elif loss.name == "cross_entropy":
         message = f"{role} learns from its own samples, for which rLLM gives cross_entropy no weights"
-        yield Finding(path, message, "ppo or importance_sampling", "or leave `loss` out")
+        hint = "or leave `loss` out" if call else f"as `loss`, another estimator, or {WITHOUT_RLLM}"
+        yield Finding(path, message, "ppo or importance_sampling", hint)
     elif traits.role_losses is not None and not traits.role_losses:
         hint = "remove it, and set rllm.algorithm.loss_fn for all roles"
         yield Finding(path, f"{traits.name} has one loss for all roles", "", hint)
@@ -198,9 +285,10 @@ def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
         yield Finding(path, message, ", ".join(sorted(traits.role_losses)), f"or {WITHOUT_RLLM}")
 
 
-def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
+def group_sizes(target: CheckTarget) -> Iterator[Finding]:
     """Find roles whose groups have one member, which rLLM drops, unless an override decides the sizes."""
-    values = {override.key: override.value for override in map(ConfigOverride, overrides)}
+    plan = target.plan
+    values = {override.key: override.value for override in map(ConfigOverride, target.overrides)}
     if values.get("rllm.rejection_sample.min_trajs_per_group") == 1 or values.keys() & ROLLOUTS:
         return
     for role in plan.trained.values():
@@ -209,129 +297,266 @@ def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
             yield Finding(("roles", role.name), message, expected, hint, at_key=True)
 
 
-def _groupings(role: RolePlan) -> Iterator[Finding]:
-    """Find groupings of a role that rLLM's grouping, by task and role, cannot express."""
-    path, first = ("roles", role.name, "group"), role.groupings[0]
-    if len(role.groupings) > 1:
-        # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
-        message = f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
-        yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
-    elif first.over is not Extent.TASK:
-        message = f"rLLM groups by task and role, and cannot compare {role.name} over the {first.over}"
-        yield Finding(path, message, "over: task", f"or {WITHOUT_RLLM}")
-    elif first.key is not None or first.by == "episode":
-        message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
-        yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
-    if role.estimator is not None and role.estimator.running is not None:
-        # No checkpoint of rLLM has a place for the state of an estimator.
-        message = f"rLLM keeps no state of an estimator between steps, as {role.estimator.name} needs"
-        yield Finding(
-            ("roles", role.name, "estimator"), message, "an estimator without one", f"or {WITHOUT_RLLM}"
-        )
+def groupings(target: CheckTarget) -> Iterator[Finding]:
+    """Find groupings that rLLM's grouping, by task and role, cannot express."""
+    for role in target.plan.trained.values():
+        path, first = ("roles", role.name, "group"), role.groupings[0]
+        if len(role.groupings) > 1:
+            # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
+            message = (
+                f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
+            )
+            yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+        elif first.over is not Extent.TASK:
+            message = f"rLLM groups by task and role, and cannot compare {role.name} over the {first.over}"
+            yield Finding(path, message, "over: task", f"or {WITHOUT_RLLM}")
+        elif first.key is not None or first.by == "episode":
+            message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
+            yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
 
 
-def _estimators(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
-    custom = custom_estimators(plan, traits.name)
+def estimators(target: CheckTarget) -> Iterator[Finding]:
+    """Find estimators whose state, tokens or batch rLLM does not give them."""
+    plan, traits = target.plan, target.traits
     for role in plan.trained.values():
-        if unknown := [*_groupings(role)]:
-            yield from unknown
-            continue
-        path, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
-        if is_precomputed(role) and traits.name in ("verl", "fireworks"):
+        path, estimator = ("roles", role.name, "estimator"), role.estimator
+        if estimator is not None and estimator.running is not None:
+            # No checkpoint of rLLM has a place for the state of an estimator.
+            message = f"rLLM keeps no state of an estimator between steps, as {estimator.name} needs"
+            yield Finding(path, message, "an estimator without one", f"or {WITHOUT_RLLM}")
+        elif is_precomputed(role) and traits.name in ("verl", "fireworks"):
             # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
             # trainer/fireworks/fireworks_policy_trainer.py, _process_datums: all tokens count as the first.
             message = f"{traits.name} has one advantage for a trajectory, and {role.name}'s differ by token"
             yield Finding(path, message, "an estimator", "or use the backend tinker")
-        elif traits.name == "verl" and name in custom:
-            message = f"rLLM's trainer on {traits.name} is another process, where {name} is not registered"
-            expected = "grpo, reinforce, rloo, reinforce_plus_plus_baseline or prpo"
-            if role.estimator and role.estimator.name == "grpo":
-                expected = f"the same `std` for all roles, or {expected}"
-            yield Finding(path, message, expected, "or use the backend tinker")
-        if plan.spec.train.staleness and name in BATCH_WIDE:
+        elif estimator is not None and plan.spec.train.staleness and is_batch_wide(role):
             # trainer/buffer.py computes advantages as each task's rollouts come in.
-            message = f"{name} compares the whole batch, but rLLM's asynchronous loop passes it one task"
+            whole = f"{estimator.name} may compare the whole batch"
+            message = f"{whole}, but rLLM's asynchronous loop passes it one task"
             yield Finding(path, message, "train.staleness: 0", "or use grpo or rloo")
-    if plan.spec.train.staleness:
-        for name, reason in hook_reasons(plan, traits.name).items():
+
+
+def staleness(target: CheckTarget) -> Iterator[Finding]:
+    """Find roles that need the grouping hook in a training with staleness."""
+    if target.plan.spec.train.staleness:
+        for name, reason in hook_reasons(target.plan, target.traits.name).items():
             # trainer/buffer.py groups without the hook: only the synchronous loop has it.
             message = f"{name} {reason}, which needs the grouping hook that rLLM's asynchronous loop ignores"
             yield Finding(("train", "staleness"), message, "0", f"or {WITHOUT_RLLM}")
 
 
-def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
-    longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
+def temperature(target: CheckTarget) -> Iterator[Finding]:
+    """Find temperatures at which the backend would not train as it samples."""
+    plan, traits = target.plan, target.traits
+    yield from schedules(target)
+    if traits.is_service:
+        yield from (it for it in sampling_findings(plan) if it.path[-1] == "temperature")
     first = next(iter(plan.trained.values()), plan.asking[0])
-    temperature = first.samplings[0].temperature
-    written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
-    for role, path, sampling in written:
-        if traits.name == "fireworks" and sampling.max_tokens < longest:
-            # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
-            message = f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
-            yield Finding((*path, "max_tokens"), message, f"{longest}", severity="warning")
-        if traits.name == "verl" and role.spec.is_trained and sampling.temperature != temperature:
+    for role in plan.trained.values() if traits.name == "verl" else ():
+        if any(it.temperature != first.samplings[0].temperature for it in drawn(plan, role).values()):
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
             message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
-            expected = f"temperature: {temperature:g}"
+            expected = f"temperature: {first.samplings[0].temperature:g}"
             yield Finding(("roles", role.name, "sampling"), message, expected, at_key=True)
+    yield from _overwritten(target, "temperature")
 
 
-def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
-    train = plan.spec.train
+def top_p(target: CheckTarget) -> Iterator[Finding]:
+    """Find nucleus sampling of roles that a service trains."""
+    if target.traits.is_service:
+        yield from (it for it in sampling_findings(target.plan) if it.path[-1] == "top_p")
+    yield from _overwritten(target, "top_p")
+
+
+def max_tokens(target: CheckTarget) -> Iterator[Finding]:
+    """Find roles with a shorter limit than others, where the backend has one limit for all."""
+    plan, traits = target.plan, target.traits
+    longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
+    for role in plan.asking if traits.name == "fireworks" else ():
+        for path, sampling in drawn(plan, role).items():
+            if sampling.max_tokens < longest:
+                # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
+                message = (
+                    f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
+                )
+                yield Finding((*path, "max_tokens"), message, f"{longest}", severity="warning")
+    yield from _overwritten(target, "max_tokens")
+
+
+def _overwritten(target: CheckTarget, key: str) -> Iterator[Finding]:
+    """Find values of a sampling setting that the gateway of an AgentFlow replaces by the run's own."""
+    plan, enforced = target.plan, target.flow and target.flow.sampling.get(key)
+    for role in plan.asking if enforced is not None else ():
+        if not any(is_policy(plan, endpoint) for endpoint in plan.endpoints_of(role)):
+            continue
+        for path, sampling in drawn(plan, role).items():
+            value = getattr(sampling, key)
+            if key in sampling.model_fields_set and value != enforced:
+                # rllm-model-gateway, middleware.py, _mutate: what the session has goes before the call's own.
+                message = f"rLLM's gateway replaces {role.name}'s {key}, {value:g}, by {enforced}"
+                null = f"rllm: {{rollout: {{train: {{{key}: null}}, val: {{{key}: null}}}}}}"
+                hint = f"--{key.replace('_', '-')} {value:g}, or in --config, for each role its own: {null}"
+                yield Finding((*path, key), message, f"{enforced}", hint)
+
+
+def need_of(key: str) -> Check:
+    """Return the check of what `unmet_needs` says of a key of the spec."""
+
+    def check(target: CheckTarget) -> Iterator[Finding]:
+        traits = target.traits
+        for need in unmet_needs(target.plan, traits.service):
+            if need.path[-1] == key:
+                hint = f"{need.hint}, or {WITHOUT_RLLM}"
+                yield replace(need, message=f"{traits.name} {need.message}", hint=hint)
+
+    return check
+
+
+def gradient_clip(target: CheckTarget) -> Iterator[Finding]:
+    """Find norms of the gradient that the backend does not have."""
+    yield from need_of("gradient_clip")(target)
+    if target.plan.spec.train.gradient_clip == 0.0 and target.traits.name == "fireworks":
+        message = "fireworks scales gradients down to the norm given, so 0 leaves nothing"
+        yield _idle(("train", "gradient_clip"), message)
+
+
+def without_counterpart(target: CheckTarget) -> Iterator[Finding]:
+    """Find settings of a training that rLLM's trainer does not have."""
+    train = target.plan.spec.train
     options = {
-        "sample_from": (train.sample_from is not None, "rLLM samples from its own engine"),
-        "keep": (train.keep != Keep(), "rLLM uses the value of its own config"),
-        "stop": (train.stop is not None, "rLLM makes all steps"),
+        ("sample_from",): (train.sample_from is not None, "rLLM samples from its own engine"),
+        ("keep",): (train.keep != Keep(), "rLLM uses the value of its own config"),
+        ("stop",): (train.stop is not None, "rLLM makes all steps"),
+        # trainer/unified_trainer.py: a step takes one batch of the data loader.
+        ("refill",): (train.refill > 0, "rLLM draws one batch for a step, and no further ones"),
+        # trainer/unified_trainer.py: one workflow class trains and validates.
+        ("validation", "workflow"): (
+            bool(train.validation.workflow),
+            "rLLM validates with the workflow that it trains",
+        ),
     }
     for key, (is_set, message) in options.items():
         if is_set:
-            yield Finding(("train", key), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
-    clip = ("train", "gradient_clip")
-    if train.gradient_clip == 0.0 and traits.name == "fireworks":
-        yield _idle(clip, "fireworks scales gradients down to the norm given, so 0 leaves nothing")
-    if traits.name in ("verl", "fireworks"):  # nothing there reads model.train_*
-        for part in sorted({"attention", "mlp", "unembed"} & train.lora.model_fields_set):
-            yield _idle(("train", "lora", part), f"{traits.name} does not choose layers by this")
-    schedule = train.schedule.kind
-    if schedule not in traits.schedules:
-        message, expected = f"{traits.name} has no {schedule} schedule", " or ".join(sorted(traits.schedules))
-        yield Finding(("train", "schedule"), message, expected)
-    if train.schedule.floor and schedule not in traits.schedules_with_floor:
-        # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
-        yield _idle(("train", "schedule", "floor"), f"rLLM's {schedule} schedule has no floor here")
-    if train.refill:
-        # trainer/unified_trainer.py: a step takes one batch of the data loader.
-        message = "rLLM draws one batch for a step, and no further ones"
-        yield Finding(("train", "refill"), message, "0", f"remove it, or {WITHOUT_RLLM}")
-    if train.validation.workflow:
-        # trainer/unified_trainer.py: one workflow class trains and validates.
-        message = "rLLM validates with the workflow that it trains"
-        yield Finding(("train", "validation", "workflow"), message, "", f"remove it, or {WITHOUT_RLLM}")
-    elif "best" in train.validation.model_fields_set:
+            yield Finding(("train", *key), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
+
+
+def best(target: CheckTarget) -> Iterator[Finding]:
+    """Find a choice of the best checkpoint."""
+    validation = target.plan.spec.train.validation
+    if "best" in validation.model_fields_set and not validation.workflow:
         message = "rLLM keeps the checkpoints of save_freq, and no best one"
         yield _idle(("train", "validation", "best"), message)
 
 
-def _data(plan: Plan) -> Iterator[Finding]:
-    size = plan.spec.train.batch_size
+def layers(target: CheckTarget) -> Iterator[Finding]:
+    """Find layers of the adapter that the backend does not choose."""
+    for part in sorted({"attention", "mlp", "unembed"} & target.plan.spec.train.lora.model_fields_set):
+        # Nothing there reads model.train_*.
+        yield _idle(("train", "lora", part), f"{target.traits.name} does not choose layers by this")
+
+
+def schedule(target: CheckTarget) -> Iterator[Finding]:
+    """Find schedules of the learning rate that the backend does not have."""
+    traits, written = target.traits, target.plan.spec.train.schedule
+    if written.kind not in traits.schedules:
+        expected = " or ".join(sorted(traits.schedules))
+        yield Finding(("train", "schedule"), f"{traits.name} has no {written.kind} schedule", expected)
+
+
+def floor(target: CheckTarget) -> Iterator[Finding]:
+    """Find floors of a schedule that falls to 0."""
+    written = target.plan.spec.train.schedule
+    if written.floor and written.kind not in target.traits.schedules_with_floor:
+        # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
+        yield _idle(("train", "schedule", "floor"), f"rLLM's {written.kind} schedule has no floor here")
+
+
+def data(target: CheckTarget) -> Iterator[Finding]:
+    """Find trainings without data, ids that rLLM cuts, and batches that the tasks do not fill."""
+    plan, train = target.plan, target.plan.spec.train
+    yield from (it for it in policy_findings(plan) if it.path[0] in ("data", "train"))
     withheld = {permission.path[1] for permission in plan.withheld if permission.path[0] == "data"}
     for split, dataset in plan.data.items():
         if split in withheld:
             continue
-        limit = None if split == "train" else plan.spec.train.validation.tasks
-        names = [str(row["id"]) for row in dataset.rows(limit)]
+        names = [str(row["id"]) for row in dataset.rows(None if split == "train" else train.validation.tasks)]
         cut = next((name for name in names if ":" in name), None)
         if cut is not None:
             # types.py, Episode.task_id: the text before the first colon.
             message = f"the task id {cut!r} has a colon, at which rLLM cuts it: groups would merge"
             yield Finding(("data", split), message, "ids without a colon")
-        if split == "train" and len(names) < size:
+        if split == "train" and len(names) < train.batch_size:
             # trainer/unified_trainer.py, _init_dataloaders: drop_last, and success without one update.
-            message = (
-                f"{len(names)} tasks do not fill a batch of {size}: rLLM would succeed and train nothing"
-            )
+            fill = f"{len(names)} tasks do not fill a batch of {train.batch_size}"
+            message = f"{fill}: rLLM would succeed and train nothing"
             hint = "lower `train.batch_size`, or give more data"
             yield Finding(("train", "batch_size"), message, f"at most {len(names)}", hint)
+
+
+def examples(target: CheckTarget) -> Iterator[Finding]:
+    """Find examples of tasks, which are not in the rows of rLLM's own benchmarks."""
+    if target.plan.spec.data.examples is not None:
+        message = "the rows of rLLM's benchmarks carry no examples"
+        yield Finding(("data", "examples"), message, "", f"remove it, or {OWN_RUN}", at_key=True)
+
+
+def repeated_calls(target: CheckTarget) -> Iterator[Finding]:
+    """Find roles whose calls the gateway could not match with their turns."""
+    for role in target.plan.asking:
+        if not any(is_policy(target.plan, endpoint) for endpoint in target.plan.endpoints_of(role)):
+            continue
+        keys = {
+            ("on_failure", "retry"): role.spec.on_failure.retry,
+            ("timeout",): role.spec.timeout is not None,
+        }
+        for key in (key for key, is_set in keys.items() if is_set):
+            message = (
+                f"rLLM's gateway matches answers to steps by their number, which a retried or abandoned call "
+                f"of {role.name} would shift"
+            )
+            yield Finding(("roles", role.name, *key), message, "", "remove it, or use the compiled Workflow")
+
+
+OWN_RUN = (
+    "train by `rolegraph train SPEC --trainer rllm`, or pass the flow to "
+    "rolegraph.integrations.rllm.agent_trainer"
+)
+
+
+def trained_otherwise(target: CheckTarget) -> Iterator[Finding]:
+    """Find roles that a run with one estimator and without a grouping hook trains otherwise than the spec
+    says."""
+    plan, flow = target.plan, target.flow
+    if flow is None or flow.is_ours:
+        return
+    run = str(flow.algorithm.get("adv_estimator", "grpo"))
+    std, loss = flow.algorithm.get("norm_adv_by_std_in_grpo", True), flow.algorithm.get("loss_fn")
+    if run not in KNOWN_ESTIMATORS:
+        # trainer/algorithms/config.py: another name is OTHER, which is found missing after the rollouts.
+        message = f"rLLM has no estimator {run}, which `rllm.algorithm.adv_estimator` names"
+        yield Finding(("roles",), message, ", ".join(sorted(KNOWN_ESTIMATORS)), f"or {OWN_RUN}")
+        return
+    reasons, prefix = hook_reasons(plan, "tinker"), f"rLLM would train every role by {run}, but"
+    for name, reason in reasons.items():
+        yield Finding(("roles", name), f"{prefix} {name} {reason}", "", OWN_RUN, at_key=True)
+    for role in plan.trained.values():
+        estimator, path = role.estimator, ("roles", role.name)
+        if estimator is None or role.name in reasons:
+            continue
+        if estimator.name != run:
+            message = f"{prefix} {role.name} has the estimator {estimator.name}"
+            yield Finding((*path, "estimator"), message, run, f"or {OWN_RUN}")
+        elif run == "grpo" and estimator.options.get("std", True) != std:
+            message = f"{prefix} {role.name} has grpo with another `std`"
+            yield Finding(
+                (*path, "estimator"), message, f"{{grpo: {{std: {str(std).lower()}}}}}", f"or {OWN_RUN}"
+            )
+        elif role.loss.name != (loss or default_loss(run)):
+            message = f"{prefix} {role.name} has the loss {role.loss.name}"
+            yield Finding((*path, "loss"), message, str(loss or default_loss(run)), f"or {OWN_RUN}")
+        elif role.spec.weight != 1.0:
+            message = f"{prefix} {role.name} has the weight {role.spec.weight:g}"
+            yield Finding((*path, "weight"), message, "1", f"or {OWN_RUN}")
 
 
 def _idle(path: Path, message: str) -> Finding:

@@ -5,17 +5,19 @@ Does without rLLM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm.names import Backend
 
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
 """Estimators of rLLM itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
 
-BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
-"""Estimators that compare a role's whole batch, not one group at a time."""
+PER_GROUP = frozenset({"grpo", "reinforce", "rloo", "opo", "best"})
+"""Estimators that look at one group at a time. Any other may compare a role's whole batch."""
+
+
+def is_batch_wide(role: RolePlan) -> bool:
+    """Return True if a role's estimator may compare its whole batch, not one group at a time."""
+    return not is_precomputed(role) and role.estimator is not None and role.estimator.name not in PER_GROUP
 
 
 def takes_estimators(backend: Backend) -> bool:
@@ -65,15 +67,15 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
     return estimators
 
 
-def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
-    """Return our own estimators that must be registered with rLLM before it trains, by name.
+def custom_estimators(plan: Plan, backend: Backend) -> dict[str, RolePlan]:
+    """Return the roles whose estimators must be registered with rLLM before it trains, by estimator name.
 
     Empty where the backend takes no estimators.
     """
     if not takes_estimators(backend):
         return {}
-    named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
-    return {name: estimator for name, estimator in named if estimator is not None and "/" in name}
+    named = ((estimator_name(plan, role), role) for role in plan.trained.values())
+    return {name: role for name, role in named if "/" in name}
 
 
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
@@ -88,7 +90,7 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
             reasons[role.name] = "masks its failures"
         elif role.groupings[0].by == "prompt":
             reasons[role.name] = "compares turns that share a prompt"
-        elif role.groupings[0].by == "turn" and estimator_name(plan, role) in BATCH_WIDE:
+        elif role.groupings[0].by == "turn" and is_batch_wide(role):
             reasons[role.name] = "compares all its turns, not each round alone"
         elif _may_be_too_few(plan, role):
             reasons[role.name] = "may be skipped, which leaves groups too small to compare"
@@ -112,45 +114,17 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:
     """Return the estimator name to give to rLLM: its own name, or a name such as `opo/judge` that we
-    register."""
+    register, also for a role with a weight."""
     estimator = role.estimator
     if estimator is None:
         raise AssertionError(f"{role.name} is trained without an estimator")
     same = estimator.name != "grpo" or estimator.options.get("std", True) == deviation(plan)
+    same = same and role.spec.weight == 1.0
     return (
         estimator.name
         if estimator.compute is None or (estimator.name in KNOWN_ESTIMATORS and same)
         else f"{estimator.name}/{role.name}"
     )
-
-
-def differences(plan: Plan, algorithm: Mapping[str, object]) -> list[str]:
-    """Return how a spec's roles differ from a run of rLLM with one estimator and without a grouping hook.
-
-    Args:
-        plan: The plan.
-        algorithm: Keys of rLLM's section `rllm.algorithm`; missing ones have rLLM's defaults.
-
-    Returns:
-        A clause for each role that the run would train otherwise, such as `judge has the estimator
-        reinforce`.
-    """
-    run = str(algorithm.get("adv_estimator", "grpo"))
-    std = algorithm.get("norm_adv_by_std_in_grpo", True)
-    loss = algorithm.get("loss_fn") or default_loss(run)
-    reasons = hook_reasons(plan, "tinker")
-    clauses = [f"{name} {reason}" for name, reason in reasons.items()]
-    for role in plan.trained.values():
-        estimator = role.estimator
-        if estimator is None or role.name in reasons:
-            continue
-        if estimator.name != run:
-            clauses.append(f"{role.name} has the estimator {estimator.name}")
-        elif run == "grpo" and estimator.options.get("std", True) != std:
-            clauses.append(f"{role.name} has grpo with another `std`")
-        elif role.loss.name != loss:
-            clauses.append(f"{role.name} has the loss {role.loss.name}")
-    return clauses
 
 
 def is_precomputed(role: RolePlan) -> bool:

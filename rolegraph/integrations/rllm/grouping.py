@@ -46,7 +46,8 @@ class GroupingHook:
         """Group a batch's trajectories, and set the advantages of their steps in place.
 
         Masked trajectories, roles that are not trained and groups below the estimator's minimum are left
-        out. Validation groups get no advantages: rLLM only reads their rewards.
+        out. Each advantage is multiplied by its role's weight. Validation groups get no advantages: rLLM
+        only reads their rewards.
 
         Args:
             episodes: The episodes of rLLM.
@@ -69,12 +70,14 @@ class GroupingHook:
             }
             groups = [group_from_rllm(key, group) for key, group in kept.items()]
             estimated = estimate(groups, estimators)
-            for group, values, tokens in zip(
-                kept.values(), estimated.advantages, estimated.token_advantages, strict=True
+            for (key, group), values, tokens in zip(
+                kept.items(), estimated.advantages, estimated.token_advantages, strict=True
             ):
+                weight = self.plan.trained[key.role].spec.weight
                 for place, trajectory in enumerate(group.trajectories):
                     for number, step in enumerate(trajectory.steps):
-                        step.advantage = list(tokens[place][number]) if tokens else values[place]
+                        of_tokens = [weight * value for value in tokens[place][number]] if tokens else None
+                        step.advantage = weight * values[place] if of_tokens is None else of_tokens
             self.figures.clear()
             # Rewards of all roles, also of those whose advantages are precomputed.
             for role in {key.role: None for key in kept}:

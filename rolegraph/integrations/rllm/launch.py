@@ -35,7 +35,6 @@ from rolegraph.engine.spec import Diagnostic
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, check_version, has_rllm, need_backend
-from rolegraph.integrations.rllm.checks import findings
 from rolegraph.integrations.rllm.compose import as_yaml, compose, config_folder, rllm_keys
 from rolegraph.integrations.rllm.config import (
     Launch,
@@ -46,6 +45,7 @@ from rolegraph.integrations.rllm.config import (
     split_overrides,
 )
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.keys import findings
 from rolegraph.integrations.rllm.names import kind_of
 
 DEFAULT_BACKEND = "tinker"

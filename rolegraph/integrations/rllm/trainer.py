@@ -10,7 +10,8 @@ estimator unless it is given a map; `agent_trainer` does none of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -18,16 +19,14 @@ from typing import Any
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
-from rolegraph.engine.records import GroupKey
-from rolegraph.engine.training.advantages.estimates import call_estimator
 from rolegraph.engine.training.loop.schedule import validation_tasks
-from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from rolegraph.integrations.rllm.backends import check_version
+from rolegraph.integrations.rllm.checks import FlowRun
 from rolegraph.integrations.rllm.compose import compose
 from rolegraph.integrations.rllm.config import Launch
-from rolegraph.integrations.rllm.convert import group_from_rllm
-from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.estimators import estimator_map, hook_reasons
+from rolegraph.integrations.rllm.keys import refuse
 from rolegraph.integrations.rllm.names import BACKENDS, kind_of
 from rolegraph.integrations.rllm.verl_versions import adapt
 
@@ -67,8 +66,8 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
             trackers.
 
     Raises:
-        UsageError: For a version of the backend's package that rLLM does not work with; from
-            `train()`, for a backend class that does not exist.
+        UsageError: For a version of the backend's package that rLLM does not work with, and for keys of the
+            spec that the backend cannot obey; from `train()`, for a backend class that does not exist.
     """
     kind = kind_of(backend)
     check_version(kind)
@@ -76,18 +75,34 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
         adapt(config)  # a script composes the config itself
     flow = options.get("agent_flow")
     plan: Plan = (flow or options["workflow_class"]).plan
-    register(custom_estimators(plan, kind))
+    run = None if flow is None else FlowRun(is_ours=True)
+    refuse(plan, kind, run)
     options.setdefault("traj_group_adv_estimator_map", estimator_map(plan, kind))
     if hook_reasons(plan, kind):
         options.setdefault("traj_grouping_hook", grouping_hook(plan))
-    if flow is not None:
-        options["agent_flow"] = replace(flow, differences=())
+    if flow is not None and run is not None:
+        options["agent_flow"] = replace(flow, flow_run=run)
+        if kind != "verl":  # whose own config puts them in again
+            config = _without_sampling(config)
     # In Ray, for verl, rLLM computes advantages and their figures again, in our groups.
     if backend == "verl" or (backend in BACKENDS and "traj_grouping_hook" not in options):
         from rllm.trainer.unified_trainer import AgentTrainer
 
         return AgentTrainer(config=config, backend=backend, **options)
     return _InProcessTrainer(backend, config, options)
+
+
+def _without_sampling(config: Any) -> Any:
+    """Return a copy of a config without the sampling settings that rLLM's gateway would put into every call,
+    so that each role's own hold."""
+    from omegaconf import open_dict
+
+    config = deepcopy(config)
+    with open_dict(config):
+        for part in config.rllm.rollout.train, config.rllm.rollout.val:
+            for key in ("temperature", "top_p", "max_tokens"):
+                part.pop(key, None)
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,31 +161,3 @@ def _with_hook_figures(kind: type[Any], hook: Any) -> type[Any]:
         trainer_state.metrics.update(hook.figures)
 
     return type(kind.__name__, (kind,), {"update_policy": update_policy, "__module__": kind.__module__})
-
-
-def register(custom: Mapping[str, Estimator]) -> None:
-    """Register our estimators with rLLM, each by its name in the estimator map."""
-    if not custom:
-        return
-    from rllm.trainer.algorithms.advantage import register_rllm_adv_estimator
-
-    for name, estimator in custom.items():
-        register_rllm_adv_estimator(name)(as_rllm(estimator, name.rpartition("/")[2]))
-
-
-def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
-    """Return an estimator with rLLM's signature: (rewards_P_G, config) to equal (advantages, returns)."""
-
-    compute = estimator.compute
-    assert compute is not None, "precomputed advantages are not registered"
-
-    def advantages(
-        rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
-    ) -> tuple[Any, Any]:
-        labels = [f"the task {group.task_id}" for group in traj_groups]
-        name = f"the estimator {estimator.name} of {role}"
-        groups = [group_from_rllm(GroupKey(group.task_id, role), group) for group in traj_groups]
-        values = call_estimator(compute, "advantages", name, rewards, groups, labels)
-        return values, values
-
-    return advantages

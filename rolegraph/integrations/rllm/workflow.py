@@ -32,6 +32,7 @@ from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.training.advantages.ledger import Membership, add_signals
 from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.integrations.rllm.convert import Call, trajectories_to_rllm
+from rolegraph.integrations.rllm.keys import refuse
 from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 
@@ -214,8 +215,13 @@ _classes: dict[str, type[SpecWorkflow]] = {}
 
 
 def workflow_class(plan: Plan) -> type[SpecWorkflow]:
-    """Return the class of a plan; equal plans give the same class, also after unpickling."""
+    """Return the class of a plan; equal plans give the same class, also after unpickling.
+
+    Raises:
+        UsageError: For a plan that no backend of rLLM trains as it is written.
+    """
     if plan.hash not in _classes:
+        refuse(plan)
         prepared(plan)
         name = "".join(word.capitalize() for word in plan.name.split("_")) + "Workflow"
         described = {"plan": plan, "__doc__": plan.spec.description, "__module__": __name__}

@@ -40,7 +40,8 @@ from starlette.routing import Route
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.shipped import BASE_NAME
-from rolegraph.integrations.rllm import compile_agent_flow
+from rolegraph.integrations.rllm import agent_trainer, compile_agent_flow
+from rolegraph.integrations.rllm.compose import compose
 from tests.cli.conftest import ENVIRONMENT
 from tests.edge import write_spec
 from tests.integrations.rllm.edge import agreeable, tasks
@@ -72,7 +73,7 @@ class Upstream:
         number = next(self._numbers)
         await asyncio.sleep(self._latency())
         if number <= self.refuse:
-            return JSONResponse({"error": {"message": "no"}}, 400)
+            return JSONResponse({"error": {"message": "no"}}, 404)
         content = f"Call {number}. {agreeable(body['messages'][-1]['content'])}"
         logprobs = {"content": [{"token": "x", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
         return chat_answer(
@@ -388,7 +389,7 @@ def test_rllm_train_refuses_a_spec_whose_roles_it_would_train_by_another_estimat
     assert done.exit_code == 1
     said = " ".join(done.output.split())
     assert "judge has the estimator reinforce" in said
-    assert "rolegraph train solver_judge --trainer rllm" in said
+    assert "rolegraph train SPEC --trainer rllm" in said
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
@@ -403,6 +404,62 @@ def test_rllm_train_takes_a_spec_whose_roles_have_the_estimator_of_its_run(
     configured = rllm_train("--agent", "rolegraph", "--config", str(tmp_path / "run.yaml"))
     taken = (configured, plain) if estimator == "rloo" else (plain, configured)
     assert ["has the estimator" in done.output for done in taken] == [False, True]
+
+
+def test_rllm_train_refuses_an_estimator_that_rllm_would_miss_after_the_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = "roles: {solver: {estimator: opo}, judge: {estimator: opo}}"
+    monkeypatch.setenv("ROLEGRAPH_SPEC", str(write_spec(tmp_path, f"extends: solver_judge.yaml\n{roles}\n")))
+    (tmp_path / "run.yaml").write_text("rllm: {algorithm: {adv_estimator: opo}}")
+    done = rllm_train("--agent", "rolegraph", "--config", str(tmp_path / "run.yaml"))
+    assert "rLLM has no estimator opo" in " ".join(done.output.split())
+
+
+SAMPLED = """\
+extends: solver_judge.yaml
+roles: {judge: {estimator: grpo, sampling: {max_tokens: 64}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "is_replaced"),
+    [
+        ((), "{}", True),
+        (("--max-tokens", "32"), "{}", True),
+        (("--max-tokens", "64"), "{}", False),
+        ((), "{rllm: {rollout: {train: {max_tokens: null}}}}", True),
+        ((), "{rllm: {rollout: {train: {max_tokens: null}, val: {max_tokens: null}}}}", False),
+    ],
+)
+def test_rllm_train_refuses_sampling_that_its_gateway_replaces(
+    words: tuple[str, ...],
+    config: str,
+    is_replaced: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROLEGRAPH_SPEC", str(write_spec(tmp_path, SAMPLED)))
+    (tmp_path / "run.yaml").write_text(config)
+    done = rllm_train("--agent", "rolegraph", "--config", str(tmp_path / "run.yaml"), *words)
+    assert ("gateway replaces judge's max_tokens" in " ".join(done.output.split())) == is_replaced
+
+
+def test_the_sampling_of_each_role_passes_the_gateway_of_our_trainer() -> None:
+    words = ["roles.judge.on_failure.then=mask", "roles.judge.sampling.max_tokens=64"]
+    flow, evaluator = compile_agent_flow("solver_judge", words)
+    config = compose(["rllm/backend=tinker", "training.group_size=2", "validation.group_size=1"], "tinker")
+    trainer = agent_trainer(backend="tinker", config=config, agent_flow=flow, evaluator=evaluator)
+    assert config.rllm.rollout.train.max_tokens == 30_720
+    assert {*trainer.config.rllm.rollout.train} | {*trainer.config.rllm.rollout.val} == set()
+
+
+def test_a_first_episode_is_refused_for_sampling_that_the_gateway_replaces() -> None:
+    flow, _ = compile_agent_flow("solver_judge", [*GRPO, "roles.judge.sampling.max_tokens=64"])
+    row = tasks(1)[0]
+    run = AgentConfig("http://127.0.0.1:9/v1", "policy", "t0:0", sampling_params={"max_tokens": 128})
+    with pytest.raises(UsageError, match="replaces judge's max_tokens, 64, by 128"):
+        flow.run(task_from_row(row, row["id"]), run)
 
 
 def test_rllm_train_says_a_fault_of_a_spec_without_a_traceback(

@@ -12,8 +12,8 @@ from rolegraph.engine.compile.compiler import CompileResult
 from rolegraph.engine.spec.diagnostics import Diagnostic
 from rolegraph.engine.vocabulary import Dataset
 from rolegraph.integrations.rllm.backends import TRAITS
-from rolegraph.integrations.rllm.checks import findings
 from rolegraph.integrations.rllm.compose import compose
+from rolegraph.integrations.rllm.keys import findings
 from rolegraph.integrations.rllm.names import Backend
 from rolegraph.integrations.rllm.override_checks import override_findings
 from tests.cli.conftest import Command
@@ -116,13 +116,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "wherever Ray runs",
         "roles.judge.model",
     ),
-    ("verl", (HOSTED, "roles.judge.estimator=opo"), "opo/judge is not registered", "roles.judge.estimator"),
-    (
-        "verl",
-        (HOSTED, "roles.judge.estimator={grpo: {std: false}}"),
-        "the same `std`",
-        "roles.judge.estimator",
-    ),
+    ("tinker", ("roles.judge.estimator=best",), "no weights", "roles.judge.loss"),
     ("verl", (HOSTED, "roles.judge.loss=importance_sampling"), "falls back to ppo", "roles.judge.loss"),
     ("verl", (HOSTED, "roles.judge.loss=cispo"), "verl has no cispo for a role", "roles.judge.loss"),
     (
@@ -295,6 +289,8 @@ def test_what_works_elsewhere_is_no_fault_there() -> None:
     assert apart(check("verl", HOSTED, "train.gradient_clip=0.5")) == []
     assert apart(check("verl", HOSTED, "rllm.algorithm.kl_beta=0.1")) == []
     assert apart(check("tinker", "roles.judge.estimator=opo")) == []
+    assert apart(check("verl", HOSTED, "roles.judge.estimator=opo")) == []
+    assert apart(check("verl", HOSTED, "roles.judge.estimator={grpo: {std: false}}")) == []
     assert apart(check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other")) == []
     assert apart(check("verl", HOSTED, *SERVED)) == []
 
@@ -359,10 +355,10 @@ def test_the_start_may_teach_a_role_of_a_tinker_backend_alone() -> None:
 
 
 def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: opo\n")
+    spec = write_spec(tmp_path, "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: ema\n")
     found = only(check("verl", HOSTED, spec=str(spec)))
     assert (found.place.line, found.place.column) == (4, 16)
-    assert "use the backend tinker" in found.hint
+    assert "train without --trainer rllm" in found.hint
 
 
 def test_a_role_may_not_be_called_what_rllm_takes_for_no_name(tmp_path: Path) -> None:
@@ -380,9 +376,9 @@ def test_a_packages_dataset_with_colons_in_its_ids_is_refused() -> None:
 
 
 def test_validate_shows_a_backends_faults_and_ends_with_2(rolegraph: Command) -> None:
-    done = rolegraph("validate", "solver_judge", "--backend", "verl", HOSTED, "roles.judge.estimator=opo")
+    done = rolegraph("validate", "solver_judge", "--backend", "verl", HOSTED, "roles.judge.estimator=ema")
     assert done.returncode == 2
-    assert "opo/judge is not registered" in done.stderr
+    assert "no state of an estimator between steps, as ema needs" in done.stderr
     assert "solver_judge: 1 fault" in done.stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,17 +17,14 @@ from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.errors import AdvantageError, UsageError
 from rolegraph.engine.records import Source
 from rolegraph.engine.vocabulary import Estimator
+from rolegraph.integrations.rllm.checks import FlowRun
 from rolegraph.integrations.rllm.compose import config_folder
 from rolegraph.integrations.rllm.config import TABLE, Launch, as_hydra, overrides, split_overrides
-from rolegraph.integrations.rllm.estimators import (
-    custom_estimators,
-    differences,
-    estimator_map,
-    hook_reasons,
-)
+from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.keys import flow_findings
 from rolegraph.integrations.rllm.launch import prepare
 from rolegraph.integrations.rllm.names import BACKENDS, Backend
-from rolegraph.integrations.rllm.trainer import as_rllm
+from rolegraph.integrations.rllm.registered import as_rllm
 from tests.cli.conftest import Command
 from tests.edge import solver_judge
 
@@ -204,7 +202,8 @@ def test_an_estimator_that_rllm_has_not_got_is_registered_under_a_name_of_its_ow
 def test_roles_that_a_run_of_one_estimator_would_train_otherwise_are_named(
     words: tuple[str, ...], algorithm: dict[str, object], named: list[str]
 ) -> None:
-    assert [clause.split()[0] for clause in differences(solver_judge(*words), algorithm)] == named
+    found = flow_findings(solver_judge(*words), FlowRun(algorithm))
+    assert [it.path[1] for it in found if "would train every role" in it.message] == named
 
 
 def test_grpo_of_two_kinds_is_one_of_rllms_and_one_of_ours() -> None:
@@ -220,22 +219,38 @@ def test_grpo_of_two_kinds_is_one_of_rllms_and_one_of_ours() -> None:
 
 def test_a_registered_estimator_computes_in_rllms_signature() -> None:
     plan = solver_judge("roles.solver.estimator={grpo: {std: false}}", "roles.judge.estimator=grpo")
-    (estimator,) = custom_estimators(plan, "tinker").values()
-    advantages, returns = as_rllm(estimator, "solver")(
+    (role,) = custom_estimators(plan, "tinker").values()
+    advantages, returns = as_rllm(role)(
         [np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[GROUP], future_option=1
     )
     assert advantages is returns
-    assert estimator.name == "grpo"
     np.testing.assert_allclose(
         advantages[0], np.array([1.0, 0.0, 0.5] - np.float64(0.5)) / np.sqrt(1 / 6), rtol=1e-5
     )
 
 
+def test_a_roles_weight_multiplies_its_advantages() -> None:
+    plan = solver_judge("roles.judge.weight=0.5")
+    assert estimator_map(plan, "verl") == {"solver": "grpo", "judge": "reinforce/judge"}
+    assert estimator_map(plan, "tinker") == {"solver": "grpo", "judge": "reinforce/judge"}
+    (role,) = custom_estimators(plan, "verl").values()
+    advantages, _ = as_rllm(role)([np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[GROUP])
+    assert advantages[0].tolist() == [0.5, 0.0, 0.25]
+
+
+def test_an_estimator_that_may_read_the_whole_batch_is_not_called_round_by_round() -> None:
+    words = ("loops={l: {roles: [solver, judge], times: 2}}", "roles.judge.group=turn")
+    assert hook_reasons(solver_judge(*words, "roles.judge.estimator=opo"), "tinker") == {}
+    (reason,) = hook_reasons(solver_judge(*words, "roles.judge.estimator=prpo"), "tinker").values()
+    assert "all its turns" in reason
+
+
 def test_one_that_gives_too_few_is_named_with_its_role() -> None:
-    estimator = Estimator("mine", compute=lambda rewards, groups: [[1.0]])
+    mine = Estimator("mine", compute=lambda rewards, groups: [[1.0]])
+    role = replace(solver_judge().trained["judge"], estimator=mine)
     said = r"the estimator mine of judge gave advantages of shape \[1\] for the task t, expected \[3\]"
     with pytest.raises(AdvantageError, match=said):
-        as_rllm(estimator, "judge")([np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[GROUP])
+        as_rllm(role)([np.array([1.0, 0.0, 0.5])], algorithm_config=None, traj_groups=[GROUP])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

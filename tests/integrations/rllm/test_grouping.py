@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
@@ -85,6 +86,22 @@ def test_a_spec_that_mixes_precomputed_and_estimated_roles_loses_no_solver() -> 
     solver = [t.steps[0].advantage for t in by_role["solver"]]
     assert all(isinstance(value, float) for value in solver)
     assert min(solver) < 0 < max(solver)
+
+
+def test_a_roles_weight_multiplies_its_advantages_estimated_or_precomputed() -> None:
+    episodes = episodes_of("solver_judge_distill")
+
+    def sums(*words: str) -> dict[str, float]:
+        steps = [
+            (group.group_role, np.abs(step.advantage).sum())
+            for group in grouped(grouping_hook("solver_judge_distill", words), episodes)
+            for trajectory in group.trajectories
+            for step in trajectory.steps
+        ]
+        return {name: sum(value for role, value in steps if role == name) for name in ("solver", "judge")}
+
+    whole, half = sums(), sums("roles.solver.weight=0.5", "roles.judge.weight=0.25")
+    assert half == pytest.approx({"solver": whole["solver"] / 2, "judge": whole["judge"] / 4})
 
 
 def test_the_model_itself_may_teach_a_role_under_rllm() -> None:

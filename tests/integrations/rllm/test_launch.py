@@ -29,7 +29,7 @@ from rolegraph.integrations.rllm.config import overrides
 from rolegraph.integrations.rllm.estimators import custom_estimators
 from rolegraph.integrations.rllm.launch import describe, prepare
 from rolegraph.integrations.rllm.names import BACKENDS, Backend
-from rolegraph.integrations.rllm.trainer import register
+from rolegraph.integrations.rllm.registered import register
 from tests.cli.conftest import ENVIRONMENT, Command
 
 pytestmark = pytest.mark.rllm

@@ -11,6 +11,9 @@ pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 pytest.importorskip("ray", reason="needs Ray: pip install ray")
 
 import ray
+from rllm.trainer.algorithms import AlgorithmConfig
+from rllm.trainer.algorithms.advantage import collect_reward_and_advantage_from_trajectory_groups
+from rllm.types import Step, Trajectory, TrajectoryGroup
 
 from rolegraph.integrations.rllm import compile_workflow
 from tests.integrations.rllm.edge import RecordedEngine, agreeable, run_all, tasks
@@ -30,6 +33,28 @@ class Runner:
 
     def run(self, workflow: type, count: int) -> list[Any]:
         return run_all(workflow, RecordedEngine(agreeable), tasks(count))
+
+
+class Estimating:
+    """What the launcher's actor does with a group: rLLM's own advantages, by the name in the map."""
+
+    def run(self, workflow: type, name: str) -> list[float]:
+        trajectories = [
+            Trajectory(name="judge", steps=[Step(response_ids=[1, 2])], reward=reward)
+            for reward in (1.0, 0.0)
+        ]
+        group = TrajectoryGroup(trajectories=trajectories, group_id="t:judge", metadata=[{}, {}])
+        config = AlgorithmConfig(estimator_map={"judge": name})
+        collect_reward_and_advantage_from_trajectory_groups([group], config)
+        return [trajectory.steps[0].advantage for trajectory in group.trajectories]
+
+
+def test_an_actor_has_the_estimators_and_weights_of_the_spec() -> None:
+    workflow = compile_workflow("solver_judge", ["roles.judge.estimator=opo", "roles.judge.weight=0.5"])
+    actor = ray.remote(Estimating).remote()
+    found = ray.get(actor.run.remote(workflow, "opo/judge"))
+    ray.kill(actor)
+    assert found == [0.25, -0.25]
 
 
 @pytest.mark.parametrize("name", ["solver_judge", "solver_verifier_loop", "debate"])

@@ -16,6 +16,7 @@ from rolegraph.engine.models import Services
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import model_of, open_session
 from rolegraph.engine.models.tinker_sdk import close
+from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.sources import PROVIDERS
@@ -80,6 +81,8 @@ async def doctor_async(
         try:
             probe = ServiceProbe(session, model_of(session, served.ref))
             rows = await asyncio.to_thread(probed)
+            if ref.served_here:
+                rows.append(await asyncio.to_thread(_bf16_row))
             is_alive = await asyncio.to_thread(probe.still_samples)
         finally:
             close(session.service, "success")
@@ -91,6 +94,14 @@ async def doctor_async(
 
 
 doctor = blocking(doctor_async)
+
+
+def _bf16_row() -> ProbeRow:
+    """Measure what a local model would gain by `bf16: true` on this machine's CPU."""
+    speeds = plugin("models", "local").bf16_speeds()
+    times = ", ".join(f"{speed:.2g} times as fast {name}" for name, speed in speeds.items())
+    advice = "set bf16: true" if min(speeds.values()) > 1 else "keep float32"
+    return ProbeRow("bf16 on this CPU", "any", f"layers {times}: {advice}", "ok")
 
 
 def _ref(base_url: str | None, model: str | None) -> ModelRef:

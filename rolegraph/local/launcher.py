@@ -55,6 +55,8 @@ class ServiceOptions:
     """The port to listen at; 0 takes a free one."""
     any_key: bool = False
     """True if OpenAI's API takes any key."""
+    bf16: bool = False
+    """True to compute in bfloat16 on a CPU, too."""
     silent: float | None = None
     """Seconds without a request after which a client counts as gone; None for the limit."""
     lent_at: str | None = None
@@ -105,6 +107,7 @@ def running(
     model_dir: Path,
     *,
     state_dir: Path | None = None,
+    bf16: bool = False,
     threads: int | None = None,
     timeout: float = START_SECONDS,
     silent: float | None = None,
@@ -115,6 +118,7 @@ def running(
     Args:
         model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
         state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
+        bf16: True to compute in bfloat16 on a CPU, too.
         threads: Number of torch's threads; by default it follows the size of the model.
         timeout: Seconds until a start counts as failed.
         silent: Seconds without a request after which a client counts as gone; by default the service's limit.
@@ -125,7 +129,7 @@ def running(
         WorldError: The service does not start.
     """
     state = str(state_dir) if state_dir else None
-    options = ServiceOptions(str(model_dir.resolve()), state, threads, silent=silent)
+    options = ServiceOptions(str(model_dir.resolve()), state, threads, bf16=bf16, silent=silent)
     key, process, port = _started(model_dir, options, timeout, cancelled)
     try:
         yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
@@ -134,7 +138,12 @@ def running(
 
 
 def start(
-    model_dir: Path, lent_at: Path, idle_seconds: float, cancelled: threading.Event | None = None
+    model_dir: Path,
+    lent_at: Path,
+    idle_seconds: float,
+    *,
+    bf16: bool = False,
+    cancelled: threading.Event | None = None,
 ) -> None:
     """Start a service that outlives this process.
 
@@ -142,13 +151,16 @@ def start(
         model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
         lent_at: The Unix socket at which commands borrow the service.
         idle_seconds: Seconds without a borrower after which the service ends.
+        bf16: True to compute in bfloat16 on a CPU, too.
         cancelled: An event which, set by another thread, aborts the start.
 
     Raises:
         UsageError: The folder holds no model.
         WorldError: The service does not start.
     """
-    options = ServiceOptions(str(model_dir.resolve()), lent_at=str(lent_at), idle_seconds=idle_seconds)
+    options = ServiceOptions(
+        str(model_dir.resolve()), bf16=bf16, lent_at=str(lent_at), idle_seconds=idle_seconds
+    )
     _, process, _ = _started(model_dir, options, START_SECONDS, cancelled)
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None

@@ -16,8 +16,9 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,26 @@ def stop_services() -> tuple[int, int]:
     return answers.count({}), answers.count(_BUSY)
 
 
+def bf16_speeds() -> Mapping[str, float]:
+    """Measure how many times as fast as in float32 this machine computes in bfloat16."""
+    from rolegraph.local.service.bf16 import relative_speeds  # imports torch
+
+    return relative_speeds()
+
+
 @contextmanager
 def borrowed(
-    model_dir: Path, *, state_dir: Path | None = None, cancelled: threading.Event | None = None
+    model_dir: Path,
+    *,
+    bf16: bool = False,
+    state_dir: Path | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Generator[LocalService]:
     """Borrow a service that stays, or start one; without `keep_services`, run one for the block.
 
     Args:
         model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
+        bf16: True to compute in bfloat16 on a CPU, too.
         state_dir: The folder of the checkpoints; by default a temporary one.
         cancelled: An event which, set by another thread, aborts the start.
 
@@ -82,11 +95,12 @@ def borrowed(
     """
     check_model_folder(model_dir)
     folder = _folder() if _Kept.seconds else None
+    without_loan = partial(running, model_dir, bf16=bf16, state_dir=state_dir, cancelled=cancelled)
     if folder is None:
-        with running(model_dir, state_dir=state_dir, cancelled=cancelled) as service:
+        with without_loan() as service:
             yield service
         return
-    digest = _digest(model_dir)
+    digest = _digest(model_dir, bf16)
     with ExitStack() as stack:
         for path in _sockets(digest):
             if (service := _borrow(path, state_dir, stack)) is not None:
@@ -94,11 +108,11 @@ def borrowed(
         else:
             stop_services()  # one idle model in memory is enough
             path = folder / f"{digest}-{secrets.token_hex(4)}"
-            start(model_dir, path, _Kept.seconds, cancelled)
+            start(model_dir, path, _Kept.seconds, bf16=bf16, cancelled=cancelled)
             _Kept.started = True
             service = _borrow(path, state_dir, stack)
             if service is None:  # another command was faster
-                service = stack.enter_context(running(model_dir, state_dir=state_dir, cancelled=cancelled))
+                service = stack.enter_context(without_loan())
         yield service
 
 
@@ -157,10 +171,11 @@ def _sockets(digest: str = "") -> Iterator[Path]:
     yield from sorted(folder.glob(f"{digest}*")) if folder else ()
 
 
-def _digest(model_dir: Path) -> str:
-    """Return a digest that changes with a service's model files, environment and the code of Rolegraph."""
+def _digest(model_dir: Path, bf16: bool) -> str:
+    """Return a digest that changes with a service's model files, type of numbers, environment and code of
+    Rolegraph."""
     folders = [folder.resolve() for folder in (model_dir, base_of_adapter(model_dir)) if folder]
     files = [*(file for folder in folders for file in folder.iterdir()), *_PACKAGE.rglob("*.py")]
     stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files)]
-    whole = (sys.executable, str(folders[0]), stats, sorted(child_environment().items()))
+    whole = (sys.executable, str(folders[0]), bf16, stats, sorted(child_environment().items()))
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]

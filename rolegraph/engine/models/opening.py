@@ -17,7 +17,7 @@ from contextlib import (
     asynccontextmanager,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError, WorldError
@@ -42,6 +42,13 @@ _importing = threading.Lock()
 """Held while transformers is imported: its lazy names are not safe to import from two threads."""
 
 
+class _LocalKey(NamedTuple):
+    """Folder of a local model, and whether it is computed in bfloat16."""
+
+    folder: Path
+    bf16: bool
+
+
 class Services(AbstractContextManager["Services"]):
     """The local services, one for each model folder; they are stopped at the end of the block.
 
@@ -52,10 +59,10 @@ class Services(AbstractContextManager["Services"]):
     def __init__(self, trusted_url: str | None = None, state_dir: Path | None = None) -> None:
         self._trusted_url, self._state_dir = trusted_url, state_dir
         self._stack = ExitStack()
-        self._running: dict[Path, dict[Path | None, LocalService]] = {}
-        """Running services, by model folder, then by checkpoint folder."""
-        self._starting: dict[Path, threading.Lock] = {}
-        """Lock of each model folder, held while its service starts, so that it starts once."""
+        self._running: dict[_LocalKey, dict[Path | None, LocalService]] = {}
+        """Running services, by model, then by checkpoint folder."""
+        self._starting: dict[_LocalKey, threading.Lock] = {}
+        """Lock of each model, held while its service starts, so that it starts once."""
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         """Set at the end of the block: cancels services that are starting."""
@@ -92,7 +99,7 @@ class Services(AbstractContextManager["Services"]):
             elsewhere = {"provider": api_of(ref.provider), "checkpoint": checkpoint}
             return ServedModel(ref.model_copy(update=elsewhere), trusted_url=self._trusted_url)
         folder = model_folder(ref.name)
-        service = self._service(folder, self._state_dir or weights)
+        service = self._service(_LocalKey(folder, ref.bf16), self._state_dir or weights)
         if checkpoint is not None and weights is not None and self._state_dir is not None:
             copy_weights(checkpoint, weights, self._state_dir)
         served = {
@@ -146,17 +153,19 @@ class Services(AbstractContextManager["Services"]):
             died += [service for service in services if not await _is_there(service)]
         block.reschedule(asyncio.get_running_loop().time())
 
-    def _service(self, folder: Path, state_dir: Path | None) -> LocalService:
+    def _service(self, model: _LocalKey, state_dir: Path | None) -> LocalService:
         """Return the service of a model with a checkpoint folder; without one, any service of the model."""
         with self._lock:
-            starting = self._starting.setdefault(folder, threading.Lock())
-            services = self._running.setdefault(folder, {})
+            starting = self._starting.setdefault(model, threading.Lock())
+            services = self._running.setdefault(model, {})
         with starting:
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
                 local = plugin("models", "local")
-                service = local.borrowed(folder, state_dir=state_dir, cancelled=self._cancelled)
+                service = local.borrowed(
+                    model.folder, bf16=model.bf16, state_dir=state_dir, cancelled=self._cancelled
+                )
                 services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
 

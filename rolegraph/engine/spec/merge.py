@@ -125,8 +125,8 @@ def choose_model(source: YamlSource, model: str | None, base_url: str | None) ->
     """Set the model and endpoint of the flags `--model` and `--base-url` in `source`, over all overrides.
 
     Another model keeps `checkpoint`, `concurrency`, `replay_any` and `escape_markers`, and for the same
-    provider `base_url` and `body`. The endpoint also applies to models of roles and policies of the same
-    provider without one.
+    provider `base_url`, `body` and `bf16`. The endpoint also applies to models of roles and policies of the
+    same provider without one.
     """
     if model:
         _replace_model(source, model)
@@ -145,7 +145,7 @@ def choose_model(source: YamlSource, model: str | None, base_url: str | None) ->
 def _replace_model(source: YamlSource, model: str) -> None:
     before = source.data.get("model")
     of_the_model = {"provider", "name"}
-    of_the_model |= {"base_url", "body"} if _provider(before) != _provider(model) else set()
+    of_the_model |= {"base_url", "body", "bf16"} if _provider(before) != _provider(model) else set()
     kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
     spots = source.positions.items()
     positions = {path: spot for path, spot in spots if path[1:] and path[0] == "model" and path[1] in kept}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from rolegraph.engine.plugins import plugin_names
 from rolegraph.engine.shipped import BASE_NAME, MODELS
@@ -89,6 +89,10 @@ class ModelRef(SpecModel):
     endpoint, false to send them as they are. None sends them, with a warning of `rolegraph validate`. Other
     models need no escape."""
 
+    bf16: bool = False
+    """True to compute a local model in bfloat16, which is faster on a processor with AMX or AVX512-BF16 and
+    slower on others (`rolegraph doctor` measures it). False is float32; on a GPU, bfloat16."""
+
     body: Body = JsonObject()
     """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves
     a field out, such as `{seed: null}`. Those of a role go before them."""
@@ -104,6 +108,14 @@ class ModelRef(SpecModel):
             return value
         provider, colon, name = value.partition(":")
         return {"provider": provider, "name": name} if colon else {"provider": provider}
+
+    @model_validator(mode="after")
+    def _bf16_is_served_here(self) -> Self:
+        if self.bf16 and not self.served_here:
+            raise ValueError(
+                "`bf16` is for a `local` model without `base_url`; a service is started with `serve --bf16`"
+            )
+        return self
 
     @property
     def is_shipped(self) -> bool:

@@ -187,12 +187,12 @@ class LocalModel:
     Wherever an adapter is expected, None stands for the model without adapters.
     """
 
-    def __init__(self, folder: Path, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, threads: int | None = None, bf16: bool = False) -> None:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        self.dtype = torch.bfloat16 if bf16 or self.device.type == "cuda" else torch.float32
         base: Any = load_model(folder, self.dtype)
         try:
             with panics_as_errors():
@@ -204,7 +204,8 @@ class LocalModel:
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
         self._layers: dict[str, Any] = {**linear_layers(self._plain)}
         size = sum(parameter.numel() for parameter in self._plain.parameters())
-        self.small = self.device.type == "cpu" and size < SMALL_MODEL
+        # A merged weight in bfloat16 would lose most of what a step of training changes.
+        self.small = self.dtype == torch.float32 and size < SMALL_MODEL
         cores = os.cpu_count() or 1
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
         torch.set_num_threads(threads or (1 if self.small else cores))

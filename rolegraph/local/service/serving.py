@@ -48,6 +48,7 @@ def serve(
     any_key: bool = False,
     state_dir: Path | None = None,
     threads: int | None = None,
+    bf16: bool = False,
 ) -> None:
     """Serve a model at the Tinker API and at OpenAI's (/v1) until interrupted.
 
@@ -61,6 +62,7 @@ def serve(
             loopback address alone.
         state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
         threads: Number of torch's threads; by default it follows the size of the model.
+        bf16: True to compute in bfloat16 on a CPU, too.
 
     Raises:
         UsageError: The folder holds no model, no header can carry the key, `state_dir` cannot be created, or
@@ -78,7 +80,9 @@ def serve(
     # Exits through the `finally` clauses, so that a temporary folder is deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     state = str(state_dir) if state_dir else None
-    options = ServiceOptions(str(model_dir), state, threads, model_name(model_dir, name), host, port, any_key)
+    options = ServiceOptions(
+        str(model_dir), state, threads, model_name(model_dir, name), host, port, any_key, bf16
+    )
     key = given or f"tml-{secrets.token_hex(16)}"
 
     def ready(port: int, folder: str) -> list[str]:
@@ -139,7 +143,10 @@ def launch(
         from rolegraph.local.service.server import Service
 
         model_dir, port = Path(options.model_dir), listener.getsockname()[1]
-        model, name = LocalModel(model_dir, options.threads), model_name(model_dir, options.name)
+        model, name = (
+            LocalModel(model_dir, options.threads, options.bf16),
+            model_name(model_dir, options.name),
+        )
         resolved = str(model_dir.resolve())
         checkpoints = CheckpointStore(Path(folder), name, model_dir)
         backend = Backend(model, checkpoints, name, {str(model_dir), resolved})

@@ -33,7 +33,7 @@ WORDS = {
     "pages": ["--sft"],
     "integrations/opentelemetry": ["--otlp", "--otlp-share", "--otlp-content", "OpenTelemetry"],
     "integrations/ray": ["--on", "--rollouts-on", "Ray"],
-    "integrations/rllm": ["--backend", "--print-config", "--trainer", "rllm", "rLLM", "rLLM's"],
+    "integrations/rllm": ["--backend", "--gpus", "--print-config", "--trainer", "rllm", "rLLM", "rLLM's"],
     "integrations/litellm": ["litellm", "litellm:NAME"],
     "integrations/sglang": ["sglang", "sglang:NAME"],
     "integrations/trackers": ["--track", "tensorboard", "wandb", "mlflow", "trackio"],

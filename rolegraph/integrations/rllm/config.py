@@ -24,6 +24,7 @@ from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, Train
 from rolegraph.integrations.rllm.backends import TRAITS
 from rolegraph.integrations.rllm.estimators import deviation, is_precomputed
+from rolegraph.integrations.rllm.gpus import GpuLayout
 from rolegraph.integrations.rllm.names import Backend
 
 Value = str | bool | int | float | Sequence[str]
@@ -56,6 +57,8 @@ class Launch:
     """URL of the model, if it is not the spec's."""
     context: int | None = None
     """Context of the model in tokens, prompt and answer together; None if unknown so far."""
+    gpus: GpuLayout | None = None
+    """Layout of verl's GPUs; None leaves it to verl."""
 
     @property
     def train(self) -> Train:
@@ -153,6 +156,29 @@ _PRECOMPUTED = ConfigKey(
 )
 
 _VERLS_ACTOR = "actor_rollout_ref.actor"
+_VERLS_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def _layout(setting: Callable[[GpuLayout], Value | None]) -> Callable[[Launch], Value | None]:
+    """Return a rule's value that follows from the layout of the GPUs; without one it sets nothing."""
+    return lambda run: None if run.gpus is None else setting(run.gpus)
+
+
+_VERLS_GPUS = (
+    ConfigKey("--gpus", "trainer.n_gpus_per_node", _layout(lambda gpus: gpus.trainers)),
+    # trainer/verl/verl_launcher.py: with staleness, servers have further GPUs, by default 8.
+    ConfigKey("--gpus", "rollout.n_gpus_per_node", _layout(lambda gpus: gpus.samplers or None)),
+    ConfigKey(
+        "--gpus", f"{_VERLS_ROLLOUT}.tensor_model_parallel_size", _layout(lambda gpus: gpus.tensor_parallel)
+    ),
+    ConfigKey("--gpus", f"{_VERLS_ROLLOUT}.gpu_memory_utilization", _layout(lambda gpus: gpus.memory_share)),
+    ConfigKey("--gpus", f"{_VERLS_ROLLOUT}.max_model_len", lambda run: run.gpus and run.context),
+    *(
+        ConfigKey("--gpus", f"{_VERLS_ACTOR}.fsdp_config.{part}_offload", _layout(lambda it: it.is_offloaded))
+        for part in ("param", "optimizer")
+    ),
+)
+"""Keys that `--gpus` sets on verl."""
 
 TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
     "tinker": (
@@ -176,6 +202,8 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         ConfigKey("--resume", "trainer.resume_mode", lambda run: _resume_mode(run)),
         ConfigKey("model.name", "actor_rollout_ref.model.path", lambda run: model_name(run.plan.spec.model)),
         ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_rank", lambda run: run.policy.lora.rank),
+        # The scale of our own trainer and of hosted Tinker, which the rate is chosen for; verl has 16.
+        ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_alpha", lambda _: 32),
         ConfigKey("train.batch_size", f"{_VERLS_ACTOR}.ppo_mini_batch_size"),
         # verl refuses a config that says neither how many sequences nor how many tokens a pass has.
         ConfigKey("", f"{_VERLS_ACTOR}.use_dynamic_bsz", lambda _: True),
@@ -183,9 +211,10 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         ConfigKey(
             "model.name",
             f"{_VERLS_ACTOR}.ppo_max_token_len_per_gpu",
-            lambda run: max(16_384, run.context or 0),
+            lambda run: max(min(16_384, run.gpus.longest if run.gpus else 16_384), run.context or 0),
         ),
-        ConfigKey("", "actor_rollout_ref.rollout.name", lambda _: "vllm"),
+        ConfigKey("", f"{_VERLS_ROLLOUT}.name", lambda _: "vllm"),
+        *_VERLS_GPUS,
         ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: run.rate),
         ConfigKey("train.schedule.floor", f"{_VERLS_ACTOR}.optim.min_lr_ratio"),
         ConfigKey("train.gradient_clip", f"++{_VERLS_ACTOR}.optim.clip_grad"),

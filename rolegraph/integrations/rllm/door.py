@@ -53,6 +53,8 @@ def _write_script(source: api.Source, *, backend: str | None, seed: int, out: Pa
 
 def _of_training(command: Callable[..., Any]) -> Callable[..., Any]:
     command = options.flag("--print-config", "Print rLLM's config and stop.")(command)
+    meaning = "GPUs of 80 GB on one machine, for verl: sets parallelism, memory, offload, context."
+    command = options.count("--gpus", None, meaning)(command)
     return _backend(f"rLLM's backend, or a class of your own. {_OVERRIDES}")(command)
 
 

@@ -45,6 +45,7 @@ from rolegraph.integrations.rllm.config import (
     split_overrides,
 )
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.gpus import layout, parameters_of
 from rolegraph.integrations.rllm.keys import findings
 from rolegraph.integrations.rllm.names import kind_of
 
@@ -131,6 +132,7 @@ def prepare(
     folder: Path | None = None,
     resume: bool = False,
     trackers: Sequence[str] = (),
+    gpus: int | None = None,
 ) -> RllmJob:
     """Compile a spec and check it for a backend.
 
@@ -141,11 +143,13 @@ def prepare(
         folder: Folder of the checkpoints; None leaves it to rLLM.
         resume: Continue at the folder's last checkpoint.
         trackers: Names of trackers, besides the console.
+        gpus: Number of GPUs of 80 GB on one machine, for verl; None leaves their use to verl.
 
     Raises:
         SpecError: For a spec that is faulty, or that the backend cannot train.
-        UsageError: For a missing file or an unknown backend, for a key that would be sent to a URL which only
-            the spec names, and for data that has changed since a training that is resumed.
+        UsageError: For a missing file or an unknown backend, for GPUs that do not hold the model, for a key
+            that would be sent to a URL which only the spec names, and for data that has changed since a
+            training that is resumed.
         DataError: The folder's digests of the data cannot be read.
     """
     backend = backend or DEFAULT_BACKEND
@@ -163,11 +167,20 @@ def prepare(
         raise UsageError(rule.withheld(rule.url(ref.base_url)))
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
+    model, context, parts = folder_of(ref), context_in(folder_of(ref)), None
+    if gpus is not None:
+        if kind != "verl":
+            raise UsageError(f"--gpus is for verl; {backend} has no GPUs to lay out")
+        parts = layout(
+            parameters_of(ref.name or BASE_NAME, model), gpus, is_stale=plan.spec.train.staleness > 0
+        )
+        context = context and min(context, parts.longest)
     run = Launch(
         plan,
         kind,
         backend_class=backend if kind == "custom" else None,
-        context=context_in(folder_of(ref)),
+        context=context,
+        gpus=parts,
         rows=rows,
         steps=steps,
         seed=seed,
@@ -216,6 +229,7 @@ def train(
     resume: bool,
     trackers: Sequence[str],
     backend: str | None = None,
+    gpus: int | None = None,
     print_config: bool = False,
 ) -> None:
     """Train a spec with rLLM's trainer, or print its config; the arguments are those of `prepare`.
@@ -223,7 +237,7 @@ def train(
     Raises:
         SpecError, UsageError, DataError, WorldError: As `prepare` and `launch`.
     """
-    job = prepare(source, backend, seed=seed, folder=folder, resume=resume, trackers=trackers)
+    job = prepare(source, backend, seed=seed, folder=folder, resume=resume, trackers=trackers, gpus=gpus)
     for warning in job.warnings:
         click.echo(f"{warning}\n", err=True)
     if print_config:

@@ -69,3 +69,26 @@ def test_the_router_s_replay_stays_off() -> None:
     config = compose(prepared.hydra_overrides(), "verl")
     sync_config(config, prepared.hydra_overrides())
     assert config.rllm.algorithm.get("router_replay", "disabled") == "disabled"
+
+
+@pytest.mark.parametrize("size", ["1.5B", "7B", "32B"])
+@pytest.mark.parametrize("extra", [(), ("train.staleness=1",)], ids=["synchronous", "asynchronous"])
+def test_rllm_and_verl_take_the_config_for_eight_gpus(size: str, extra: tuple[str, ...]) -> None:
+    from types import SimpleNamespace
+
+    from rllm.trainer.verl.verl_backend import VerlBackend
+
+    prepared = prepare(
+        Source.of("solver_judge", f"model=tinker:Qwen/Qwen2.5-{size}-Instruct", *extra), "verl", gpus=8
+    )
+    config = compose([*prepared.hydra_overrides(), "actor_rollout_ref.rollout.name=sglang"], "verl")
+    sync_config(config, [])
+    OmegaConf.resolve(config)
+    # The dataclass of verl's model downloads the model, and its checks do not read it.
+    validate_config(config, use_reference_policy=False, use_critic=False)
+    rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert rollout.tensor_model_parallel_size == (4 if size == "32B" else 1)
+    gpus = config.trainer.n_gpus_per_node + (config.rollout.n_gpus_per_node if extra else 0)
+    assert gpus == 8
+    if not extra:  # the asynchronous validation looks for cupy
+        VerlBackend.validate_config(SimpleNamespace(config=config, is_separated=False))

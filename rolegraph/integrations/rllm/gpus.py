@@ -1,0 +1,111 @@
+"""Layout of a LoRA training on verl's GPUs: tensor parallelism, memory shares, offload, longest sequence.
+
+The formula counts what verl 0.8 holds with FSDP and gradient checkpointing. Pure arithmetic over bytes;
+`tests/integrations/rllm/test_gpus.py` holds it against configurations that verl published.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rolegraph.engine.errors import UsageError
+
+MEMORY = 80e9
+"""Bytes of one GPU: H100, H800 or A100."""
+RESERVE = 8e9
+"""Bytes of a GPU that CUDA, NCCL and fragmentation take."""
+TRAINED_TOKEN = 1.6e6
+"""Bytes of a token in a pass of training, for a model of 32B: logits of 152,000 words in bfloat16 and float32
+(6 bytes each), and the hidden states of 64 layers that checkpointing keeps. Smaller models need less."""
+FULL_PRECISION = 4
+"""Bytes of a parameter in training: fsdp.yaml, model_dtype fp32. The adapters' own state is negligible."""
+HALF_PRECISION = 2
+"""Bytes of a parameter in vLLM."""
+LARGEST_SHARE = 0.6
+"""Largest share of a GPU for vLLM among the configurations that verl published."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLayout:
+    """Settings of verl that follow from a model's size and the number of GPUs."""
+
+    trainers: int
+    """GPUs that train; without staleness the same GPUs also sample."""
+    samplers: int
+    """GPUs that sample beside the training; 0 without staleness."""
+    tensor_parallel: int
+    memory_share: float
+    """Share of a GPU's memory for vLLM: its weights and its cache."""
+    is_offloaded: bool
+    """True if the parameters wait in the machine's memory while vLLM samples."""
+    longest: int
+    """Longest sequence in tokens, prompt and answer together, that fits in a pass of training."""
+
+
+def training_bytes(parameters: float, gpus: int, tokens: int) -> float:
+    """Return the bytes that each GPU holds in a pass of LoRA training.
+
+    Args:
+        parameters: Number of the model's parameters.
+        gpus: Number of GPUs that share the parameters.
+        tokens: Number of tokens in the pass.
+    """
+    return FULL_PRECISION * parameters / gpus + TRAINED_TOKEN * tokens + RESERVE
+
+
+def sampling_fits(parameters: float, tensor_parallel: int, memory_share: float) -> bool:
+    """Return True if vLLM's share of a GPU holds its part of the weights."""
+    return HALF_PRECISION * parameters / tensor_parallel <= memory_share * MEMORY
+
+
+def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout:
+    """Return the layout of a model of `parameters` parameters on `gpus` GPUs of one machine.
+
+    Args:
+        parameters: Number of the model's parameters.
+        gpus: Number of GPUs in all.
+        is_stale: True with `train.staleness`, for which rLLM samples on GPUs of their own: half of them.
+
+    Raises:
+        UsageError: The GPUs do not hold the model.
+    """
+    samplers = gpus // 2 if is_stale else 0
+    trainers = gpus - samplers
+    if is_stale and not samplers:
+        raise UsageError("train.staleness needs GPUs of its own to sample: expected --gpus of at least 2")
+    resident = FULL_PRECISION * parameters / trainers
+    longest = int((MEMORY - RESERVE - resident) / TRAINED_TOKEN) // 1024 * 1024
+    # Half of the share is left to the cache.
+    parallel = 1
+    while HALF_PRECISION * parameters / parallel > MEMORY * LARGEST_SHARE / 2:
+        parallel *= 2
+    is_offloaded = not samplers and resident > MEMORY / 10
+    held = 0 if is_offloaded or samplers else resident
+    share = min(LARGEST_SHARE, int((MEMORY - RESERVE - held) / MEMORY * 20) / 20)
+    if longest < 1024 or (samplers or trainers) % parallel:
+        split = f", {trainers} of which train," if samplers else ""
+        raise UsageError(
+            f"{gpus} GPUs of {MEMORY / 1e9:.0f} GB{split} do not hold a model of "
+            f"{parameters / 1e9:.3g}B parameters: training needs {resident / 1e9:.0f} GB of each, "
+            f"and sampling {parallel} GPUs together"
+        )
+    return GpuLayout(trainers, samplers, parallel, share, is_offloaded, longest)
+
+
+def parameters_of(name: str, folder: Path | None) -> float:
+    """Return the number of a model's parameters: by its weights, or by a name such as `Qwen2.5-7B`.
+
+    Raises:
+        UsageError: Neither says it.
+    """
+    # Weights are saved in bfloat16.
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder is not None else 0
+    if size:
+        return size / HALF_PRECISION
+    if named := re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])", name):
+        return float(named[1]) * 1e9
+    raise UsageError(
+        f"--gpus needs the size of {name}: a folder with its weights, or a name with it, such as 7B"
+    )

@@ -32,7 +32,11 @@ class Expected:
     """For each turn that was taken, the turns of each role that a text reads which is rendered after the
     episode for this turn: a teacher's prompt, or a gate."""
     rewarding: dict[NodeId, dict[str, list[Turn]]]
-    """For each turn that a role outside of loops took, the turns of each role that its reward reads."""
+    """For each turn that a role outside of loops took, the turns of each role that a likelihood reads."""
+    beside: dict[NodeId, dict[str, list[Turn]]]
+    """For each turn that was taken, the turns of each other role that an expression of its reward reads."""
+    branch: Callable[[NodeId, str], list[int]]
+    """Instances of a role, from 1, on the branch of a turn."""
 
 
 def expected(workflow: Workflow) -> Expected:
@@ -409,12 +413,15 @@ def expected(workflow: Workflow) -> Expected:
         """Return what a teacher's prompt of a turn reads: the names in `needs` as in the role's prompt, other
         roles on the turn's branch and in its round, and all instances of the role itself."""
         needed = {key: seen(me, edge) for key, edge in edges_of(me.role)}
-        others = {
+        return {**beside(me), **needed}
+
+    def beside(me: NodeId) -> dict[str, list[Turn]]:
+        """Return the turns of each role on a turn's branch and in its round; of its own role all of them."""
+        return {
             other: seen(me, {"of": other, "fans": False, "branch": other != me.role, "round": "this"})
             for other in workflow.roles
             if CALLEE not in (other, me.role)
         }
-        return {**others, **needed}
 
     def rewarding(me: NodeId) -> dict[str, list[Turn]]:
         """Return what a reward of a turn reads of each role: the last turn that ran of each instance on the
@@ -432,8 +439,11 @@ def expected(workflow: Workflow) -> Expected:
     played = [board(name, loop["times"] + 1)[2] for name, loop in workflow.loops.items() if "env" in loop]
     seconds = max([*settled.values(), *played])
     read = {node: afterwards(node) for node, turn in turns.items() if turn is not None}
+    near = {node: beside(node) for node in read}
     paid = {node: rewarding(node) for node in read if not workflow.loops_of(node.role)}
-    return Expected(turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns}, read, paid)
+    return Expected(
+        turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns}, read, paid, near, branch
+    )
 
 
 def taught(

@@ -1,21 +1,22 @@
-"""Reward that a spec writes as an expression, with the syntax of conditions.
+"""Reward that a spec writes as an expression over the turn, the task and the turns of other roles.
 
-The engine checks and computes the expression; this file finds the task fields and parts of the action that
-the expression reads, and whether its value can only be a number.
+The engine checks and computes the expression. This file finds what the expression reads, and whether its
+value says that an answer is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import (
+    OF_A_TURN,
+    UNKNOWN,
     ActionRead,
     Formula,
     Reward,
@@ -28,79 +29,148 @@ from rolegraph.roles.bounds import UNIT, Bounds
 from rolegraph.roles.formula_bounds import bounds_of
 
 _JINJA = Environment()
-_NUMBERS = frozenset({"abs", "count", "float", "int", "length", "round", "sum"})
-"""Filters whose value is a number."""
+_NO_ROLES = {*OF_A_TURN, *"task self episode range true false none True False None".split()}
+"""Names that mean no role."""
+_EARNED = ("reward", "right", "terms")
+"""Fields of a turn that its reward decides."""
+_SCORERS = ("math", "exact_match", "f1", "close_to")
 
 
-def value(
-    expression: str | None = None,
-    /,
-    *,
-    expr: str | None = None,
-    right: str | None = None,
-    labels: Sequence[str] | None = None,
-) -> Reward:
-    """Pay an expression over `action`, `task`, `self`, `tokens`, `calls` and `step`; a bool is 1 or 0.
+def value(expression: str, /) -> Reward:
+    """Pay an expression over the turn, the task and the turns of other roles; a bool is 1 or 0.
 
-    expression: the expression, with the syntax of `when`, where it stands without options
-    expr: the expression, where options stand beside it
-    right: the condition on which the turn is right; left out, a bool is right when it is true, and a number
-      from 1, but as a term of `weighted` a number does not say what is right
-    labels: task fields that give the answer away; left out, all that the expressions read
+    A number says nothing about right and wrong. A bool says it where the expression reads the task or whether
+    another role is right, and the call of a scorer, such as `math(action, task.answer)`, says it.
+
+    expression: the expression, with the syntax of `when`
     """
-    text = expression if expr is None else expr
-    if text is None or (expression is not None and expr is not None):
-        raise ValueError("value needs one expression, such as {value: action == task.answer}")
-    formulas = [Formula(text, (0,) if expr is None else ("expr",))]
-    if right is not None:
-        formulas.append(Formula(right, ("right",)))
-    read = [_nodes(formula.text) for formula in formulas]
-    fields = dict.fromkeys(key for parts in read for key in keys_of(parts, "task"))
-    reads = dict.fromkeys(
-        ActionRead(None, path, (), formula.place)
-        for formula, parts in zip(formulas, read, strict=True)
-        for path in keys_of(parts, "action")
-    )
+    read = Reading.of(expression)
+    fields = dict.fromkeys(keys_of(read.parts, "task"))
+    reads = dict.fromkeys(ActionRead(None, path, (), (0,)) for path in keys_of(read.parts, "action"))
     facts = RewardFacts(
-        fields=tuple({**fields, **dict.fromkeys(labels or ())}),
-        labels=tuple(fields if labels is None else labels),
-        required=tuple(dict.fromkeys(key for parts in read for key in _compared(parts))),
+        fields=tuple(fields),
+        labels=tuple(fields),
+        required=tuple(dict.fromkeys(_compared(read.parts))),
         reads=tuple(reads),
-        bounds=bounds_of_text(text) or UNIT,
+        judges=read.says_right and read.compares_task,
+        verdicts=read.right if read.says_right else (),
+        compares_verdicts=read.right,
+        outcomes=() if read.reads("action") else read.roles,
+        bounds=read.bounds or UNIT,
     )
-    judges = right is not None or not (read[0] and _is_number(read[0][0]))
-    term = Reward(partial(_value, text, right, True), replace(facts, judges=judges), formulas=tuple(formulas))
-    return replace(term, score=partial(_value, text, right, False), facts=facts, as_term=term)
+    score = partial(_value, expression, read.says_right)
+    earned, views = read.earned, tuple(it for it in read.roles if it not in read.earned)
+    return Reward(score, facts, roles=earned, views=views, formulas=(Formula(expression, (0,)),))
 
 
-def _value(
-    text: str, right: str | None, is_term: bool, task: Task, action: Any, inputs: RewardInputs
-) -> Score:
+def _value(text: str, says_right: bool, task: Task, action: Any, inputs: RewardInputs) -> Score:
     earned = inputs.values[text]
+    if earned is UNKNOWN:
+        return Score(None, None)
     if not isinstance(earned, bool | int | float):
         raise TypeError(
             f"the value of {short_repr(text)} is {short_repr(earned)}, expected a number, true or false"
         )
-    if right is not None:
-        return Score(float(earned), bool(inputs.values[right]))
-    says_nothing = is_term and not isinstance(earned, bool)
-    return Score(float(earned), None if says_nothing else earned >= 1)
+    return Score(float(earned), earned >= 1 if says_right else None)
 
 
 def bounds_of_text(text: str) -> Bounds | None:
     """Return the bounds of an expression's value, as `bounds_of`; None for a text with a fault."""
-    read = _nodes(text)
-    return bounds_of(read[0]) if read else None
+    return Reading.of(text).bounds
 
 
-def _nodes(text: str) -> list[nodes.Node]:
-    """Parse an expression and return its syntax nodes, the root first; empty for a text with a syntax
-    fault."""
-    try:
-        tree = Parser(_JINJA, text, state="variable").parse_expression()
-        return [tree, *tree.find_all(nodes.Node)]
-    except (TemplateSyntaxError, RecursionError, ValueError, MemoryError):
-        return []
+class Reading(NamedTuple):
+    """What an expression reads; nothing for a text with a syntax fault."""
+
+    parts: list[nodes.Node]
+    """Nodes of the syntax tree, the root first."""
+
+    @classmethod
+    def of(cls, text: str) -> Reading:
+        """Parse an expression."""
+        try:
+            tree = Parser(_JINJA, text, state="variable").parse_expression()
+            return cls([tree, *tree.find_all(nodes.Node)])
+        except (TemplateSyntaxError, RecursionError, ValueError, MemoryError):
+            return cls([])
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Bounds of the value; None where it may be any value."""
+        return bounds_of(self.parts[0]) if self.parts else None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names that may be roles."""
+        called = {id(part.node) for part in self.parts if isinstance(part, nodes.Call)}
+        named = (it for it in self.parts if isinstance(it, nodes.Name) and id(it) not in called)
+        return tuple(dict.fromkeys(it.name for it in named if it.name not in _NO_ROLES))
+
+    def reads(self, name: str) -> bool:
+        """Return True if the expression reads a plain value, such as `action`."""
+        return any(isinstance(it, nodes.Name) and it.name == name for it in self.parts)
+
+    @property
+    def earned(self) -> tuple[str, ...]:
+        """Roles whose reward, or whether they are right, the expression reads."""
+        return self._with(_EARNED)
+
+    @property
+    def right(self) -> tuple[str, ...]:
+        """Roles of which the expression reads whether they are right."""
+        return self._with(("right",))
+
+    def _with(self, fields: Iterable[str]) -> tuple[str, ...]:
+        named = {*fields}
+        if any(isinstance(it, nodes.Const) and str(it.value) in named for it in self.parts):
+            return self.roles  # a filter looks the field up
+        holders = (
+            _holder(it.node) for it in self.parts if isinstance(it, nodes.Getattr) and it.attr in named
+        )
+        return tuple(name for name in dict.fromkeys(holders) if name in self.roles)
+
+    @property
+    def compares_task(self) -> bool:
+        """True where the expression reads the task."""
+        return self.reads("task")
+
+    @property
+    def says_right(self) -> bool:
+        """True where the value says that the answer is right."""
+        if not self.parts:
+            return False
+        root = self.parts[0]
+        if isinstance(root, nodes.Call) and isinstance(root.node, nodes.Name) and root.node.name in _SCORERS:
+            return True
+        return _is_bool(root) and bool(self.compares_task or self.right)
+
+
+def _holder(node: nodes.Node) -> str:
+    """Return the name before fields and items, such as `judge` of `judge[0].chosen`."""
+    while isinstance(node, nodes.Getattr | nodes.Getitem):
+        node = node.node
+    return node.name if isinstance(node, nodes.Name) else ""
+
+
+def _is_bool(node: nodes.Node) -> bool:
+    """Return True if an expression's value can only be a bool, by its syntax."""
+    match node:
+        case nodes.Compare() | nodes.Not() | nodes.Test():
+            return True
+        case nodes.And() | nodes.Or():
+            return _is_bool(node.left) and _is_bool(node.right)
+        case nodes.CondExpr(expr1=one, expr2=nodes.Expr() as other):
+            return _is_bool(one) and _is_bool(other)
+        case nodes.Const(value=bool()) | nodes.Getattr(attr="right" | "ok" | "ran" | "failed"):
+            return True
+        case nodes.Name(name="ok"):
+            return True
+        case nodes.Filter(name="default" | "d", node=nodes.Expr() as inner, args=[given]):
+            return _is_bool(inner) and _is_bool(given)
+        case nodes.Call(node=nodes.Name(name="any" | "all")):
+            return True
+        case _:
+            return False
 
 
 def keys_of(parts: list[nodes.Node], name: str) -> Iterator[str]:
@@ -120,24 +190,7 @@ def keys_of(parts: list[nodes.Node], name: str) -> Iterator[str]:
 def _compared(parts: list[nodes.Node]) -> Iterator[str]:
     """Yield the task fields that are compared with the action, and so must be present in each row."""
     for part in parts:
-        if isinstance(part, nodes.Compare | nodes.Test):
+        if isinstance(part, nodes.Compare | nodes.Test | nodes.Call):
             inside = [*part.find_all(nodes.Node)]
             if any(isinstance(node, nodes.Name) and node.name == "action" for node in inside):
                 yield from keys_of(inside, "task")
-
-
-def _is_number(node: nodes.Node) -> bool:
-    """Return True if an expression's value can only be a number, by its syntax; False for a bool."""
-    match node:
-        case nodes.CondExpr():
-            return node.expr2 is not None and _is_number(node.expr1) and _is_number(node.expr2)
-        case nodes.Const():
-            return isinstance(node.value, int | float) and not isinstance(node.value, bool)
-        case nodes.Filter():
-            return node.name in _NUMBERS
-        case nodes.Name():
-            return node.name in ("tokens", "calls")
-        case _:
-            return isinstance(node, nodes.BinExpr | nodes.Neg | nodes.Pos) and not isinstance(
-                node, nodes.And | nodes.Or
-            )

@@ -7,6 +7,7 @@ a slow function has a `timeout` and runs in a process that can be stopped.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, Literal, cast
 from unicodedata import normalize
@@ -61,16 +62,28 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
         written = spellings(value)
         return {plain(text, ignore_case=ignore_case, punctuation=punctuation) for text in written}
 
+    def compare(answer: Any, right: Any) -> bool:
+        given = texts(answer)
+        return any(given & texts(gold) for gold in _accepted(right))
+
+    return _comparing(compare, field)
+
+
+def _comparing(
+    compare: Callable[[Any, Any], float | bool], field: str, timeout: float | None = None
+) -> Reward:
+    """Return a reward that compares the action with a task field, and a function that expressions call."""
+
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        given = texts(action)
-        return _scored(any(given & texts(gold) for gold in _accepted(task, field)))
+        return _scored(compare(action, task[field]))
 
-    return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
+    facts = RewardFacts(fields=(field,), labels=(field,))
+    return Reward(score, facts, timeout=timeout, compare=compare)
 
 
-def _accepted(task: Task, field: str) -> list[Any]:
-    """Return the accepted answers in a task field: a list's members, or the single value in a list."""
-    return cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
+def _accepted(right: Any) -> list[Any]:
+    """Return the accepted answers: a list's members, or the single value in a list."""
+    return cast("list[Any]", right) if isinstance(right, list) else [right]
 
 
 def math(*, field: str = "answer", timeout: Seconds = MATH_SECONDS) -> Reward:
@@ -83,10 +96,10 @@ def math(*, field: str = "answer", timeout: Seconds = MATH_SECONDS) -> Reward:
     """
     require_math()
 
-    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        return _scored(any(SAME_MATH(gold, action) for gold in _accepted(task, field)))
+    def compare(answer: Any, right: Any) -> bool:
+        return any(SAME_MATH(gold, answer) for gold in _accepted(right))
 
-    return Reward(score, RewardFacts(fields=(field,), labels=(field,)), timeout=timeout)
+    return _comparing(compare, field, timeout)
 
 
 def f1(*, field: str = "answer") -> Reward:
@@ -97,12 +110,12 @@ def f1(*, field: str = "answer") -> Reward:
     field: the task field that holds the answer, or a list of accepted ones
     """
 
-    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        texts = [(Counter(given), len(given)) for given in map(words, spellings(action))]
-        golds = [words(text) for gold in _accepted(task, field) for text in spellings(gold)]
-        return _scored(max(_overlap(*text, gold) for text in texts for gold in golds))
+    def compare(answer: Any, right: Any) -> float:
+        texts = [(Counter(given), len(given)) for given in map(words, spellings(answer))]
+        golds = [words(text) for gold in _accepted(right) for text in spellings(gold)]
+        return max(_overlap(*text, gold) for text in texts for gold in golds)
 
-    return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
+    return _comparing(compare, field)
 
 
 def _overlap(given: Counter[str], size: int, gold: list[str]) -> float:
@@ -150,19 +163,19 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
     """
     least, share = exact(absolute), exact(relative)
 
-    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+    def compare(answer: Any, right: Any) -> bool:
         try:
-            golds = [exact_number_of(gold) for gold in _accepted(task, field)]
+            golds = [exact_number_of(gold) for gold in _accepted(right)]
         except ValueError as error:
-            got = f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}"
+            got = f"the right answer must hold a number, such as 42, or several; got {right!r}"
             raise TypeError(got) from error
         try:
-            given = exact_number_of(action)
+            given = exact_number_of(answer)
         except ValueError:
-            return _scored(0.0)
-        return _scored(any(abs(given - gold) <= max(least, share * abs(gold)) for gold in golds))
+            return False
+        return any(abs(given - gold) <= max(least, share * abs(gold)) for gold in golds)
 
-    return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
+    return _comparing(compare, field)
 
 
 def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit = "characters") -> Reward:

@@ -15,16 +15,16 @@ from rolegraph.engine.vocabulary import (
     ActionRead,
     BadOptions,
     BadParts,
-    CallField,
     Formula,
     Item,
-    ItemCall,
     Reward,
     RewardFacts,
+    RewardField,
     RewardInputs,
     Score,
     UnknownName,
     did_you_mean,
+    reward_call,
     rewards,
 )
 from rolegraph.roles.bounds import added, scaled
@@ -35,7 +35,7 @@ class Term(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
-    reward: Annotated[CallField, rewards]
+    reward: Annotated[RewardField, rewards]
     """Reward of the term."""
     weight: Annotated[FiniteFloat, SCHEDULED] = 1.0
     """Factor of the term; below 0 for a penalty, 0 for a term that is only reported."""
@@ -51,7 +51,7 @@ class BareTerm(Term):
 
 def _in_full(written: object) -> object:
     """Expand a term's short form, the reward alone, to a BareTerm; return any other value unchanged."""
-    return BareTerm(reward=ItemCall.parse(written)) if _is_short(written) else written
+    return BareTerm(reward=reward_call(written)) if _is_short(written) else written
 
 
 def _is_short(written: object) -> bool:
@@ -61,7 +61,7 @@ def _is_short(written: object) -> bool:
     return isinstance(written, str) and written != ""
 
 
-_Short = Term | Annotated[CallField, rewards]
+_Short = Term | Annotated[RewardField, rewards]
 Placed = TypeVar("Placed", ActionRead, Formula)
 
 
@@ -83,7 +83,7 @@ def weighted(
     for name, term in terms.items():
         try:
             part = rewards.build(term.reward, interpreter=interpreter)
-            built[name] = term.weight, part.as_term or part
+            built[name] = term.weight, part
         except (UnknownName, BadOptions) as error:
             if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
                 error.hint = error.hint or did_you_mean(error.name, Term.model_fields)

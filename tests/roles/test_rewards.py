@@ -142,7 +142,7 @@ def test_a_tolerance_is_absolute_or_relative_and_the_wider_counts() -> None:
 
 @pytest.mark.parametrize("gold", ["Paris", True, [7, "x"], {}, "1.234,56"])
 def test_a_field_without_a_number_is_an_error_and_not_a_zero(gold: object) -> None:
-    with pytest.raises(TypeError, match=r"task\.answer must hold a number"):
+    with pytest.raises(TypeError, match="must hold a number"):
         earned("close_to", "7", answer=gold)
 
 

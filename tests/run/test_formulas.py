@@ -59,27 +59,38 @@ def outcome(done: Episode, role: str = "solver") -> tuple[float | None, bool, li
         ("action != task.solution", (0.0, False, GOOD)),
         ("0.5", (0.5, False, GOOD)),
         ("-2 if action else 3", (-2.0, False, GOOD)),
-        ("1", (1.0, True, GOOD)),
+        ("1 + 0", (1.0, False, GOOD)),
         (
-            {"expr": "(action == task.solution) - 0.002 * tokens", "right": "action == task.solution"},
+            ("(action == task.solution) - 0.002 * tokens", "action == task.solution"),
             (0.99, True, GOOD),
         ),
-        ({"expr": "tokens + calls", "right": "false"}, (6.0, False, GOOD)),
-        ("task['target'] / 2", (3.5, True, GOOD)),
-        ("self.index + self.count", (2.0, True, GOOD)),
+        (("tokens + calls", "false"), (6.0, False, GOOD)),
+        ("tokens", (5.0, False, GOOD)),
+        ("task['target'] / 2", (3.5, False, GOOD)),
+        ("exact_match(action, task.solution)", (1.0, True, GOOD)),
+        ("math(action, task.target)", (1.0, True, GOOD)),
+        ("f1(action, task.solution)", (1.0, True, GOOD)),
+        ("0.5 * math(action, task.target)", (0.5, False, GOOD)),
+        ("action == '3 + 4'", (1.0, False, GOOD)),
+        ("self.index + self.count", (2.0, False, GOOD)),
+        ("task.nums[9] or 2 > 1", (1.0, False, GOOD)),
+        ("task.nums[9] + 1", (None, False, GOOD)),
         ("action", (None, False, ["reward_error"])),
         ("1 / 0", (None, False, ["reward_error"])),
         ("action.score", (None, False, ["reward_error"])),
         ("1e308 * 10", (None, False, ["reward_error"])),
-        ({"expr": "1", "right": "action.score > 1"}, (None, False, ["reward_error"])),
+        (("1 + 0", "action.score > 1"), (None, False, ["reward_error"])),
+        (("1 + 0", "task.nums[9] > 1"), (1.0, False, GOOD)),
     ],
     ids=str,
 )
 def test_the_value_of_an_expression_is_the_reward(
-    tmp_path: Path, reward: object, expected: tuple[float, bool, list[str]]
+    tmp_path: Path, reward: str | tuple[str, str], expected: tuple[float, bool, list[str]]
 ) -> None:
-    """The answer, 3 + 4, has five tokens."""
-    done = run_one(valued(tmp_path, {"value": reward}), Counted(lambda _: "3 + 4"))
+    """The answer, 3 + 4, has five tokens. A pair is a reward, and the role's `right`."""
+    more = {} if isinstance(reward, str) else {"right": reward[1]}
+    said = reward if isinstance(reward, str) else reward[0]
+    done = run_one(valued(tmp_path, said, **more), Counted(lambda _: "3 + 4"))
     earned, right, failures = outcome(done)
     assert earned == pytest.approx(expected[0])
     assert (right, failures) == expected[1:]
@@ -89,42 +100,41 @@ def test_tokens_are_those_of_all_calls_of_the_turn_else_the_endpoints_number_els
     tmp_path: Path,
 ) -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "3 + 4"}}</tool_call>'
-    calls = valued(tmp_path, {"value": "tokens + 1000 * calls"}, tools=["calculator"], calls=3)
+    calls = valued(tmp_path, "tokens + 1000 * calls", tools=["calculator"], calls=3)
     done = run_one(calls, Counted(lambda request: call if request.id.call == 1 else "7"))
     assert outcome(done)[0] == 2001 + len(call)
-    plain = valued(tmp_path, {"value": "tokens"})
-    assert outcome(run_one(plain, Used(lambda _: "7"))) == (5.0, True, GOOD)
+    plain = valued(tmp_path, "tokens")
+    assert outcome(run_one(plain, Used(lambda _: "7"))) == (5.0, False, GOOD)
     unknown = run_one(plain, ScriptedModel(lambda _: "7"))
     assert outcome(unknown) == (None, False, ["reward_error"])
     assert "neither token ids nor a number of tokens" in unknown.metadata["failures"][0]["message"]
-    unread = valued(tmp_path, {"value": "calls"})
-    assert outcome(run_one(unread, ScriptedModel(lambda _: "7"))) == (1.0, True, GOOD)
+    unread = valued(tmp_path, "calls")
+    assert outcome(run_one(unread, ScriptedModel(lambda _: "7"))) == (1.0, False, GOOD)
 
 
 def test_a_failed_turn_has_the_reward_of_failures(tmp_path: Path) -> None:
     def fail(request: Request) -> str:
         raise ModelError("down")
 
-    failing = valued(tmp_path, {"value": "5"}, on_failure={"reward": -1})
+    failing = valued(tmp_path, "2 + 3", on_failure={"reward": -1})
     assert outcome(run_one(failing, ScriptedModel(fail))) == (-1.0, False, ["model_error"])
 
 
 @pytest.mark.parametrize(
     ("terms", "reward", "right"),
     [
-        ({"good": {"value": "action == '7'"}, "long": {"value": "-0.1 * tokens"}}, 0.9, True),
-        ({"good": {"value": "action == '8'"}, "long": {"value": "5"}}, 5.0, False),
-        ({"long": {"value": "5"}}, 5.0, False),
-        ({"any": {"value": "true if action == '7' else 2"}}, 1.0, True),
-        ({"any": {"value": "true if action == '8' else 2"}}, 2.0, False),
-        ({"long": {"value": {"expr": "5", "right": "tokens < 2"}}}, 5.0, True),
-        ({"long": {"reward": {"value": "2"}, "weight": -0.5}, "good": {"matches": "7"}}, 0.0, False),
+        ({"good": "exact_match(action, task.target)", "long": "-0.1 * tokens"}, 0.9, True),
+        ({"good": "action == task.nums | first", "long": "2 + 3"}, 5.0, False),
+        ({"long": "2 + 3"}, 5.0, False),
+        ({"any": "action == '7'"}, 1.0, False),
+        ({"long": {"reward": "1 + 1", "weight": -0.5}, "good": {"matches": "7"}}, 0.0, False),
     ],
     ids=str,
 )
 def test_as_a_term_a_number_says_nothing_of_right(
     tmp_path: Path, terms: object, reward: float, right: bool
 ) -> None:
+    """The answer is 7, as the task's target."""
     done = run_one(valued(tmp_path, {"weighted": terms}), Counted(lambda _: "7"))
     assert outcome(done) == (pytest.approx(reward), right, [])
 
@@ -133,24 +143,22 @@ def test_a_role_with_numbers_alone_can_never_be_right(tmp_path: Path) -> None:
     def judged(reward: object) -> bool:
         return "solver" in valued(tmp_path, reward).judged
 
-    assert not judged(
-        {"weighted": {"long": {"value": "0.1 * tokens"}, "short": {"value": "1 if calls else 2"}}}
-    )
-    assert judged({"weighted": {"long": {"value": "0.1 * tokens"}, "good": {"value": "action == 7"}}})
-    assert judged({"value": "0.1 * tokens"})
+    assert not judged({"weighted": {"long": "0.1 * tokens", "short": "1 if calls else 2"}})
+    assert judged({"weighted": {"long": "0.1 * tokens", "good": "action == task.target"}})
+    assert not judged("0.1 * tokens")
+    assert not judged("action == '7'")
+    assert judged("number(action) == task.target")
 
 
 def test_what_an_expression_reads_becomes_a_label(tmp_path: Path) -> None:
-    shown: Roles = {"solver": {"prompt": "{{ task.target }}", "reward": {"value": "action == task.target"}}}
+    shown: Roles = {"solver": {"prompt": "{{ task.target }}", "reward": "action == task.target"}}
     with pytest.raises(SpecError, match=r"task\.target would leak the label"):
         plan(tmp_path, shown)
-    right = {"expr": "1", "right": "action == task.target"}
     with pytest.raises(SpecError, match=r"task\.target would leak the label"):
-        plan(tmp_path, {"solver": {**shown["solver"], "reward": {"value": right}}})
-    listed = {"value": {**right, "labels": ["solution"]}}
-    assert plan(tmp_path, {"solver": {**shown["solver"], "reward": listed}}).hidden >= {"solution"}
+        right = {"reward": "1 + 1", "right": "action == task.target"}
+        plan(tmp_path, {"solver": {**shown["solver"], **right}})
     with pytest.raises(SpecError, match=r"reads task\.price, which the train data does not have"):
-        valued(tmp_path, {"value": "0.1 * task.price"})
+        valued(tmp_path, "0.1 * task.price")
 
 
 @pytest.mark.parametrize(
@@ -159,10 +167,11 @@ def test_what_an_expression_reads_becomes_a_label(tmp_path: Path) -> None:
         ("task[action]", "this reads the task as a whole", "task["),
         (
             "acton == task.target",
-            "'acton' does not exist here; there is task, action, tokens, calls, step, self",
+            "'acton' does not exist here; there is task, action, response, thought, ok, tokens, calls, step,",
             "acton",
         ),
-        ("judge.action", "the reward mentions 'judge'", "judge"),
+        ("judge.verdict", "a role has no 'verdict'", "verdict"),
+        ("judge.reward", "the reward reads the reward of judge, which has none", ""),
         ("self.round", "self has no 'round' here", "round"),
         ("1 +", "not a valid expression", ""),
         ("len(task.target) > 1", "len(…) cannot be called in this expression", "len"),
@@ -172,7 +181,8 @@ def test_what_an_expression_reads_becomes_a_label(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "form", ["value: {}", "value: {{expr: {}}}", "weighted: {{a: {{value: {}}}, b: countdown}}"]
+    "form",
+    ["{}", "{{weighted: {{a: {}, b: countdown}}}}", "{{weighted: {{a: {{reward: {}}}, b: countdown}}}}"],
 )
 def test_a_fault_is_shown_at_its_place_in_the_expression(
     tmp_path: Path, expression: str, message: str, caret: str, form: str
@@ -181,7 +191,7 @@ def test_a_fault_is_shown_at_its_place_in_the_expression(
     text = (
         "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
         '  solver:\n    prompt: {inline: "Hi"}\n    estimator: grpo\n'
-        f"    reward: {{{form.format(quoted)}}}\n"
+        f"    reward: {form.format(quoted)}\n"
         '  judge: {prompt: {inline: "Hi"}, trainable: false}\n'
     )
     errors = [d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error"]
@@ -221,7 +231,7 @@ def test_tokens_of_a_skipped_turn_and_of_a_tool_are_none_at_all(tmp_path: Path) 
 
 
 def test_a_replay_and_another_process_compute_the_same(tmp_path: Path) -> None:
-    priced = valued(tmp_path, {"weighted": {"right": "countdown", "price": {"value": "-0.01 * tokens"}}})
+    priced = valued(tmp_path, {"weighted": {"right": "countdown", "price": "-0.01 * tokens"}})
     first = run_one(priced, Counted(lambda _: "3 + 4"))
     again = pickle.loads(pickle.dumps(priced))
     replayed = asyncio.run(episode(again, limited(again, Replay.from_episodes([first]))))  # pyright: ignore[reportArgumentType]
@@ -247,7 +257,7 @@ def test_random_expressions_have_the_value_that_python_gives_them(
     tmp_path: Path, parts: list[tuple[str, str]], answers: Sequence[str]
 ) -> None:
     text = "0" + "".join(f" {sign} {part}" for sign, part in parts)
-    roles: Roles = {"solver": {"count": 2, "parser": "text", "reward": {"value": text}, "credit": "turn"}}
+    roles: Roles = {"solver": {"count": 2, "parser": "text", "reward": text, "credit": "turn"}}
     looped = plan(tmp_path, roles, {"turns": {"roles": ["solver"], "times": 3}})
 
     def answer(request: Request) -> str:

@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import size_of
@@ -122,3 +123,48 @@ def test_turns_and_seeds_are_the_same_in_whatever_order_calls_are_answered(
     assert [(t.uid, [step.action for step in t.steps]) for t in one.trajectories] == [
         (t.uid, [step.action for step in t.steps]) for t in other.trajectories
     ]
+
+
+@examples(300)
+@given(workflows(), st.data())
+def test_a_reward_reads_the_turns_of_other_roles_that_the_language_says(
+    workflow: Workflow, data: st.DataObject
+) -> None:
+    names = [name for name in workflow.roles if name != CALLEE]
+    reader = data.draw(st.sampled_from(names))
+    others = [name for name in names if name != reader]
+    assume(others)
+    one, other = data.draw(st.sampled_from(others)), data.draw(st.sampled_from(others))
+    counted = f"10000 * count({one}) + 100 * sum({one}.index) + count({one}, where={one}.ok)"
+    workflow.roles[reader]["reward"] = f"{counted} + 0.01 * sum({one}.index * count({other}))"
+    plan, meant = compiled(workflow), expected(workflow)
+
+    def answer(request: Request) -> str:
+        action = workflow.action(request.id.node)
+        if action is None:
+            raise ModelError("now and then")
+        return (
+            action if request.id.call > workflow.uses(request.id.node) else tool_calls(workflow, request.id)
+        )
+
+    done, _ = run_virtually(episode(plan, limited(plan, Caller(answer))))
+    earned: dict[NodeId, float] = {}
+    for node, read in meant.beside.items():
+        turn = meant.turns[node]
+        if node.role == reader and turn is not None and not turn.failed:
+            found, near = read[one], [it.id.index for it in read[other]]
+            beside = [sum(n in meant.branch(it.id, other) for n in near) for it in found]
+            indexed = [it.id.index for it in found]
+            ok = sum(not it.failed for it in found)
+            paired = sum(
+                index * (1 if one == other else count) for index, count in zip(indexed, beside, strict=True)
+            )
+            earned[node] = 10_000 * len(found) + 100 * sum(indexed) + ok + 0.01 * paired
+    taken = [
+        (NodeId(t.name, t.index, step.round), step)
+        for t in done.trajectories
+        if t.name == reader
+        for step in t.steps
+        if step.done or workflow.runs(reader)
+    ]
+    assert {node: step.reward for node, step in taken if node in earned} == pytest.approx(earned)

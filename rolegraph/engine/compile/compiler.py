@@ -293,7 +293,9 @@ def _assemble(
         for name, role in names.roles.items()
         if role.signal and role.signal.mentions
     }
-    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards, signals)
+    by_turn = {name for name, role in names.roles.items() if role.formulas}
+    inputs = role_inputs(spec, mentions, untils)
+    unrolled = UnrolledGraph(spec, instances, inputs, rewards, signals, by_turn)
     roles = tuple(
         role_plan.RolePlan(
             **_values(

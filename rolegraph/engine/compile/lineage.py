@@ -17,6 +17,7 @@ from rolegraph.engine.limits.specs import SPEC_EDGES
 from rolegraph.engine.spec import Edge, Finding, Role, Spec
 from rolegraph.engine.vocabulary import Pairs, Tool
 from rolegraph.engine.vocabulary.tool import NO_PAIRS
+from rolegraph.engine.vocabulary.views import on_branch
 
 
 class Instance(NamedTuple):
@@ -77,16 +78,8 @@ def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int
     if edge.fans_out:
         return me.parents
     if edge.join == "branch":
-        return [place for place, it in enumerate(theirs) if on_branch(me, it)]
+        return [place for place, it in enumerate(theirs) if on_branch(me.lineage, it.lineage)]
     return range(len(theirs))
-
-
-def on_branch(me: Instance, it: Instance) -> bool:
-    """Return True if two instances are compatible: wherever both descend from a role, they share an instance
-    of it."""
-    return all(
-        not numbers.isdisjoint(it.lineage[role]) for role, numbers in me.lineage.items() if role in it.lineage
-    )
 
 
 def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
@@ -126,7 +119,7 @@ def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> 
     one, other = first.of or one, second.of or other
     theirs = instances[other]
     numbers = {
-        number: frozenset(place for place, it in enumerate(theirs, 1) if on_branch(me, it))
+        number: frozenset(place for place, it in enumerate(theirs, 1) if on_branch(me.lineage, it.lineage))
         for number, me in enumerate(instances[one], 1)
     }
     loop = spec.loop_of(one)

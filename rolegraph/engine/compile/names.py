@@ -28,12 +28,13 @@ from rolegraph.engine.compile.role_plan import (
 from rolegraph.engine.compile.teachers import TeacherResolver
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.prompts import Template
+from rolegraph.engine.prompts import Expression
 from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.validation import name_not_found
-from rolegraph.engine.vocabulary import ItemCall, Registry
+from rolegraph.engine.vocabulary import EXPRESSION, ItemCall, Registry
+from rolegraph.engine.vocabulary.items import RIGHT, judged_by
 
 ItemT = TypeVar("ItemT", bound=vocabulary.Item)
 Rewards = Mapping[str, vocabulary.Reward | None]
@@ -143,22 +144,30 @@ class ResolvedNames:
     def _reward(self, name: str, role: Role) -> vocabulary.Reward | None:
         path = ("roles", name, "reward")
         reward = self._build(vocabulary.rewards, role.reward, path)
+        if reward and role.right is not None:
+            right = vocabulary.rewards.build(ItemCall(EXPRESSION, role.right, has_value=True))
+            reward = judged_by(reward, right)
+        # An unknown name in an expression is found where the expression is compiled.
+        computed = bool(reward and reward.formulas)
         for other in reward.read_roles if reward else ():
-            self.findings += unknown_role(self.spec, other, path)
+            if not computed or other in self.spec.roles:
+                self.findings += unknown_role(self.spec, other, path)
         return reward
 
     def _formulas(
         self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None
-    ) -> Mapping[str, Template | None]:
+    ) -> Mapping[str, Expression | None]:
         """Compile the expressions of a role's reward, each once."""
-        templates: dict[str, Template | None] = {}
+        expressions: dict[str, Expression | None] = {}
         if reward is None or call is None:
-            return templates
+            return expressions
         for text, place in reward.formulas:
-            if text not in templates:
-                path = ("roles", name, "reward", *call.path_of(place))
-                templates[text] = self.texts.formula(path, text, name)
-        return templates
+            if text not in expressions:
+                path: Path = ("roles", name, "reward", *call.path_of(place))
+                if text == self.spec.roles[name].right and place == RIGHT:
+                    path = ("roles", name, "right")
+                expressions[text] = self.texts.formula(path, text, name)
+        return expressions
 
     def _likelihoods(
         self, name: str, reward: vocabulary.Reward | None

@@ -24,7 +24,7 @@ from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.spec.schedules import SpecSchedules
-from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
+from rolegraph.engine.vocabulary import Dataset, Import, Lineage, Metric, Split
 
 TeacherKey = ModelRef | str
 """Weights of a teacher: a model, or the name of a policy in training for its weights of the step."""
@@ -96,6 +96,8 @@ class TurnGraph:
     """Turns that the reward of each node reads; each edge is named after its role."""
     signal_inputs: Mapping[int, tuple[InputEdge, ...]]
     """Turns of roles outside of `needs` that the signal of each node reads, as `reward_inputs`."""
+    lineages: Mapping[str, Sequence[Lineage]]
+    """By role, the instances that each of its instances descends from."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
     """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""

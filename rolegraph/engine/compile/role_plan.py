@@ -6,13 +6,12 @@ long.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine import vocabulary
-from rolegraph.engine.prompts import PromptError, Template
+from rolegraph.engine.prompts import Expression, PromptError, Template
 from rolegraph.engine.records import Extent
 from rolegraph.engine.records.episode import REMARKS
 from rolegraph.engine.spec import Credit, Lora, ModelRef, Path, Role, Sampling
@@ -91,7 +90,7 @@ class SignalPlan(NamedTuple):
     otherwise: TeacherPlan | None
     """Teacher for any other value of `by`; None gives such a turn no signal."""
     demonstration: Template | None
-    gate: Template | None
+    gate: Expression | None
     """Expression whose value is the factor of a turn's advantages; None for 1."""
 
     @property
@@ -140,7 +139,7 @@ class GroupingPlan:
 
     by: str = "task"
     """`task`, `turn`, `prompt`, `episode`, or the expression of the group's key."""
-    key: Template | None = None
+    key: Expression | None = None
     """The expression; None for a short form."""
     of_turns: bool = False
     """True where turns are compared, not trajectories."""
@@ -154,7 +153,7 @@ class GroupingPlan:
 class StateKey:
     """Expression over a task's visible fields, whose value selects one of an estimator's running states."""
 
-    expression: Template
+    expression: Expression
     hidden: frozenset[str]
     """Task fields that it does not see."""
 
@@ -163,9 +162,9 @@ class StateKey:
         visible = {name: value for name, value in task.items() if name not in self.hidden}
         try:
             value = self.expression.value({"task": visible})
+            return value if isinstance(value, str) else self.expression.text({"task": visible})
         except PromptError:
             return ""
-        return value if isinstance(value, str) else json.dumps(value)
 
 
 class ResolvedLikelihood(NamedTuple):
@@ -215,11 +214,11 @@ class ResolvedRole:
     """Loss of the role: its own, or the default of its signal or estimator."""
     tools: tuple[vocabulary.Tool | None, ...]
     """Tools that the model may call in its turn."""
-    when: Template | None
+    when: Expression | None
     """An instance is skipped where this condition is false."""
-    reset: Template | None
+    reset: Expression | None
     """A turn begins the conversation anew where this condition is true."""
-    formulas: Mapping[str, Template | None]
+    formulas: Mapping[str, Expression | None]
     """Expressions that the reward reads the value of, by their text."""
     likelihoods: Mapping[vocabulary.Likelihood, Any]
     """Texts that the reward reads the log-probabilities of: ResolvedLikelihood, in a plan LikelihoodPlan."""
@@ -234,7 +233,7 @@ class ResolvedRole:
         return [it for it in (self.prompt, self.run and self.run.value, self.system, self.examples) if it]
 
     @property
-    def expressions(self) -> list[Template]:
+    def expressions(self) -> list[Template | Expression]:
         """Conditions of the role, and expressions and texts of its reward."""
         texts = (likelihood.text for likelihood in self.likelihoods.values())
         return [it for it in (self.when, self.reset, *self.formulas.values(), *texts) if it]
@@ -257,7 +256,7 @@ class RolePlan(ResolvedRole):
     parser: vocabulary.Parser
     tools: tuple[vocabulary.Tool, ...]
     """Tools that the model may call in its turn, roles aside."""
-    formulas: Mapping[str, Template]
+    formulas: Mapping[str, Expression]
     likelihoods: Mapping[vocabulary.Likelihood, LikelihoodPlan]
     count: int
     """Number of instances."""
@@ -284,7 +283,7 @@ class RolePlan(ResolvedRole):
     """Roles that the model may call in its turn."""
     trunk: frozenset[int] = frozenset()
     """Other roles from whose turns the conversation goes on (`memory.fork`), by position."""
-    group_keys: tuple[Template, ...] = field(init=False)
+    group_keys: tuple[Expression, ...] = field(init=False)
     """Expressions of the groupings, computed for each turn."""
     has_functions: bool = field(init=False)
     """True where the model may call tools or roles in its turn."""
@@ -352,11 +351,11 @@ class LoopPlan:
     name: str
     times: int
     """Largest number of rounds."""
-    until: Template | None
+    until: Expression | None
     """A branch of the loop exits after a round in which this condition holds."""
     branches: int
     """Number of branches that exit separately."""
-    when: Template | None = None
+    when: Expression | None = None
     """The loop is skipped where this condition is false."""
     outer: int | None = None
     """Position in `Plan.loops` of the loop that this one is in."""

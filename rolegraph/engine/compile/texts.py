@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from rolegraph.engine.compile.inputs import compares_turns
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.role_plan import GroupingPlan
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES
-from rolegraph.engine.prompts import SELF, Template, TemplateScope, checks, read_template, read_text
+from rolegraph.engine.prompts import (
+    SELF,
+    Expression,
+    Template,
+    TemplateScope,
+    checks,
+    read_expression,
+    read_template,
+    read_text,
+)
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
-from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
+from rolegraph.engine.vocabulary import (
+    OF_A_TURN,
+    REWARD_FIELDS,
+    TURN_FIELDS,
+    VIEW_FIELDS,
+    Dataset,
+    Split,
+    Tool,
+)
 
-OF_A_TURN = ("action", "tokens", "calls", "step")
-"""Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+TextT = TypeVar("TextT", Template, Expression)
+
 OF_A_GATE = ("reward", "right", "action", "step")
 """Names that the gate of a signal reads of the turn, besides `task`, `self` and the roles."""
 PROMPT = "prompt"
@@ -154,25 +171,21 @@ class TextReader:
         around = replace(around, hidden=hidden, label_files=self._label_files(hidden))
         return self._compiled(path, source, around)
 
-    def gate(self, name: str, path: Path, source: str) -> Template | None:
+    def gate(self, name: str, path: Path, source: str) -> Expression | None:
         """Compile the gate of a role's signal, which may read all fields of the task, as it shows
         none."""
         around = replace(self._after(name), hidden=frozenset[str](), text=_EXPRESSION, values=OF_A_GATE)
-        return self._compiled(path, source or None, replace(around, is_condition=True, has_value=True))
+        around = replace(around, is_condition=True, has_value=True, beside=self._beside)
+        return self._compiled_expression(path, source or None, around)
 
     def _after(self, name: str) -> TemplateScope:
         """Return what a text of role `name` may read that is rendered after the episode."""
-        around, reads = self._around(name), {name: self.spec.roles[name].count}
-        reads |= {
-            other: self._seen(name, other, Edge(join="branch")) for other in self.spec.roles if other != name
-        }
-        if self.instances is not None:
-            reads[name] = len(self.instances[name])
+        around = self._around(name)
         of_self = (*VIEW_FIELDS, *REWARD_FIELDS, PROMPT, *around.self_fields)
         fields = tuple(dict.fromkeys(of_self).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
         return replace(
             around,
-            needs={**reads, **around.needs},
+            needs={**self._on_branch(name), **around.needs},
             fields=(*VIEW_FIELDS, *REWARD_FIELDS),
             self_fields=tuple(sorted(fields)),
             arguments=None,
@@ -180,19 +193,19 @@ class TextReader:
             is_after=True,
         )
 
-    def when(self, name: str) -> Template | None:
+    def when(self, name: str) -> Expression | None:
         """Compile a role's condition `when`; None without one, or with a finding."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, name)
 
-    def reset(self, name: str) -> Template | None:
+    def reset(self, name: str) -> Expression | None:
         """Compile the condition of a role's `memory.reset`, which reads what its `when` may read."""
         memory = self.spec.roles[name].memory
         return self._condition(("roles", name, "memory", "reset"), memory and memory.reset, name)
 
-    def _condition(self, path: Path, source: str | None, name: str) -> Template | None:
+    def _condition(self, path: Path, source: str | None, name: str) -> Expression | None:
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
         around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
-        return self._compiled(path, source, around)
+        return self._compiled_expression(path, source, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
@@ -208,20 +221,42 @@ class TextReader:
             plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, grouping.over))
         return tuple(plans)
 
-    def state_key(self, path: Path, source: str) -> Template | None:
+    def state_key(self, path: Path, source: str) -> Expression | None:
         """Compile the key of an estimator's state, which reads visible fields of the task."""
         return self._expression(path, source, (_ANOTHER_ROLE, "a key is an expression over `task`"))
 
-    def formula(self, path: Path, source: str, name: str) -> Template | None:
-        """Compile an expression of a role's reward, which may read all fields of the task."""
-        outside = (
-            "the reward mentions {!r}, and an expression reads only the turn's own action and the task",
-            "read the action or the reward of {} with `rated_by` or `of`, as a term of `weighted`",
+    def formula(self, path: Path, source: str, name: str) -> Expression | None:
+        """Compile an expression of a role's reward, which may read all fields of the task, and the turns of
+        all roles on its branch."""
+        around = TemplateScope(
+            self._on_branch(name),
+            tuple(self.spec.roles),
+            None,  # the fields of the task that a reward reads are compared with the data in any case
+            fields=TURN_FIELDS,
+            self_fields=(*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP)),
+            arguments=self._arguments(name),
+            text=_EXPRESSION,
+            is_condition=True,
+            has_value=True,
+            values=OF_A_TURN,
+            is_after=True,
+            beside=self._beside,
         )
-        fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
-        scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
-        # The fields of the task that a reward reads are compared with the data in any case.
-        return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
+        return self._compiled_expression(path, source, around)
+
+    def _on_branch(self, name: str) -> dict[str, int]:
+        """Return for each role the number of its instances on a branch of role `name` at most; of its own all
+        of them."""
+        counts = {it: self._seen(name, it, Edge(join="branch")) for it in self.spec.roles if it != name}
+        made = self.instances
+        return {**counts, name: self.spec.roles[name].count if made is None else len(made[name])}
+
+    def _beside(self, role: str, other: str, most: int) -> int:
+        """Return how many of the instances of a role are on the branch of one instance of another at most."""
+        if self.instances is None or most == 1:
+            return most
+        theirs, branch = self.instances[other], Edge(join="branch")
+        return max((len(joined(branch, me, theirs)) for me in self.instances[role]), default=0)
 
     def likely(self, path: Path, source: str, name: str, roles: Sequence[str]) -> Template | None:
         """Compile the text of a likelihood, which may read all fields of the task, and the turns of `roles`
@@ -239,12 +274,12 @@ class TextReader:
 
     def _expression(
         self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
-    ) -> Template | None:
+    ) -> Expression | None:
         """Compile the expression `source` over the task; `further` overrides fields of the scope. None on
         failure."""
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
         around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
-        return self._compiled(path, source, around)
+        return self._compiled_expression(path, source, around)
 
     def _label_files(self, hidden: frozenset[str]) -> tuple[FilePath, ...]:
         """Return the files of tasks that hold fields in `hidden`."""
@@ -296,7 +331,7 @@ class TextReader:
         mine = [me for reader in self.spec.readers_of(name) for me in self.instances[reader]]
         return max((len(joined(edge, me, theirs)) for me in mine), default=0)
 
-    def until(self, name: str) -> Template | None:
+    def until(self, name: str) -> Expression | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
         path, source, inside = ("loops", name, "until"), self.spec.loops[name].until, self.spec.roles_in(name)
         branch = Edge(join="branch", round="last")
@@ -308,7 +343,7 @@ class TextReader:
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
         return condition
 
-    def loop_when(self, name: str) -> Template | None:
+    def loop_when(self, name: str) -> Expression | None:
         """Compile the condition `when` of a loop, which reads visible fields of the task."""
         outside = (
             "the condition of a loop mentions {!r}, and it is computed before any role has run",
@@ -320,18 +355,27 @@ class TextReader:
     def _compiled(
         self, path: Path, source: str | PromptSource | None, around: TemplateScope
     ) -> Template | None:
-        """Compile the template or condition at `path` of the spec; None, with findings added, on failure.
-
-        Syntax nodes count towards the limit on all templates of a spec; a faulty template counts as a tenth
-        of the limit on a single template.
-        """
-        before = self.compiled
-        if source is None or before > SPEC_TEMPLATES.most:
+        """Compile the template at `path` of the spec; None, with findings added, on failure."""
+        if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
         if isinstance(source, str):
-            text, findings = read_text(path, source, around)
-        else:
-            text, findings = read_template(path, source, self.folders, around)
+            return self._counted(path, *read_text(path, source, around))
+        return self._counted(path, *read_template(path, source, self.folders, around))
+
+    def _compiled_expression(
+        self, path: Path, source: str | None, around: TemplateScope
+    ) -> Expression | None:
+        """Compile the expression at `path` of the spec; None, with findings added, on failure."""
+        if source is None or self.compiled > SPEC_TEMPLATES.most:
+            return None
+        return self._counted(path, *read_expression(path, source, around))
+
+    def _counted(self, path: Path, text: TextT | None, findings: Sequence[Finding]) -> TextT | None:
+        """Return a compiled text, with its findings added.
+
+        Syntax nodes count towards the limit on all templates of a spec; a faulty text counts as a tenth of
+        the limit on a single template.
+        """
         self.findings += findings
         self.compiled += text.parts if text else PROMPT_PARTS.most // 10
         if self.compiled > SPEC_TEMPLATES.most:

@@ -14,7 +14,7 @@ from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import samplings_of
 from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan
-from rolegraph.engine.prompts import SELF, PromptError, Template
+from rolegraph.engine.prompts import SELF, Expression, PromptError
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Path, Sampling, Spec
 from rolegraph.engine.spec.sources import OWN_PROVIDERS, PROVIDERS
@@ -248,7 +248,7 @@ class _Groups:
         return min(members[policy] for policy in policies.values()) * rollouts
 
     def known_keys(
-        self, name: str, grouping: GroupingPlan, key: Template, instances: Sequence[Instance]
+        self, name: str, grouping: GroupingPlan, key: Expression, instances: Sequence[Instance]
     ) -> Iterator[tuple[str, str]]:
         """Yield (policy, group key) of each turn or trajectory of one rollout, leaving out keys unknown
         before a run."""
@@ -259,7 +259,7 @@ class _Groups:
                 path, count = instances[index - 1].path, len(instances)
                 me = SelfView(name, index, path, count, before + 1, times, Views(()), outer=outer + 1)
                 with suppress(PromptError):
-                    yield policy, key.render({SELF: me})
+                    yield policy, key.text({SELF: me})
 
     def alike_findings(self, name: str, instances: Instances) -> Iterator[Finding]:
         """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""

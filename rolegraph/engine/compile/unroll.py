@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -56,6 +56,8 @@ class UnrolledGraph:
         instances: The instances of each role.
         inputs: The inputs of each role.
         rewards: By role, the roles that its reward reads.
+        signals: By role, the roles that its signal reads.
+        by_turn: Roles whose reward reads other roles turn by turn.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class UnrolledGraph:
         inputs: Mapping[str, RoleInputs],
         rewards: Mapping[str, Sequence[str]] = _NO_READS,
         signals: Mapping[str, Sequence[str]] = _NO_READS,
+        by_turn: Set[str] = frozenset(),
     ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
+        self.lineages = {name: [it.lineage for it in its] for name, its in instances.items()}
         self.loops = {name: spec.loops_around(name) for name in spec.roles}
         self.times = {name: spec.loops[loops[-1]].times if loops else 1 for name, loops in self.loops.items()}
         self.shared_rounds = cache(spec.shared_rounds)
@@ -97,8 +101,8 @@ class UnrolledGraph:
         moves = [turn for turns in self.player_nodes.values() for turn in ((), *turns)]
         steps = (Wait((node,), (turn,)) for node, turn in enumerate(moves, len(self.nodes)))
         self.waits = (*(Wait(block.nodes, before) for block, before in blocks), *steps)
-        self.reward_inputs = self._read_by_rewards(self.nodes, rewards)
-        self.signal_inputs = self._read_by_rewards(self.nodes, signals, by_turn=True)
+        self.reward_inputs = self._read_by_rewards(self.nodes, rewards, by_turn)
+        self.signal_inputs = self._read_by_rewards(self.nodes, signals, signals.keys())
         ends: dict[int, set[_Edges]] = {}
         for block in self.blocks:
             if block.round == block.back + 1:
@@ -228,14 +232,14 @@ class UnrolledGraph:
         return self.turn_nodes[key]
 
     def _read_by_rewards(
-        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]], *, by_turn: bool = False
+        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]], by_turn: Set[str]
     ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that the node's reward, or signal, reads, as one InputEdge for each role.
 
         A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
-        compared, and under `by_turn`, of roles in the same loop the last turn in the same round, and of a
-        role that it calls the turns that it called. Of its caller, a turn that was called reads the calling
-        turn. Of its own role, a signal reads all instances.
+        compared, and for the roles in `by_turn`, of roles in the same loop the last turn in the same round,
+        and of a role that it calls the turns that it called. Of its caller, a turn that was called reads the
+        calling turn. Of its own role, all instances are read.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes if rewards else ()):
@@ -243,7 +247,7 @@ class UnrolledGraph:
             if name not in rewards:
                 continue
             edges: list[InputEdge] = []
-            per_turn = by_turn or compares_turns(self.spec.roles[name])
+            per_turn = name in by_turn or compares_turns(self.spec.roles[name])
             for other in rewards[name]:
                 if (turns := self._of_a_call(place, name, other, per_turn=per_turn)) is not None:
                     edges.append(InputEdge(other, self.positions[other], turns))

@@ -13,8 +13,10 @@ from rolegraph.engine.prompts.checks import OF_SELF as OF_SELF
 from rolegraph.engine.prompts.checks import WITH_AN_ENVIRONMENT as WITH_AN_ENVIRONMENT
 from rolegraph.engine.prompts.sandbox import SELF as SELF
 from rolegraph.engine.prompts.scope import PromptError as PromptError
+from rolegraph.engine.prompts.templates import Expression as Expression
 from rolegraph.engine.prompts.templates import Template as Template
 from rolegraph.engine.prompts.templates import TemplateScope as TemplateScope
+from rolegraph.engine.prompts.templates import read_expression as read_expression
 from rolegraph.engine.prompts.templates import read_template as read_template
 from rolegraph.engine.prompts.templates import read_text as read_text
 from rolegraph.engine.prompts.templates import render_messages as render_messages

@@ -15,10 +15,30 @@ from jinja2 import nodes
 from jinja2.tests import TESTS as JINJA_TESTS
 
 from rolegraph.engine.errors import did_you_mean, nearest
+from rolegraph.engine.prompts.evaluate import (
+    AGGREGATES,
+    FUNCTIONS,
+    NUMBER,
+    RAMP,
+    SCORERS,
+    function_of,
+    named_in,
+)
 from rolegraph.engine.prompts.filters import FILTERS, TAKING, wrong_arguments
 from rolegraph.engine.vocabulary import EXAMPLES, VIEW_FIELDS
 
-_SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
+_SECRETS = {
+    "reward",
+    "right",
+    "terms",
+    "is_correct",
+    "correct",
+    "signals",
+    "score",
+    "advantage",
+    "label",
+    "failure",
+}
 RESERVED = {"task", "self", "loop", "range", "true", "false", "none"}
 """Names that templates use for something other than a role."""
 
@@ -70,6 +90,8 @@ _INSTEAD = {
 }
 """Hints by the name that a template cannot use."""
 
+_ARGUMENTS = {NUMBER: "one value", RAMP: "two numbers, steps, and `after`: ramp(0.1, 0, 100)"}
+"""Description of what a function takes."""
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
 Kind = Literal[
     "task", "examples", "example", "self", "arguments", "episode", "several", "single", "view", "other"
@@ -129,7 +151,9 @@ class TemplateScope:
     example_fields: tuple[str, ...] | None = None
     """Fields of an item of `task.examples`; None where they are not known."""
     is_after: bool = False
-    """True for a text that is rendered after the episode."""
+    """True for a text that is rendered after the episode, and for an expression that is computed then."""
+    beside: Callable[[str, str, int], int] = lambda role, other, most: most
+    """`beside(role, other, most)`: instances of `other` at most on the branch of one instance of `role`."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
@@ -265,7 +289,9 @@ class _Walk:
         if kind == "several" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             if self.around.is_condition:
-                hint = f"take one with [0], or gather them: … | map(attribute={name!r}) | list"
+                holder = named_in(node, self.around.needs.keys())
+                subject = holder[0] if holder else "…"
+                hint = f"write mean({subject}.{name}), any(…), all(…), or take one: {subject}[0].{name}"
             message = f"this is a list of role instances; it has no {name!r} itself"
             return self.fault(node, name, message, hint)
         if kind in ("several", "single", "view") and name not in self.around.fields:
@@ -346,6 +372,9 @@ class _Walk:
             self.visit(node, scope)
 
     def visit_Output(self, node: nodes.Output | nodes.Concat, scope: dict[str, Kind]) -> Kind:
+        if self.around.is_condition and not self.around.has_value and isinstance(node, nodes.Output):
+            self.block(node.nodes, scope)
+            return "other"
         for part in node.nodes:
             self.written(part, self.visit(part, scope))
         return "other"
@@ -404,14 +433,61 @@ class _Walk:
         return first if first == second else "other"
 
     def visit_Call(self, node: nodes.Call, scope: dict[str, Kind]) -> Kind:
-        if not (isinstance(node.node, nodes.Name) and node.node.name == "range"):
+        name = node.node.name if isinstance(node.node, nodes.Name) else ""
+        if self.around.is_condition and name in AGGREGATES:
+            return self.aggregate(node, name, scope)
+        if self.around.is_condition and name in FUNCTIONS:
+            self.function(node, name)
+        elif name != "range":
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
             hint = _INSTEAD.get(word) or (f"use a filter: … | {close}" if close else "use a filter")
+            if self.around.is_condition and (near := nearest(word, [*AGGREGATES, *FUNCTIONS])):
+                hint = f"did you mean {near}(…)?"
             message = f"{word or 'this'}(…) cannot be called in {self.around.text}"
             self.fault(node.node, word, message, hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
+
+    def function(self, node: nodes.Call, name: str) -> None:
+        """Report arguments that a function of expressions cannot take, or a place where it has no meaning."""
+        if name in SCORERS and not self.around.is_after:
+            message = f"{name}(…) would leak the label: an answer is compared after the episode"
+            self.fault(node.node, name, message, "compare in a reward, in `right`, or in a gate")
+            return
+        given, takes = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
+        keywords = {str(it.key) for it in node.kwargs} if name != RAMP else set[str]()
+        if not takes[0] <= given + len(node.kwargs) - len(keywords) <= takes[1] or node.dyn_args:
+            self.fault(node.node, name, f"{name} takes {_ARGUMENTS.get(name, 'an answer and the right one')}")
+            return
+        try:
+            function_of(node) if name != RAMP else None
+        except (LookupError, ValueError, nodes.Impossible) as error:
+            self.fault(node.node, name, f"{name} cannot take these options: {error}")
+
+    def aggregate(self, node: nodes.Call, name: str, scope: dict[str, Kind]) -> Kind:
+        """Check a function over several: inside of it, the first role that it names is a single instance."""
+        others = [it for it in node.kwargs if it.key != "where"]
+        if not node.args or node.dyn_args or node.dyn_kwargs or others:
+            message = f"{name} takes what it goes over, and `where=` a condition"
+            return self.fault(node.node, name, message, f"such as {name}(solver.tokens, where=solver.ok)")
+        roles = {it for it, kind in scope.items() if kind in ("several", "single")}
+        is_written_out = len(node.args) > 1 or isinstance(node.args[0], nodes.List | nodes.Tuple)
+        first, *_ = ["" if is_written_out else it for it in (*named_in(node, roles), "")]
+        if node.kwargs and not first:
+            message = f"{name} names no role, whose instances `where` could choose among"
+            return self.fault(node.node, name, message, "write | selectattr(…) behind a list")
+        inner = dict(scope)
+        for other in self.around.needs if first else ():
+            several = other != first and self.around.beside(first, other, self.around.needs[other]) != 1
+            inner[other] = "several" if several else "single"
+        for part in (*node.args, *(it.value for it in node.kwargs)):
+            kind = self.visit(part, inner)
+            is_bare = isinstance(part, nodes.Name) and name in ("count", "first", "last")
+            if part is not node.args[0] or not is_bare:
+                self.written(part, "other" if kind == "view" else kind, "value")
+        is_turn = first and name in ("first", "last") and isinstance(node.args[0], nodes.Name)
+        return "view" if is_turn else "other"
 
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
         kind = self.listed(node.node, scope) if node.node is not None else "other"

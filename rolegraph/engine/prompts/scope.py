@@ -18,13 +18,13 @@ from jinja2.tests import TESTS as JINJA_TESTS  # pyright: ignore[reportUnknownVa
 from jinja2.utils import missing
 
 from rolegraph.engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
-from rolegraph.engine.vocabulary import ScoredView, SelfView, View, Views
+from rolegraph.engine.vocabulary import ScoredView, SelfView, Turn, Turns, View, Views
 
 ITEM = 20
 """Units for an item of a list that is made or read."""
 NODE = 16
 """Units for evaluating a node of the syntax tree."""
-RECORDS: frozenset[type] = frozenset({View, ScoredView, Views, SelfView})
+RECORDS: frozenset[type] = frozenset({View, ScoredView, Turn, Views, Turns, SelfView})
 """Types that templates see of roles. They have fields and cannot be written as text."""
 GLOBALS: dict[str, Any] = {"range": safe_range}
 """Functions that a template may call."""
@@ -224,7 +224,7 @@ def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
     return _JINJA_TESTS[sign](left, right)
 
 
-def _compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
+def compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
     """Compute `left sign right sign right …` as Python does, with the signs of the syntax tree."""
     result: Any = True
     for sign, right in zip(further[::2], further[1::2], strict=True):
@@ -238,14 +238,14 @@ def _compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
     return result
 
 
-def _concat(scope: RenderScope, parts: Sequence[object]) -> str:
+def concat(scope: RenderScope, parts: Sequence[object]) -> str:
     """Compute `a ~ b ~ …`."""
     texts = [scope.text(part) for part in parts]
     scope.make_text(sum(map(len, texts)))
     return "".join(texts)
 
 
-def _slice(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
+def slice_(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
     """Return `value[start:stop:step]`, charged to the budget as if it were the whole text or list."""
     if isinstance(value, str):
         scope.make_text(len(value))
@@ -262,7 +262,7 @@ def _spread(scope: RenderScope, value: Any) -> Any:
     return scope.items(value)
 
 
-def _key(_: RenderScope, value: Any) -> Any:
+def key(_: RenderScope, value: Any) -> Any:
     """Return a scalar key of a mapping in a template; raises PromptError for a list, mapping or object."""
     if isinstance(value, str | int | float | None):
         return value
@@ -271,11 +271,11 @@ def _key(_: RenderScope, value: Any) -> Any:
 
 OPERATIONS: Mapping[str, Operation] = {
     "_each": pass_context(RenderScope.each),
-    "_compare": pass_context(_compare_chain),
-    "_concat": pass_context(_concat),
-    "_slice": pass_context(_slice),
+    "_compare": pass_context(compare_chain),
+    "_concat": pass_context(concat),
+    "_slice": pass_context(slice_),
     "_spread": pass_context(_spread),
-    "_key": pass_context(_key),
+    "_key": pass_context(key),
 }
 """Filters that the sandbox writes into the syntax tree; no template can name one with an underscore."""
 

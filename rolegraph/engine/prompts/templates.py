@@ -7,14 +7,13 @@ faults with their places. Templates have expressions, `if`, `for`, `set` and a f
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
@@ -24,6 +23,8 @@ from rolegraph.engine.errors import Suggestion, did_you_mean
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
+from rolegraph.engine.prompts.evaluate import Evaluate, Names, compiled, scorers_in
+from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.mistakes import explain
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, check_shape, metered, too_deep
 from rolegraph.engine.prompts.scope import PromptError, RenderScope
@@ -34,7 +35,7 @@ from rolegraph.engine.spec import Finding, Path, PromptSource
 from rolegraph.engine.spec.diagnostics import point_at
 from rolegraph.engine.spec.files import names_in, shown_path
 from rolegraph.engine.spec.files import read_text as read_text_of
-from rolegraph.engine.vocabulary import EXAMPLES
+from rolegraph.engine.vocabulary import EXAMPLES, UNKNOWN, Unknown
 
 _SHORT = 200
 """Characters of an exception's text that a message quotes."""
@@ -42,7 +43,7 @@ _SHORT = 200
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A checked template, or a checked condition: an expression that is true or false."""
+    """A checked template."""
 
     source: str
     """Source text of the template."""
@@ -51,15 +52,11 @@ class Template:
     parts: int
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
-    _form: tuple[bool, bool] = (False, False)
-    """Fields `is_condition` and `has_value` of the scope that the template was compiled for."""
     file: str = ""
     """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
 
-    def __reduce__(
-        self,
-    ) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, tuple[bool, bool]]]:
-        return _restored, (self.source, self.mentions, self.parts, self._form)
+    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int]]:
+        return _restored, (self.source, self.mentions, self.parts)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Return the rendered text.
@@ -92,58 +89,135 @@ class Template:
         texts = [data.data for data in tree.find_all(nodes.TemplateData)]
         return texts + [text for text in quoted if isinstance(text, str)]
 
-    def holds(self, variables: Mapping[str, Any]) -> bool:
-        """Return the truth of a condition; raises PromptError where it cannot be computed."""
-        return bool(self.render(variables))
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression over an episode."""
+
+    source: str
+    """Source text of the expression."""
+    mentions: frozenset[str]
+    """Names that the expression reads, as `Template.mentions`."""
+    parts: int
+    """Number of nodes of the syntax tree."""
+    timeout: float | None
+    """Seconds that its slow functions may take, in a process of their own; None without one."""
+    _names: Names
+    _evaluate: Evaluate
+
+    def __reduce__(self) -> tuple[Callable[..., Expression], tuple[str, frozenset[str], int, Names]]:
+        return _restored_expression, (self.source, self.mentions, self.parts, self._names)
 
     def value(self, variables: Mapping[str, Any]) -> Any:
-        """Return the value, as JSON holds it, of an expression that was compiled with `has_value`.
+        """Return the value, or UNKNOWN.
 
         Raises:
-            PromptError: The expression cannot be computed, or has a value that JSON does not hold.
+            PromptError: The expression fails, or passes a limit.
         """
-        return json.loads(self.render(variables))
+        scope = RenderScope(variables)
+        try:
+            return self._evaluate(scope)
+        except PromptError:
+            raise
+        except Exception as error:  # whatever a filter or a value's own code raises is the expression's fault
+            raise PromptError(in_short(error)) from error
+
+    def truth(self, variables: Mapping[str, Any]) -> bool | Unknown:
+        """Return whether the expression holds, or UNKNOWN; raises PromptError as `value`."""
+        value = self.value(variables)
+        return value if value is UNKNOWN else bool(value)
+
+    def text(self, variables: Mapping[str, Any]) -> str:
+        """Return the value as JSON; raises PromptError as `value`, and where JSON does not hold the value."""
+        value = self.value(variables)
+        if value is UNKNOWN:
+            raise PromptError("it is unknown")
+        return str(FILTERS["tojson"](RenderScope({}), value, ensure_ascii=True))
+
+
+TextT = TypeVar("TextT", Template, Expression)
 
 
 def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
-    """Parse, check and compile a template or a condition.
+    """Parse, check and compile a template.
 
     Args:
-        source: Text of the template, or the expression.
-        around: Names that it may use; `is_condition` says which of the two it is.
+        source: Text of the template.
+        around: Names that it may use.
 
     Returns:
         The template, or None and its faults.
     """
-    form = around.is_condition, around.has_value
+
+    def make(mentions: frozenset[str], parts: int, tree: nodes.Template) -> Template:
+        return Template(source, mentions, parts, _compiled(tree))
+
+    return _checked(source, around, make)
+
+
+def compile_expression(source: str, around: TemplateScope) -> tuple[Expression | None, list[TemplateFault]]:
+    """Parse, check and compile an expression.
+
+    Args:
+        source: Text of the expression.
+        around: Names that it may use, with `is_condition`.
+
+    Returns:
+        The expression, or None and its faults.
+    """
+    names = Names(dict(around.needs))
+
+    def make(mentions: frozenset[str], parts: int, tree: nodes.Template) -> Expression:
+        return _made(source, mentions, parts, names, tree)
+
+    return _checked(source, around, make)
+
+
+def _checked(
+    source: str, around: TemplateScope, make: Callable[[frozenset[str], int, nodes.Template], TextT]
+) -> tuple[TextT | None, list[TemplateFault]]:
+    """Return what `make` makes of a text's mentions, size and syntax tree; None and faults where it has
+    any."""
     kind = "expression" if around.has_value else "condition" if around.is_condition else "template"
     try:
-        tree, parts = _parsed(source, *form)
+        tree, parts = _parsed(source, around.is_condition)
         faults, mentions = check_tree(tree, around)
-        if not faults:
-            return Template(source, mentions, parts, _compiled(tree), form), []
+        return (None if faults else make(mentions, parts, tree)), faults
     except TemplateSyntaxError as error:
-        faults = [explain(source, error.lineno, error.message or "", kind)]
+        return None, [explain(source, error.lineno, error.message or "", kind)]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
         message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
-        faults = [TemplateFault(0, "", message)]
-    return None, faults
+        return None, [TemplateFault(0, "", message)]
+
+
+def _made(
+    source: str, mentions: frozenset[str], parts: int, names: Names, tree: nodes.Template
+) -> Expression:
+    (written,) = cast("nodes.Output", tree.body[0]).nodes
+    limits = [scorer.timeout for scorer in scorers_in(written) if scorer.timeout is not None]
+    timeout = sum(limits) if limits else None
+    return Expression(source, mentions, parts, timeout, names, compiled(written, names))
+
+
+def _restored_expression(source: str, mentions: frozenset[str], parts: int, names: Names) -> Expression:
+    """Rebuild an unpickled expression: compile its source again without the checks that it passed before."""
+    return _made(source, mentions, parts, names, _tree(source, True))
 
 
 def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
     """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
     try:
-        return check_tree(_parsed(source, around.is_condition, around.has_value)[0], around)[1]
+        return check_tree(_parsed(source, around.is_condition)[0], around)[1]
     except TemplateSyntaxError:
         return frozenset()
 
 
-def _parsed(source: str, is_condition: bool, has_value: bool) -> tuple[nodes.Template, int]:
+def _parsed(source: str, is_condition: bool) -> tuple[nodes.Template, int]:
     """Return the syntax tree of a text and its number of nodes; raises TemplateSyntaxError."""
     if len(source) > PROMPT_SOURCE.most:
         raise TemplateSyntaxError(PROMPT_SOURCE.exceeded("its text has"), PROMPT_SOURCE.most)
     try:
-        tree = _tree(source, is_condition, has_value)
+        tree = _tree(source, is_condition)
         return tree, check_shape(tree)
     except RecursionError:  # Jinja2's parser calls itself for each level
         raise TemplateSyntaxError(too_deep(), 0) from None
@@ -151,20 +225,15 @@ def _parsed(source: str, is_condition: bool, has_value: bool) -> tuple[nodes.Tem
         raise TemplateSyntaxError(f"Python cannot compile it: {in_short(error)}", 0) from error
 
 
-def _tree(source: str, is_condition: bool, has_value: bool) -> nodes.Template:
-    """Parse a template's source; a condition is parsed as a template that writes "true" if the condition
-    holds, or the JSON of the condition's value."""
+def _tree(source: str, is_condition: bool) -> nodes.Template:
+    """Parse a template's source; an expression is the only node of a template's output."""
     if not is_condition:
         return ENVIRONMENT.parse(source)
     parser = Parser(ENVIRONMENT, source, state="variable")
     expression = parser.parse_expression()
     if not parser.stream.eos:
         raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
-    written = nodes.If(expression, [nodes.Output([nodes.TemplateData("true")])], [], [])
-    if has_value:  # as JSON, since a text and a number are the same in a template's output
-        escapes = nodes.Keyword("ensure_ascii", nodes.Const(True))  # JSON holds what UTF-8 does not
-        written = nodes.Output([nodes.Filter(expression, "tojson", [], [escapes], None, None, lineno=0)])
-    tree = nodes.Template([written], lineno=1)
+    tree = nodes.Template([nodes.Output([expression])], lineno=1)
     tree.set_environment(ENVIRONMENT)
     return tree
 
@@ -179,9 +248,9 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(source: str, mentions: frozenset[str], parts: int, form: tuple[bool, bool]) -> Template:
+def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
     """Rebuild an unpickled template: compile its source again without the checks that it passed before."""
-    return Template(source, mentions, parts, _compiled(_tree(source, *form)), form)
+    return Template(source, mentions, parts, _compiled(_tree(source, False)))
 
 
 def render_messages(
@@ -265,9 +334,17 @@ def template_texts(sources: Iterable[PromptSource | None], folders: Sequence[Fil
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
-    """Compile the template or condition at `path` of a spec: a template, or None and findings."""
+    """Compile the template at `path` of a spec: a template, or None and findings."""
     template, faults = compile_template(source, around)
     return template, [_finding(path, fault) for fault in faults]
+
+
+def read_expression(
+    path: Path, source: str, around: TemplateScope
+) -> tuple[Expression | None, list[Finding]]:
+    """Compile the expression at `path` of a spec: an expression, or None and findings."""
+    expression, faults = compile_expression(source, around)
+    return expression, [_finding(path, fault) for fault in faults]
 
 
 def _finding(path: Path, fault: TemplateFault) -> Finding:

@@ -61,7 +61,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                 if turn.failure is not None:
                     failures.append(_failed(turn, turn.failure))
             last = turns[-1]
-            score = _sum(turns) if sums_rewards else last.score
+            score = summed(turns) if sums_rewards else last.score
             reward, correct, terms = score or _UNSCORED
             index, is_correct = place + 1, correct is True
             uid = f"{prefix}{role.name}/{index}"
@@ -170,7 +170,7 @@ def _ended(
     return ended
 
 
-def _sum(turns: Sequence[NodeResult]) -> Score | None:
+def summed(turns: Sequence[NodeResult]) -> Score | None:
     """Return the sum of the unmasked turns' scores and terms, correct as the last is; None without a
     score."""
     scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(turn)]

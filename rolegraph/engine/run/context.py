@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge
 from rolegraph.engine.models import LimitedModel
-from rolegraph.engine.prompts import SELF, PromptError, Template
+from rolegraph.engine.prompts import SELF, Expression, PromptError
 from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult
-from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
-from rolegraph.engine.vocabulary.foreign import short_repr
+from rolegraph.engine.vocabulary import UNKNOWN, SelfView, Upstream, View, Views
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 NO_UPSTREAM: Upstream = {}
@@ -100,32 +100,19 @@ class EpisodeContext(EpisodeSession):
         task = self._task_of(role) if role.spec.shows else self._visible_task
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
-    def values(self, node: int, role: RolePlan, view: View) -> Mapping[str, Any]:
-        """Return the values of the expressions in a role's reward, by their texts, for a turn that has ended.
-
-        Raises:
-            PromptError: An expression cannot be computed.
-        """
-        variables = {**self.of_turn_end(node, view), "step": self.job.step or 0}
-        values: dict[str, Any] = {}
-        for text, formula in role.formulas.items():
-            if view.tokens is None and "tokens" in formula.mentions:
-                raise PromptError("tokens: the endpoint gave neither token ids nor a number of tokens")
-            try:
-                values[text] = formula.value(variables)
-            except PromptError as error:
-                raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
-        return values
-
     def of_turn_end(self, node: int, view: View) -> Mapping[str, Any]:
-        """Return what the expressions and texts of a reward read of a turn that has ended, with all fields of
-        the task."""
+        """Return what the expressions and texts of a reward read of a readable turn that has ended, with all
+        fields of the task."""
         return {
             "task": {**self.task},
             SELF: self.of_node(node)[SELF],
             "action": view.action,
-            "tokens": view.tokens,
+            "response": view.response,
+            "thought": view.thought,
+            "ok": True,
+            "tokens": UNKNOWN if view.tokens is None else view.tokens,
             "calls": view.calls,
+            "step": self.job.step or 0,
         }
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
@@ -138,7 +125,7 @@ class EpisodeContext(EpisodeSession):
         digests: dict[str, str | None] = {}
         for expression in role.group_keys:
             try:
-                value = expression.render(variables).encode()
+                value = expression.text(variables).encode()
                 digests[expression.source] = hashlib.blake2b(value, digest_size=8).hexdigest()
             except PromptError:
                 digests[expression.source] = None
@@ -149,14 +136,14 @@ class EpisodeContext(EpisodeSession):
         `edges`."""
         return {"task": self._visible_task, **{edge.name: self.views(edge) for edge in edges}}
 
-    def holds(self, condition: Template, variables: Mapping[str, Any]) -> bool:
-        """Return the truth of a condition; where it cannot be computed, count that in `uncomputed` and return
-        False."""
-        try:
-            return condition.holds(variables)
-        except PromptError:
-            self.uncomputed += 1
-            return False
+    def holds(self, condition: Expression, variables: Mapping[str, Any]) -> bool:
+        """Return the truth of a condition; where it is unknown or cannot be computed, count that in
+        `uncomputed` and return False."""
+        with suppress(PromptError):
+            if isinstance(truth := condition.truth(variables), bool):
+                return truth
+        self.uncomputed += 1
+        return False
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task's fields that a role's prompts may read: the visible ones and those that it

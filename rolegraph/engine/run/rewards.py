@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import (
@@ -19,14 +20,14 @@ from rolegraph.engine.errors import (
     describe_error,
     place_of,
 )
-from rolegraph.engine.prompts import PromptError
+from rolegraph.engine.prompts import Expression, PromptError
 from rolegraph.engine.records import Failure, FailureName
-from rolegraph.engine.run.assembly import steps_of
+from rolegraph.engine.run.assembly import steps_of, summed
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.likelihood import likelihoods_of
-from rolegraph.engine.run.turn import NodeResult, failure_score
-from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
-from rolegraph.engine.vocabulary.foreign import finite_number
+from rolegraph.engine.run.turn import NodeResult, failure_score, turn_of
+from rolegraph.engine.vocabulary import UNKNOWN, Reward, RewardInputs, Score, Turn, Turns, View
+from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 from rolegraph.engine.vocabulary.isolation import CallLimit
 
 CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
@@ -54,7 +55,11 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
         EpisodeStop: The turn failed, and its role says `then: fail`.
     """
     reward = result.role.reward
-    if reward is not None and result.failure is None and not reward.is_deferred:
+    failure = result.failure
+    scored = failure is None or (
+        failure.name.cause == "form" and result.role.spec.on_failure.then == "reward"
+    )
+    if reward is not None and scored and not reward.is_deferred:
         later = _score(
             result, node, context, reward, _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         )
@@ -102,19 +107,20 @@ class LateRewards:
         if before:
             await asyncio.wait(before)
         elsewhere = (reward.delegates or reward.reads_environment) and role.spec.on_failure.reward is None
+        elsewhere = elsewhere or role.spec.on_failure.then == "reward"
         isolated: list[asyncio.Task[None]] = []
         for node in role.nodes:
             result = self.results[node]
             if result is not None and (elsewhere or result.failure is None):
-                later = _score(result, node, self.context, reward, self._inputs(node, result, reward))
+                later = _score(result, node, self.context, reward, *self._inputs(node, result, reward))
                 if later is not None:
                     isolated.append(create_task(later))
                 stop_at_failure(result)
         await asyncio.gather(*isolated)
 
-    def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
-        """Return the RewardInputs of a turn: scores and views of the turns that its reward reads, and the
-        environment."""
+    def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Turns]]:
+        """Return what the reward of a turn reads: scores and views of other turns, and the environment; and
+        the turns that its expressions read."""
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
@@ -140,7 +146,8 @@ class LateRewards:
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         took_turns = frozenset(name for name, turns in ran.items() if turns)
-        return inputs._replace(
+        turns = {name: self._turns(name, taken, plan_node.role) for name, taken in ran.items()}
+        inputs = inputs._replace(
             scores=scores,
             views=views,
             ran=took_turns,
@@ -148,6 +155,31 @@ class LateRewards:
             positions=positions,
             env_reward=env,
         )
+        return inputs, turns if result.role.formulas else {}
+
+    def _turns(self, name: str, taken: Sequence[tuple[int, NodeResult]], reader: int) -> Turns:
+        """Return the turns of a role as the expressions of another see them.
+
+        Args:
+            name: The role that is read.
+            taken: Its turns that ran, each with its node.
+            reader: The role that reads; a player in a loop that the reader is not in has earned the sum over
+                its turns.
+        """
+        lineages = self.plan.lineages[name]
+        turns: list[Turn] = []
+        for node, result in taken:
+            turn = turn_of(result, lineages[result.view.index - 1])
+            reward, loop = result.role.reward, result.role.loop
+            if reward and reward.reads_environment and loop != self.plan.roles[reader].loop:
+                place = result.role.nodes
+                of_instance = self.results[
+                    place.start + (node - place.start) % result.role.count : place.stop
+                ]
+                earned = summed([*filter(None, of_instance[:: result.role.count])])
+                turn = turn._replace(reward=UNKNOWN if earned is None else earned.reward)
+            turns.append(turn)
+        return Turns(turns)
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
         """Return by (index, round) the position that each turn of a role had in the input of a block's turns.
@@ -179,22 +211,31 @@ def _turn_inputs(result: NodeResult) -> RewardInputs:
 
 
 def _score(
-    result: NodeResult, node: int, context: EpisodeContext, reward: Reward, inputs: RewardInputs
+    result: NodeResult,
+    node: int,
+    context: EpisodeContext,
+    reward: Reward,
+    inputs: RewardInputs,
+    turns: Mapping[str, Turns] | None = None,
 ) -> Coroutine[None, None, None] | None:
     """Score a turn now, or return a coroutine that scores it, with the likelihoods of texts or in a limited
-    process; either way sets its score.
+    process; either way sets its score. `turns` has the turns of other roles that its expressions read.
 
     A reward that fails, or whose expressions cannot be computed, fails the turn with `reward_error`.
     """
     limit = reward.timeout
     if limit is None and context.is_large and reward.facts.fields:
         limit = LARGE_SECONDS
+    formulas = result.role.formulas
     try:
-        if result.role.formulas:
-            inputs = inputs._replace(values=context.values(node, result.role, result.view))
+        if formulas:
+            variables = {**context.of_turn_end(node, result.view), **(turns or {})}
+            if slow := sum(it.timeout or 0.0 for it in formulas.values()):
+                return _score_later(result, node, context, reward, inputs, limit, variables, slow)
+            inputs = inputs._replace(values=values_of(formulas, variables))
         if limit is not None or result.role.likelihoods:
             return _score_later(result, node, context, reward, inputs, limit)
-        _set_score(result, reward.score(context.task, result.view.action, inputs))
+        _set_score(result, reward.score(context.task, result.view.action, inputs), inputs)
     except FOREIGN_ERRORS as error:  # a reward is the user's code
         _fail_by(result, error)
     return None
@@ -207,10 +248,17 @@ async def _score_later(
     reward: Reward,
     inputs: RewardInputs,
     limit: float | None,
+    variables: Mapping[str, Any] | None = None,
+    slow: float = 0.0,
 ) -> None:
     """Ask for the likelihoods that a turn's reward reads, and score the turn, in a process with limits where
-    `limit` has seconds; may raise EpisodeStop."""
+    `limit` has seconds; may raise EpisodeStop. With `variables` the expressions of the reward are computed
+    first, within `slow` seconds."""
     try:
+        if variables is not None:
+            formulas, run = dict(result.role.formulas), context.isolation.run
+            values = await run(values_of, formulas, variables, limit=slow, memory=reward.memory)
+            inputs = inputs._replace(values=values)
         if result.role.likelihoods:
             inputs = inputs._replace(likelihoods=await likelihoods_of(result, node, context, inputs))
         arguments = context.task, result.view.action, inputs
@@ -219,16 +267,35 @@ async def _score_later(
         else:
             run = context.isolation.run
             score = await run(reward.score, *arguments, limit=limit, memory=reward.memory)
-        _set_score(result, score)
+        _set_score(result, score, inputs)
     except FOREIGN_ERRORS as error:
         _fail_by(result, error)
     stop_at_failure(result)
 
 
-def _set_score(result: NodeResult, score: Score | None) -> None:
+def values_of(formulas: Mapping[str, Expression], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the expressions in a role's reward, by their texts.
+
+    Raises:
+        PromptError: An expression cannot be computed.
+    """
+    values: dict[str, Any] = {}
+    for text, formula in formulas.items():
+        if variables["tokens"] is UNKNOWN and "tokens" in formula.mentions:
+            raise PromptError("tokens: the endpoint gave neither token ids nor a number of tokens")
+        try:
+            values[text] = formula.value(variables)
+        except PromptError as error:
+            raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
+    return values
+
+
+def _set_score(result: NodeResult, score: Score | None, inputs: RewardInputs) -> None:
     if score is None:
         return
     reward, is_correct, terms = score
+    if (right := result.role.spec.right) is not None:
+        is_correct = None if (said := inputs.values[right]) is UNKNOWN else bool(said)
     if result.failure is not None:  # a failed turn is never correct
         is_correct = False
     try:

@@ -288,7 +288,7 @@ class _Run:
         before, opening = self.turn_before(position), None
         if before is not None and role.reset is not None:
             try:
-                begins_anew = role.reset.holds(variables)
+                begins_anew = role.reset.truth(variables) is True
             except PromptError as error:  # the turn has no conversation that it could go on from
                 message = f"memory.reset: {short_repr(role.reset.source)} cannot be computed: {error}"
                 return Failure(FailureName.PROMPT_ERROR, message), None, None

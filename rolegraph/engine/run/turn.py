@@ -55,7 +55,17 @@ from rolegraph.engine.run.tools import (
     within,
 )
 from rolegraph.engine.spec import Sampling
-from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
+from rolegraph.engine.vocabulary import (
+    UNKNOWN,
+    Function,
+    Lineage,
+    ParseFailure,
+    Score,
+    ToolError,
+    Turn,
+    Upstream,
+    View,
+)
 from rolegraph.engine.vocabulary.foreign import plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 
@@ -229,6 +239,35 @@ def node_result(
         index, action, text, thought, node.round, node.lineage, True, failed, name, tokens, taken, node.outer
     )
     return NodeResult(role, view, calls, failure, failure_score(role) if failed and role.reward else None)
+
+
+def turn_of(result: NodeResult, within: Lineage) -> Turn:
+    """Return a turn that ran as expressions see it after the episode: the table of `Turn`."""
+    view, failure, score = result.view, result.failure, result.score
+    known: dict[str, Any] = {
+        "index": view.index,
+        "round": view.round,
+        "outer": view.outer,
+        "lineage": view.lineage,
+        "ran": True,
+        "role": view.role,
+        "failed": failure is not None and failure.name.cause != "reward",
+        "within": within,
+    }
+    if failure is not None and failure.name.cause not in ("reward", "form"):
+        return Turn(**known)
+    known |= {"response": view.response, "thought": view.thought, "calls": view.calls}
+    known["tokens"] = UNKNOWN if view.tokens is None else view.tokens
+    known["failure"] = failure.name.value if failure else ""
+    known["ok"] = not known["failed"]
+    if known["ok"] or view.action not in ("", None):  # the default, where there is one
+        known["action"] = view.action
+    if score is not None and (failure is None or known["failed"]):
+        reward, right, terms = score
+        known["reward"] = UNKNOWN if reward is None else reward
+        known["right"] = UNKNOWN if right is None else right
+        known["terms"] = terms
+    return Turn(**known)
 
 
 def failure_score(role: RolePlan) -> Score:

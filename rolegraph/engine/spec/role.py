@@ -13,7 +13,7 @@ from rolegraph.engine.records import MAIN, Extent
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
-from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall
+from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, RewardField
 
 
 class OnFailure(SpecModel):
@@ -21,8 +21,9 @@ class OnFailure(SpecModel):
 
     retry: Annotated[int, Field(ge=0, le=SPEC_CALLS.most)] = 0
     """Number of further attempts."""
-    then: Literal["zero", "mask", "fail"] = "zero"
-    """`zero`: it earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends."""
+    then: Literal["zero", "mask", "fail", "reward"] = "zero"
+    """`zero`: it earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends.
+    `reward`: the role's reward is computed all the same."""
     reward: FiniteFloat | None = None
     """Reward of a failed turn. None is 0, or the reward that other roles decide, where they alone do."""
 
@@ -92,7 +93,7 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
-TOOL_ROLE_KEYS = tuple("run tool parser count needs when shows reward on_failure timeout".split())
+TOOL_ROLE_KEYS = tuple("run tool parser count needs when shows reward right on_failure timeout".split())
 """Keys of a role that runs a tool."""
 
 
@@ -302,8 +303,11 @@ class Role(SpecModel):
     """Tools, and roles as `{role: searcher, parallel: 2}`, that the model may call before it answers."""
     calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
     """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
-    reward: Annotated[CallField, vocabulary.rewards] | None = None
-    """Reward of the role. A trainable role needs a reward or a signal."""
+    reward: Annotated[RewardField, vocabulary.rewards] | None = None
+    """Reward of the role: an item, or an expression such as `judge.reward`. A trainable role needs a reward
+    or a signal."""
+    right: str | None = None
+    """Expression that says whether the answer is right, where the reward does not."""
     credit: Annotated[Credit, ATOMIC] = Credit()
     """Credit of each turn: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
     group: Annotated[

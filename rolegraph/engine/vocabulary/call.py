@@ -27,6 +27,8 @@ class ItemCall:
     """The value beside the name; meaningful only with `has_value`."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     has_value: bool = False
+    is_bare: bool = False
+    """True where the spec writes the value alone: an expression as a reward."""
 
     @classmethod
     def parse(cls, raw: object) -> ItemCall:
@@ -57,6 +59,8 @@ class ItemCall:
             loc: The argument's place in pydantic's terms: 0 for the value or an option's name, then keys and
                 positions inside of it.
         """
+        if self.is_bare:
+            return ()
         match loc:
             case (int(), *rest):
                 return (self.name, *rest)
@@ -68,7 +72,23 @@ class ItemCall:
     def dump(self) -> Any:
         """Return the item as a spec's YAML would write it: its name, or a mapping of name, value and
         options."""
+        if self.is_bare:
+            return self.value
         return {self.name: self.value, **self.options} if self.has_value else self.name
+
+
+OF_A_TURN = ("action", "response", "thought", "ok", "tokens", "calls", "step")
+"""Names that an expression reads of the turn that has ended, besides `task`, `self` and the roles."""
+EXPRESSION = "value"
+"""Name of the reward that an expression is."""
+
+
+def reward_call(raw: object) -> ItemCall:
+    """Read a reward from its YAML form: an item's call, or an expression; raises ValueError as
+    `ItemCall.parse`."""
+    if isinstance(raw, str) and raw and (not raw.isidentifier() or raw in OF_A_TURN):
+        return ItemCall(EXPRESSION, raw, has_value=True, is_bare=True)
+    return ItemCall.parse(raw)
 
 
 CallField = Annotated[
@@ -80,3 +100,10 @@ CallField = Annotated[
 """Type of a pydantic field that holds an `ItemCall`.
 
 `Annotated[CallField, registry]` names the registry whose items the field may call."""
+RewardField = Annotated[
+    ItemCall,
+    BeforeValidator(reward_call),
+    PlainSerializer(ItemCall.dump),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+]
+"""Type of a pydantic field that holds a reward: an item's call, or an expression."""

@@ -10,7 +10,7 @@ Axes: P tasks, K rollouts, N instances of a role, G = K·N members of a group, T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -217,8 +217,9 @@ class Reward(Item):
     function, runs in place."""
     memory: int = CALL_MEMORY.most
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
-    as_term: Reward | None = None
-    """Reward to use in place of this one as a term of a sum."""
+    compare: Callable[[Any, Any], float | bool] | None = None
+    """`compare(answer, right)` scores an answer against the right one, or a list of accepted ones, as
+    expressions call the reward: `math(action, task.answer)`."""
 
     def __post_init__(self) -> None:
         """Wrap `score` so that it raises MissingLabel for a task without a label field that the reward
@@ -242,6 +243,38 @@ class Reward(Item):
         """True where the reward reads other roles' turns or the environment, so that it is computed after the
         turns."""
         return bool(self.roles or self.views or self.reads_environment)
+
+
+RIGHT = ("right",)
+"""Place of the expression of a role's `right`."""
+
+
+def judged_by(reward: Reward, right: Reward) -> Reward:
+    """Return a role's reward with the expression that says whether the answer is right.
+
+    Args:
+        reward: The reward.
+        right: The expression, as a reward.
+    """
+    facts, its = reward.facts, right.facts
+    verdicts = its.verdicts or its.compares_verdicts
+
+    def both(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*one, *other)))
+
+    merged = replace(
+        facts,
+        fields=both(facts.fields, its.fields),
+        labels=both(facts.labels, its.labels),
+        required=both(facts.label_check.fields, its.label_check.fields),
+        judges=not verdicts,
+        verdicts=verdicts,
+        compares_verdicts=both(facts.compares_verdicts, its.compares_verdicts),
+    )
+    roles = both(reward.roles, right.roles)
+    views = tuple(it for it in both(reward.views, right.views) if it not in roles)
+    formulas = (*reward.formulas, *(formula._replace(place=RIGHT) for formula in right.formulas))
+    return replace(reward, facts=merged, roles=roles, views=views, formulas=formulas)
 
 
 if TYPE_CHECKING:  # importing numpy takes longer than checking a spec

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rolegraph.engine.vocabulary.unknown import UNKNOWN, Unknown
+
 REWARD_FIELDS = ("reward", "is_correct")
 """Further fields for texts that are rendered after the episode: demonstrations, and prompts of teachers."""
 
@@ -87,6 +89,61 @@ class ScoredView(NamedTuple):
     """User message of the turn, in a text that is rendered for this very turn."""
 
 
+Lineage = Mapping[str, frozenset[int]]
+"""Numbers of the instances that an instance descends from, by role, with its own."""
+
+
+def on_branch(mine: Lineage, theirs: Lineage) -> bool:
+    """Return True if two instances are compatible: wherever both descend from a role, they share an instance
+    of it."""
+    return all(not numbers.isdisjoint(theirs[role]) for role, numbers in mine.items() if role in theirs)
+
+
+class Turn(NamedTuple):
+    """Turn of a role as an expression sees it after the episode. A field without a value is
+    UNKNOWN.
+
+    | turn | fields |
+    |---|---|
+    | readable | all are known; `reward` and `right` where its reward said so |
+    | not readable | `failed`, `right` False, `reward` as `on_failure` gives it, `action` the default if any |
+    | its reward raised | `reward` and `right` are unknown |
+    | no answer | `failed`; all else is unknown |
+    | skipped | `ran` False; all else is unknown |
+    """
+
+    index: Any = UNKNOWN  # pyright: ignore[reportIncompatibleMethodOverride]
+    action: Any = UNKNOWN
+    ok: bool | Unknown = UNKNOWN
+    """True for a turn that gave a usable action."""
+    failed: bool | Unknown = UNKNOWN
+    failure: str | Unknown = UNKNOWN
+    """Name of the failure; empty without one."""
+    reward: float | Unknown = UNKNOWN
+    right: bool | Unknown = UNKNOWN
+    terms: Mapping[str, float] | Unknown = UNKNOWN
+    """Named parts of the reward."""
+    response: str | Unknown = UNKNOWN
+    thought: str | Unknown = UNKNOWN
+    round: int | Unknown = UNKNOWN
+    outer: int | Unknown = UNKNOWN
+    lineage: Sequence[int] | Unknown = UNKNOWN
+    ran: bool = False
+    role: str = ""
+    tokens: int | Unknown | None = UNKNOWN
+    calls: int | Unknown = UNKNOWN
+    within: Lineage = MappingProxyType({})
+    """Instances that the turn's instance descends from; no expression reads it."""
+
+    def is_beside(self, other: Turn) -> bool:
+        """Return True if another turn is on the branch of this one."""
+        return on_branch(self.within, other.within)
+
+
+TURN_FIELDS = tuple(name for name in Turn._fields if name != "within")
+"""Fields of a turn that an expression may read after the episode."""
+
+
 class Views:
     """Sequence of the instances of one name, in order of index; of several rounds, by round first.
 
@@ -97,7 +154,7 @@ class Views:
 
     __slots__ = ("_absent", "_views")
 
-    def __init__(self, views: Sequence[View | ScoredView], absent: View | ScoredView | None = None) -> None:
+    def __init__(self, views: Sequence[AnyView], absent: AnyView | None = None) -> None:
         """Create the sequence of views that one `needs` entry reads.
 
         Args:
@@ -106,17 +163,17 @@ class Views:
         """
         self._views, self._absent = views, absent
 
-    def __getitem__(self, index: int) -> View | ScoredView:
+    def __getitem__(self, index: int) -> AnyView:
         return self._views[index]
 
     def __len__(self) -> int:
         return len(self._views)
 
-    def __iter__(self) -> Iterator[View | ScoredView]:
+    def __iter__(self) -> Iterator[AnyView]:
         return iter(self._views)
 
-    def __reduce__(self) -> tuple[type[Views], tuple[object, View | ScoredView | None]]:
-        return Views, (self._views, self._absent)
+    def __reduce__(self) -> tuple[type[Views], tuple[object, AnyView | None]]:
+        return type(self), (self._views, self._absent)
 
     def __getattr__(self, name: str) -> Any:
         if self._absent is not None and not self._views and not name.startswith("_"):
@@ -126,5 +183,23 @@ class Views:
         return getattr(self._views[0], name)
 
 
+class Turns(Views):
+    """Turns that a role's name means in an expression after the episode.
+
+    Of no turn every field is unknown, but `ran`, which is False.
+    """
+
+    __slots__ = ()
+
+    def beside(self, turn: Turn) -> Turns:
+        """Return those that are on the branch of a turn."""
+        return Turns([it for it in self if isinstance(it, Turn) and turn.is_beside(it)])
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name) if self._views else getattr(_SKIPPED, name)
+
+
+_SKIPPED = Turn()
+AnyView = View | ScoredView | Turn
 Upstream = Mapping[str, Views]
 """Instances that a role instance sees, by the name under which its role needs them."""

@@ -27,7 +27,7 @@ from rolegraph.engine.errors import (
     describe_error,
 )
 from rolegraph.engine.models import LimitedModel
-from rolegraph.engine.prompts import SELF, PromptError, Template
+from rolegraph.engine.prompts import SELF, Expression, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
 from rolegraph.engine.training.advantages.finished import FinishedEpisode, turn_view
 from rolegraph.engine.training.advantages.group_metrics import spread
@@ -184,7 +184,7 @@ class _SignalRun:
             details.append(detail)
 
     def _gate(
-        self, gate: Template, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
+        self, gate: Expression, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> float:
         """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
         is_rated = not (step.masked or learner.failed_by == "reward")

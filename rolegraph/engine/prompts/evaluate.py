@@ -1,0 +1,494 @@
+"""Expressions as functions: Jinja2's syntax tree compiled to closures, with one notion of unknown.
+
+An operation of fixed cost is paid for by the size of the expression, which is bounded. What grows, and each
+instance that an aggregate reads, is paid for from the budget of `RenderScope`, as in a template.
+
+- `and`, `or` and `not` are three-valued (Kleene). Comparisons, arithmetic, filters and functions are unknown
+  where an operand is; `in` is true where the value is found among the known items.
+- A field or an item that is missing is unknown. A division by zero, or a text where a number is needed, is an
+  error, which `default` does not catch.
+- An aggregate goes over the instances of the first role that it names. Other roles in it mean the turns on
+  that instance's branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any, NamedTuple, cast
+
+from jinja2 import TemplateSyntaxError, Undefined, nodes
+from jinja2.utils import _PassArg as PassArg  # pyright: ignore[reportPrivateUsage]
+
+from rolegraph.engine.prompts import scope as operations
+from rolegraph.engine.prompts.sandbox import ENVIRONMENT, SELF
+from rolegraph.engine.prompts.scope import ITEM, NODE, PromptError, RenderScope
+from rolegraph.engine.vocabulary import (
+    UNKNOWN,
+    ItemCall,
+    ParseFailure,
+    Turn,
+    Turns,
+    UnknownName,
+    Views,
+    parsers,
+    rewards,
+)
+
+Evaluate = Callable[[RenderScope], Any]
+"""Compiled expression: its value for the variables of a scope."""
+AGGREGATES = frozenset("mean min max sum count any all first last sorted".split())
+"""Functions over the instances of a role, or over a list."""
+RAMP = "ramp"
+"""Function for a number that follows the training step: `ramp(from, to, steps, after=0)`."""
+NUMBER = "number"
+"""Function for the number in a text, as the parser of this name reads it."""
+SCORERS = ("math", "exact_match", "f1", "close_to")
+"""Rewards of the vocabulary that compare two values."""
+FUNCTIONS = (RAMP, NUMBER, *SCORERS)
+"""Functions that an expression may call, besides aggregates and `range`."""
+_PER_TURN = 8 * ITEM
+"""Units for binding the roles of an aggregate to one instance."""
+_COUNTING = ("sum", "count", "length")
+"""Filters that are unknown where an item is; others go over the known items."""
+
+
+class Scorer(NamedTuple):
+    """Function of the vocabulary that compares an answer with the right one."""
+
+    compare: Callable[[Any, Any], Any]
+    timeout: float | None
+    """Seconds that it may take, in a process of its own; None for a fast one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that an expression may read or call, besides its plain values."""
+
+    roles: Mapping[str, int]
+    """Roles by the names that the expression knows them by, with the number of instances at most."""
+
+
+def compiled(node: nodes.Node, names: Names) -> Evaluate:
+    """Return an expression as a function of its variables.
+
+    Args:
+        node: Root of the expression, which `checks` found without a fault.
+        names: Names of roles and functions.
+    """
+    part: Callable[[nodes.Node], Evaluate] = partial(compiled, names=names)
+    match node:
+        case nodes.Const(value=value):
+            return lambda scope: value
+        case nodes.Name(name=name):
+            key = SELF if name == "self" else name
+            return lambda scope: _known(scope.resolve_or_missing(key))
+        case nodes.Getattr(node=inner, attr=str(attribute)):
+            holder = part(inner)
+            return lambda scope: _field(holder(scope), attribute)
+        case nodes.Getitem(node=inner, arg=nodes.Slice() as arg):
+            holder, ends = part(inner), _each(names, [arg.start, arg.stop, arg.step])
+            return lambda scope: _if_known(partial(operations.slice_, scope), holder(scope), *ends(scope))
+        case nodes.Getitem(node=inner, arg=arg):
+            holder, key_of = part(inner), part(arg)
+            return lambda scope: _item(holder(scope), key_of(scope))
+        case nodes.And() | nodes.Or():
+            return _logic(isinstance(node, nodes.And), part(node.left), part(node.right))
+        case nodes.Not(node=inner):
+            operand = part(inner)
+            return lambda scope: UNKNOWN if (value := operand(scope)) is UNKNOWN else not value
+        case nodes.CondExpr(test=test, expr1=one, expr2=other):
+            return _choice(part(test), part(one), part(other) if other is not None else lambda scope: UNKNOWN)
+        case nodes.Compare(expr=first, ops=operands):
+            return _comparison(part(first), [(each.op, part(each.expr)) for each in operands])
+        case nodes.Neg(node=inner):
+            operand = part(inner)
+            return lambda scope: UNKNOWN if (value := operand(scope)) is UNKNOWN else -value
+        case nodes.Pos(node=inner):
+            operand = part(inner)
+            return lambda scope: UNKNOWN if (value := operand(scope)) is UNKNOWN else +value
+        case nodes.Concat(nodes=inside):
+            texts = _each(names, inside)
+            return lambda scope: _if_known(lambda *each: operations.concat(scope, each), *texts(scope))
+        case nodes.BinExpr(left=left, right=right, operator=str(sign)):
+            one, other = part(left), part(right)
+            return lambda scope: _binary(scope, sign, one(scope), other(scope))
+        case nodes.List(items=items):
+            return _each(names, items)
+        case nodes.Tuple(items=items):
+            members = _each(names, items)
+            return lambda scope: tuple(members(scope))
+        case nodes.Dict(items=pairs):
+            keys, values = _each(names, [it.key for it in pairs]), _each(names, [it.value for it in pairs])
+            return lambda scope: dict(
+                zip([operations.key(scope, key) for key in keys(scope)], values(scope), strict=True)
+            )
+        case nodes.Filter():
+            return _filter(node, names)
+        case nodes.Test():
+            return _test(node, names)
+        case nodes.Call(node=nodes.Name(name=name)):
+            return _aggregate(name, node, names) if name in AGGREGATES else _function(name, node, names)
+        case _:
+            raise TypeError(f"{type(node).__name__} has no value")
+
+
+def named_in(node: nodes.Node, names: Set[str]) -> list[str]:
+    """Return those of `names` that a syntax tree reads, in the order of their first mention."""
+    places = [(it.lineno, it.name) for it in node.find_all(nodes.Name)]
+    if isinstance(node, nodes.Name):
+        places.append((node.lineno, node.name))
+    return [name for _, name in sorted(places) if name in names]
+
+
+def _known(value: Any) -> Any:
+    """Return a value of Jinja2, with UNKNOWN for what it calls undefined or missing."""
+    return UNKNOWN if isinstance(value, Undefined) else value
+
+
+def _if_known(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `function(*arguments)`, or UNKNOWN where an argument is unknown."""
+    return UNKNOWN if any(it is UNKNOWN for it in arguments) else _known(function(*arguments))
+
+
+def _each(names: Names, inside: Sequence[nodes.Node | None]) -> Callable[[RenderScope], list[Any]]:
+    parts = [compiled(node or nodes.Const(None), names) for node in inside]
+    return lambda scope: [part(scope) for part in parts]
+
+
+def _field(value: Any, attribute: str) -> Any:
+    """Return `value.attribute`; UNKNOWN for a key that a mapping lacks."""
+    if value is UNKNOWN:
+        return UNKNOWN
+    found = ENVIRONMENT.getattr(value, attribute)
+    if isinstance(found, Undefined) and not isinstance(value, Mapping):
+        raise PromptError(f"{_kind(value)} has no {attribute!r}")
+    return _known(found)
+
+
+def _item(value: Any, key: Any) -> Any:
+    """Return `value[key]`; UNKNOWN for a key that a mapping lacks, and for a position behind a list's end."""
+    if value is UNKNOWN or key is UNKNOWN:
+        return UNKNOWN
+    found = ENVIRONMENT.getitem(value, key)
+    may_end = isinstance(key, int) and type(value) in (str, list, tuple, Views, Turns)
+    if isinstance(found, Undefined) and not (may_end or isinstance(value, Mapping)):
+        raise PromptError(f"{_kind(value)} has no {key!r}")
+    return _known(found)
+
+
+def _binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    return operations.binary(scope, sign, left, right)
+
+
+def _logic(is_and: bool, left: Evaluate, right: Evaluate) -> Evaluate:
+    """Return `left and right`, or `left or right`: the right side is not asked where the left decides."""
+
+    def evaluate(scope: RenderScope) -> Any:
+        first = left(scope)
+        if first is not UNKNOWN and bool(first) is not is_and:
+            return first
+        second = right(scope)
+        if first is not UNKNOWN or second is UNKNOWN:
+            return second
+        return second if bool(second) is not is_and else UNKNOWN
+
+    return evaluate
+
+
+def _choice(test: Evaluate, one: Evaluate, other: Evaluate) -> Evaluate:
+    def evaluate(scope: RenderScope) -> Any:
+        holds = test(scope)
+        return UNKNOWN if holds is UNKNOWN else one(scope) if holds else other(scope)
+
+    return evaluate
+
+
+def _comparison(first: Evaluate, operands: Sequence[tuple[str, Evaluate]]) -> Evaluate:
+    """Return a chain of comparisons, such as `0 < a < 1`: false where one is, else unknown where one is."""
+
+    def evaluate(scope: RenderScope) -> Any:
+        left, result = first(scope), True
+        for sign, operand in operands:
+            right = operand(scope)
+            holds = _compared(scope, sign, left, right)
+            if holds is UNKNOWN:
+                result = UNKNOWN
+            elif not holds:
+                return False
+            left = right
+        return result
+
+    return evaluate
+
+
+def _compared(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    if sign in ("in", "notin") and isinstance(right, list | tuple):
+        items = cast("Sequence[Any]", right)
+        known = [it for it in items if it is not UNKNOWN]
+        found = operations.compare_chain(scope, left, "in", known)
+        if not found and len(known) < len(items):
+            return UNKNOWN
+        return found if sign == "in" else not found
+    return operations.compare_chain(scope, left, sign, right)
+
+
+def _taken(function: Any, scope: RenderScope) -> Callable[..., Any]:
+    """Return a filter, or a test, of Jinja2 with the argument that it takes before the value."""
+    match PassArg.from_obj(function):
+        case PassArg.context:
+            return partial(function, scope)
+        case PassArg.environment:
+            return partial(function, ENVIRONMENT)
+        case PassArg.eval_context:
+            return partial(function, RenderScope.eval_ctx)
+        case _:
+            return function
+
+
+_Arguments = Callable[[RenderScope], tuple[list[Any], dict[str, Any]]]
+
+
+def _arguments(node: nodes.Filter | nodes.Test | nodes.Call, names: Names) -> _Arguments:
+    """Return a function that computes the positional and the named arguments of a call."""
+    positional = _each(names, node.args)
+    keywords = [(str(it.key), compiled(it.value, names)) for it in node.kwargs]
+
+    def evaluate(scope: RenderScope) -> tuple[list[Any], dict[str, Any]]:
+        return positional(scope), {name: value(scope) for name, value in keywords}
+
+    return evaluate
+
+
+def _filter(node: nodes.Filter, names: Names) -> Evaluate:
+    name, function = node.name, ENVIRONMENT.filters[node.name]
+    value_of, arguments = compiled(cast("nodes.Node", node.node), names), _arguments(node, names)
+
+    def evaluate(scope: RenderScope) -> Any:
+        value = value_of(scope)
+        if name in ("default", "d"):
+            if value is not UNKNOWN and value:
+                return value
+            given, keywords = arguments(scope)
+            undefined = ENVIRONMENT.undefined() if value is UNKNOWN else value
+            return _known(_taken(function, scope)(undefined, *given, **keywords))
+        if value is UNKNOWN:
+            return UNKNOWN
+        if type(value) is list and any(it is UNKNOWN for it in cast("list[Any]", value)):
+            if name in _COUNTING:
+                return UNKNOWN
+            value = [it for it in cast("list[Any]", value) if it is not UNKNOWN]
+        given, keywords = arguments(scope)
+        call = partial(_taken(function, scope), value, **keywords)
+        return UNKNOWN if UNKNOWN in keywords.values() else _if_known(call, *given)
+
+    return evaluate
+
+
+def _test(node: nodes.Test, names: Names) -> Evaluate:
+    name, function = node.name, ENVIRONMENT.tests.get(node.name)
+    if function is None:
+        raise TemplateSyntaxError(f"No test named {name!r}.", node.lineno)
+    value_of, arguments = compiled(node.node, names), _arguments(node, names)
+
+    def evaluate(scope: RenderScope) -> Any:
+        value = value_of(scope)
+        if name in ("defined", "undefined"):
+            return (value is UNKNOWN) is (name == "undefined")
+        given, keywords = arguments(scope)
+        return _if_known(partial(_taken(function, scope), **keywords), value, *given)
+
+    return evaluate
+
+
+def _function(name: str, node: nodes.Call, names: Names) -> Evaluate:
+    arguments = _arguments(node, names)
+    if name == RAMP:
+        step = compiled(nodes.Name("step", "load", lineno=node.lineno), names)
+
+        def ramp(scope: RenderScope) -> Any:
+            given, keywords = arguments(scope)
+            return _if_known(partial(_ramp, **keywords), step(scope), *given)
+
+        return ramp
+    function = function_of(node)
+
+    def evaluate(scope: RenderScope) -> Any:
+        return _if_known(partial(function, scope), *arguments(scope)[0])
+
+    return evaluate
+
+
+def _ramp(step: float, start: float, end: float, steps: float, after: float = 0) -> float:
+    """Return the number between `start` and `end` at a training step: `steps` steps on the way, behind
+    `after`."""
+    return start + (end - start) * min(max((step - after) / steps, 0.0), 1.0)
+
+
+_Function = Callable[..., Any]
+"""`function(scope, *arguments)`."""
+
+
+def function_of(node: nodes.Call) -> _Function:
+    """Return the function that a call names: `range`, `number`, or a scorer of the vocabulary.
+
+    Raises:
+        UnknownName: There is no such function.
+        BadOptions: The scorer does not take these options.
+    """
+    name = cast("nodes.Name", node.node).name
+    if name == "range":
+        return partial(_unmetered, operations.GLOBALS["range"])
+    if name == NUMBER:
+        return partial(_number, parsers.build(ItemCall(NUMBER)).parse)
+    return partial(_unmetered, scorer_of(node).compare)
+
+
+def _unmetered(function: Callable[..., Any], scope: RenderScope, *given: Any) -> Any:
+    return function(*given)
+
+
+def scorer_of(node: nodes.Call) -> Scorer:
+    """Return the scorer that a call names, with the options that the call has; raises as `function_of`."""
+    name = cast("nodes.Name", node.node).name
+    options = {str(it.key): it.value.as_const() for it in node.kwargs}
+    reward = rewards.build(ItemCall(name, None, options, has_value=True) if options else ItemCall(name))
+    if reward.compare is None:
+        raise UnknownName("function", name, sorted(SCORERS))
+    return Scorer(reward.compare, reward.timeout)
+
+
+def scorers_in(node: nodes.Node) -> list[Scorer]:
+    """Return the scorers that an expression calls."""
+    calls = [it for it in (node, *node.find_all(nodes.Call)) if isinstance(it, nodes.Call)]
+    return [scorer_of(it) for it in calls if cast("nodes.Name", it.node).name in SCORERS]
+
+
+def _number(parse: Callable[..., Any], scope: RenderScope, value: Any) -> Any:
+    """Return a number, or the number in a text; UNKNOWN for a text without one."""
+    if isinstance(value, bool | int | float):
+        return value
+    try:
+        return parse(scope.text(value), {})
+    except ParseFailure:
+        return UNKNOWN
+
+
+def _aggregate(name: str, node: nodes.Call, names: Names) -> Evaluate:
+    """Return the reduction of what an expression gives for each instance of the first role that it names.
+
+    Without a role, and where a single role gives a list, the reduction is that of the list's items. Of
+    several arguments, or a list that is written out, it is that of their values.
+    """
+    reduce = _REDUCTIONS[name]
+    inside = node.args[0]
+    items = inside.items if isinstance(inside, nodes.List | nodes.Tuple) else node.args
+    if len(items) != 1 or items is not node.args:
+        values_of = _each(names, items)
+        return lambda scope: reduce(values_of(scope))
+    body = compiled(inside, names)
+    where = next((compiled(it.value, names) for it in node.kwargs if it.key == "where"), None)
+    read = dict.fromkeys(named_in(node, names.roles.keys()))
+    if not read:
+        return lambda scope: reduce(_listed(scope, name, body(scope)))
+    first, *others = read
+    is_single = names.roles[first] == 1
+    is_role = isinstance(inside, nodes.Name)
+
+    def evaluate(scope: RenderScope) -> Any:
+        outer = scope.vars
+        values: list[Any] = []
+        turns = outer[first]
+        try:
+            for turn in turns:
+                scope.spend(_PER_TURN + NODE)
+                scope.vars = {**outer, first: type(turns)((turn,))}
+                if isinstance(turn, Turn):
+                    scope.vars |= {other: outer[other].beside(turn) for other in others}
+                if where is None or where(scope) is True:
+                    values.append(turn if is_role else body(scope))
+        finally:
+            scope.vars = outer
+        if is_single and len(values) == 1 and type(values[0]) in (list, tuple):
+            return reduce(_listed(scope, name, values[0]))
+        return reduce(values)
+
+    return evaluate
+
+
+def _listed(scope: RenderScope, name: str, value: Any) -> list[Any]:
+    """Return the items of a list that an aggregate goes over; of an unknown list one unknown item."""
+    if value is UNKNOWN:
+        return [UNKNOWN]
+    if not isinstance(value, list | tuple | Views | range):
+        raise PromptError(f"{name}(…) goes over a role or a list, and this is {_kind(value)}")
+    return scope.items(cast("Sequence[Any]", value))
+
+
+def _kind(value: object) -> str:
+    kinds: Mapping[type, str] = {
+        str: "a text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "a mapping",
+        type(None): "null",
+    }
+    return kinds.get(type(value), "this")
+
+
+def _numbers(name: str, values: Sequence[Any]) -> list[float]:
+    known = [it for it in values if it is not UNKNOWN]
+    wrong = next((it for it in known if not isinstance(it, bool | int | float)), None)
+    if wrong is not None:
+        raise PromptError(f"{name}(…) takes numbers, and this is {_kind(wrong)}")
+    return known
+
+
+def _over_numbers(name: str, function: Callable[[list[float]], Any], values: Sequence[Any]) -> Any:
+    known = _numbers(name, values)
+    return function(known) if known else UNKNOWN
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    return UNKNOWN if any(it is UNKNOWN for it in values) else sum(_numbers("sum", values))
+
+
+def _count(values: Sequence[Any]) -> Any:
+    """Count values: a truth value counts where it is true, any other value counts one."""
+    if any(it is UNKNOWN for it in values):
+        return UNKNOWN
+    return sum(1 for it in values if it is not False)
+
+
+def _quantified(decides: bool, values: Sequence[Any]) -> Any:
+    """Return `decides` where a known value decides, else UNKNOWN where one is unknown or there is none."""
+    if any(it is not UNKNOWN and bool(it) is decides for it in values):
+        return decides
+    return UNKNOWN if not values or any(it is UNKNOWN for it in values) else not decides
+
+
+def _of_known(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Any:
+    known = [it for it in values if it is not UNKNOWN]
+    return function(known) if known else UNKNOWN
+
+
+_REDUCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
+    "mean": partial(_over_numbers, "mean", fmean),
+    "min": partial(_over_numbers, "min", min),
+    "max": partial(_over_numbers, "max", max),
+    "sum": _sum,
+    "count": _count,
+    "any": partial(_quantified, True),
+    "all": partial(_quantified, False),
+    "first": partial(_of_known, lambda known: known[0]),
+    "last": partial(_of_known, lambda known: known[-1]),
+    "sorted": partial(_of_known, sorted),
+}

@@ -52,7 +52,7 @@ def value(expression: str, /) -> Reward:
         labels=tuple(fields),
         required=tuple(dict.fromkeys(_compared(read.parts))),
         reads=tuple(reads),
-        judges=read.says_right and read.compares_task,
+        judges=read.is_scorer or (read.says_right and read.compares_task),
         verdicts=read.right if read.says_right else (),
         compares_verdicts=read.right,
         outcomes=() if read.reads("action") else read.roles,
@@ -137,12 +137,17 @@ class Reading(NamedTuple):
     @property
     def says_right(self) -> bool:
         """True where the value says that the answer is right."""
-        if not self.parts:
-            return False
-        root = self.parts[0]
-        if isinstance(root, nodes.Call) and isinstance(root.node, nodes.Name) and root.node.name in _SCORERS:
-            return True
-        return _is_bool(root) and bool(self.compares_task or self.right)
+        by_others = bool(self.parts) and _is_bool(self.parts[0]) and bool(self.compares_task or self.right)
+        return self.is_scorer or by_others
+
+    @property
+    def is_scorer(self) -> bool:
+        """True for a call of a scorer, such as `math(action, task.answer)`."""
+        match self.parts:
+            case [nodes.Call(node=nodes.Name(name=name)), *_]:
+                return name in _SCORERS
+            case _:
+                return False
 
 
 def _holder(node: nodes.Node) -> str:

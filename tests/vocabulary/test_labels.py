@@ -38,7 +38,7 @@ REWARDS: list[Any] = [
     "math",
     "close_to",
     {"value": "action == task.answer"},
-    {"value": {"expr": "0.5", "right": "action in task.answer"}},
+    {"value": "action in task.answer"},
     {"weighted": {"right": "exact_match", "short": {"length": {"under": 9}}}},
     {"json_field": "a", "field": "answer"},
     {"python": "action == task['answer']"},

@@ -80,7 +80,7 @@ def bounds_of_text(text: str) -> Bounds | None:
 
 
 class Reading(NamedTuple):
-    """What an expression reads; nothing for a text with a syntax fault."""
+    """Names and fields that an expression reads; none for a text with a syntax fault."""
 
     parts: list[nodes.Node]
     """Nodes of the syntax tree, the root first."""

@@ -162,21 +162,21 @@ def _field(value: Any, attribute: str) -> Any:
     """Return `value.attribute`; UNKNOWN for a key that a mapping lacks."""
     if value is UNKNOWN:
         return UNKNOWN
-    found = ENVIRONMENT.getattr(value, attribute)
-    if isinstance(found, Undefined) and not isinstance(value, Mapping):
+    result = ENVIRONMENT.getattr(value, attribute)
+    if isinstance(result, Undefined) and not isinstance(value, Mapping):
         raise PromptError(f"{_kind(value)} has no {attribute!r}")
-    return _known(found)
+    return _known(result)
 
 
 def _item(value: Any, key: Any) -> Any:
     """Return `value[key]`; UNKNOWN for a key that a mapping lacks, and for a position behind a list's end."""
     if value is UNKNOWN or key is UNKNOWN:
         return UNKNOWN
-    found = ENVIRONMENT.getitem(value, key)
+    result = ENVIRONMENT.getitem(value, key)
     may_end = isinstance(key, int) and type(value) in (str, list, tuple, Views, Turns)
-    if isinstance(found, Undefined) and not (may_end or isinstance(value, Mapping)):
+    if isinstance(result, Undefined) and not (may_end or isinstance(value, Mapping)):
         raise PromptError(f"{_kind(value)} has no {key!r}")
-    return _known(found)
+    return _known(result)
 
 
 def _binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
@@ -231,11 +231,11 @@ def _compared(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
         return UNKNOWN
     if sign in ("in", "notin") and isinstance(right, list | tuple):
         items = cast("Sequence[Any]", right)
-        known = [it for it in items if it is not UNKNOWN]
-        found = operations.compare_chain(scope, left, "in", known)
-        if not found and len(known) < len(items):
+        members = [it for it in items if it is not UNKNOWN]
+        is_member = operations.compare_chain(scope, left, "in", members)
+        if not is_member and len(members) < len(items):
             return UNKNOWN
-        return found if sign == "in" else not found
+        return is_member if sign == "in" else not is_member
     return operations.compare_chain(scope, left, sign, right)
 
 
@@ -445,16 +445,16 @@ def _kind(value: object) -> str:
 
 
 def _numbers(name: str, values: Sequence[Any]) -> list[float]:
-    known = [it for it in values if it is not UNKNOWN]
-    wrong = next((it for it in known if not isinstance(it, bool | int | float)), None)
+    items = [it for it in values if it is not UNKNOWN]
+    wrong = next((it for it in items if not isinstance(it, bool | int | float)), None)
     if wrong is not None:
         raise PromptError(f"{name}(…) takes numbers, and this is {_kind(wrong)}")
-    return known
+    return items
 
 
 def _over_numbers(name: str, function: Callable[[list[float]], Any], values: Sequence[Any]) -> Any:
-    known = _numbers(name, values)
-    return function(known) if known else UNKNOWN
+    items = _numbers(name, values)
+    return function(items) if items else UNKNOWN
 
 
 def _sum(values: Sequence[Any]) -> Any:
@@ -469,15 +469,15 @@ def _count(values: Sequence[Any]) -> Any:
 
 
 def _quantified(decides: bool, values: Sequence[Any]) -> Any:
-    """Return `decides` where a known value decides, else UNKNOWN where one is unknown or there is none."""
+    """Return `decides` where a known value decides, else UNKNOWN where a value is unknown or none is there."""
     if any(it is not UNKNOWN and bool(it) is decides for it in values):
         return decides
     return UNKNOWN if not values or any(it is UNKNOWN for it in values) else not decides
 
 
 def _of_known(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Any:
-    known = [it for it in values if it is not UNKNOWN]
-    return function(known) if known else UNKNOWN
+    items = [it for it in values if it is not UNKNOWN]
+    return function(items) if items else UNKNOWN
 
 
 _REDUCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
@@ -488,7 +488,7 @@ _REDUCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "count": _count,
     "any": partial(_quantified, True),
     "all": partial(_quantified, False),
-    "first": partial(_of_known, lambda known: known[0]),
-    "last": partial(_of_known, lambda known: known[-1]),
+    "first": partial(_of_known, lambda items: items[0]),
+    "last": partial(_of_known, lambda items: items[-1]),
     "sorted": partial(_of_known, sorted),
 }

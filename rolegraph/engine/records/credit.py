@@ -127,7 +127,7 @@ class LeftOut(StrEnum):
 
     @classmethod
     def of(cls, trajectory: Trajectory, *, is_past: bool) -> LeftOut | None:
-        """Return why a whole trajectory is in no group; None for one that can be compared."""
+        """Return why a whole trajectory is in no group; None where it can be compared."""
         if trajectory.masked or not trajectory.by_model:
             return cls.MASKED if trajectory.masked else cls.UNANSWERED
         return cls.PAST_SELF if is_past else None

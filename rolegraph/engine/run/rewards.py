@@ -295,7 +295,7 @@ def _set_score(result: NodeResult, score: Score | None, inputs: RewardInputs) ->
         return
     reward, is_correct, terms = score
     if (right := result.role.spec.right) is not None:
-        is_correct = None if (said := inputs.values[right]) is UNKNOWN else bool(said)
+        is_correct = None if (verdict := inputs.values[right]) is UNKNOWN else bool(verdict)
     if result.failure is not None:  # a failed turn is never correct
         is_correct = False
     try:

@@ -244,7 +244,7 @@ def node_result(
 def turn_of(result: NodeResult, within: Lineage) -> Turn:
     """Return a turn that ran as expressions see it after the episode: the table of `Turn`."""
     view, failure, score = result.view, result.failure, result.score
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "index": view.index,
         "round": view.round,
         "outer": view.outer,
@@ -255,19 +255,19 @@ def turn_of(result: NodeResult, within: Lineage) -> Turn:
         "within": within,
     }
     if failure is not None and failure.name.cause not in ("reward", "form"):
-        return Turn(**known)
-    known |= {"response": view.response, "thought": view.thought, "calls": view.calls}
-    known["tokens"] = UNKNOWN if view.tokens is None else view.tokens
-    known["failure"] = failure.name.value if failure else ""
-    known["ok"] = not known["failed"]
-    if known["ok"] or view.action not in ("", None):  # the default, where there is one
-        known["action"] = view.action
-    if score is not None and (failure is None or known["failed"]):
+        return Turn(**fields)
+    fields |= {"response": view.response, "thought": view.thought, "calls": view.calls}
+    fields["tokens"] = UNKNOWN if view.tokens is None else view.tokens
+    fields["failure"] = failure.name.value if failure else ""
+    fields["ok"] = not fields["failed"]
+    if fields["ok"] or view.action not in ("", None):  # the default, where there is one
+        fields["action"] = view.action
+    if score is not None and (failure is None or fields["failed"]):
         reward, right, terms = score
-        known["reward"] = UNKNOWN if reward is None else reward
-        known["right"] = UNKNOWN if right is None else right
-        known["terms"] = terms
-    return Turn(**known)
+        fields["reward"] = UNKNOWN if reward is None else reward
+        fields["right"] = UNKNOWN if right is None else right
+        fields["terms"] = terms
+    return Turn(**fields)
 
 
 def failure_score(role: RolePlan) -> Score:

@@ -180,7 +180,7 @@ class _Probes:
         except ModelError:
             answer = await self._ask(_OK, **ids)
         choice = answer.choices[0] if answer.choices else Choice()
-        parts = {"prompt": answer.prompt_token_ids or choice.prompt_token_ids, "answer": choice.ids}
+        parts = {"prompt": answer.prompt_ids, "answer": choice.ids}
         seen = " and ".join(name for name, ids in parts.items() if ids)
         return (f"of {seen}", "ok") if seen else ("the field is ignored", "not offered")
 
@@ -194,10 +194,9 @@ class _Probes:
     async def _thinks(self) -> Found:
         choice = await self._choice("How many days have two weeks? Think first.")
         message = choice.message
-        stated = bool(message and (message.reasoning or message.reasoning_content or message.content.thought))
         if message and "<think>" in message.content.text:
             return "in the answer's text, as <think>", "differs"
-        return ("in a field of its own", "ok") if stated else ("none", "not offered")
+        return ("in a field of its own", "ok") if message and message.thought else ("none", "not offered")
 
     async def _together(self) -> Found:
         began = time.monotonic()

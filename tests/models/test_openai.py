@@ -396,7 +396,7 @@ def test_a_refusal_in_a_part_is_a_refusal() -> None:
 @pytest.mark.parametrize(
     ("message", "names"),
     [
-        ({"content": [{"type": "image_url", "image_url": {}}]}, "content: Value error, a part has the type"),
+        ({"content": [{"type": "image_url", "image_url": {}}]}, "content: a part has the type"),
         ({"content": 5}, "content"),
         ({"content": "x", "tool_calls": [7]}, "tool_calls.0"),
     ],

@@ -60,8 +60,8 @@ def test_a_stream_has_text_reasoning_ids_scores_and_usage(line: str) -> None:
     (choice,) = answer.choices
     assert choice.message and choice.message.content.text == "42"
     assert choice.message.reasoning_content == "so be it"
-    assert (choice.ids, [it for it, _ in choice.scores]) == ([7, 8], [-0.5, -0.25])
-    assert (answer.prompt_token_ids, choice.finish_reason) == ([1, 2], "stop")
+    assert (choice.ids, [it.logprob for it in choice.scores]) == ([7, 8], [-0.5, -0.25])
+    assert (answer.prompt_ids, choice.finish_reason) == ([1, 2], "stop")
     assert answer.usage == {"prompt_tokens": 2, "completion_tokens": 2}
 
 
@@ -101,7 +101,7 @@ def test_a_whole_message_after_deltas_adds_what_they_lack() -> None:
     parts = (delta(role="assistant", content="4"), delta(content="2"), delta(tool_calls=[made]))
     answer = read_answer(events(*parts, end))
     assert answer.choices and (message := answer.choices[0].message)
-    assert (message.content.text, message.reasoning, len(message.tool_calls or ())) == ("42", "so", 1)
+    assert (message.content.text, message.thought, len(message.tool_calls or ())) == ("42", "so", 1)
     assert message.tool_calls and message.tool_calls[0].function
     assert message.tool_calls[0].function.arguments == "{}"
 

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl
 
+import httpx
 import openai
-from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from rolegraph.engine.connections import client_options, route
@@ -286,15 +286,13 @@ class OpenAIModel:
             messages, tools = escape_families(messages), escape_families(tools)
         extra = {**fields, **({"tools": tools} if tools else {})}
         if isinstance(self._client, openai.AsyncOpenAI):
-            raw = await self._client.chat.completions.with_raw_response.create(
-                model=self.name,
-                messages=cast("list[ChatCompletionMessageParam]", messages),
-                extra_body=extra,
-            )
-            answer = read_answer(raw.http_response.content)
+            # `chat.completions.create` would walk the messages by their types, for a third of a call's time.
+            body = {"model": self.name, "messages": messages, **extra}
+            response: Any = await self._client.post("/chat/completions", cast_to=httpx.Response, body=body)
+            answer = read_answer(response.content)
             if (is_of_key := says_key_refused(answer.fault)) or says_refused(answer.fault):
                 kind = openai.AuthenticationError if is_of_key else openai.BadRequestError
-                raise kind(message_of(answer.fault), response=raw.http_response, body=answer.fault)
+                raise kind(message_of(answer.fault), response=response, body=answer.fault)
             return answer
         return read_answer(await self._client.post(self.name, messages, extra))
 
@@ -347,11 +345,11 @@ class OpenAIModel:
             raise AnswerWithheld(f"{self._url} withheld the answer: finish_reason is content_filter.")
         if choice.is_broken_off:
             raise ModelError(f"{self._url} broke off the answer: {choice.finish_reason}", transient=True)
-        content, part, refused = message.content
+        content, _, refused = message.content
         refusal = message.refusal or refused
         if refusal and not content:
             raise AnswerWithheld(f"The model refused to answer: {refusal}")
-        stated = (message.reasoning or message.reasoning_content or part).strip()
+        stated = message.thought.strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
         if stated and not (text or message.tool_calls or choice.is_cut):
             self._warn_of_reasoning()
@@ -360,13 +358,13 @@ class OpenAIModel:
         return Completion(
             text=text,
             thought="\n".join(part for part in (stated, thought) if part),
-            prompt_ids=answer.prompt_token_ids or choice.prompt_token_ids,
+            prompt_ids=answer.prompt_ids,
             response_ids=choice.ids,
-            logprobs=[logprob for logprob, _ in choice.scores],
+            logprobs=[score.logprob for score in choice.scores],
             finish_reason="length" if choice.is_cut else "stop",
             usage=answer.usage,
             calls=tuple(
-                tool_call(call.function.name, call.function.arguments, str(call.id or "").strip())
+                tool_call(call.function.name or "", call.function.arguments, str(call.id or "").strip())
                 for call in message.tool_calls or ()
                 if call.function is not None
             ),

@@ -8,27 +8,27 @@ missing. Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `promp
 it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice; llama.cpp's server gives an
 id with each log-probability; LiteLLM's proxy moves fields of a choice that it does not know into
 `provider_specific_fields`. A text of any other form is an error that names the field. Numbers are not checked
-here: `Completion.checked` does that for all models.
+here: `Completion.checked` does that for all models. A response is decoded in one pass: no object is made of a
+field that no record here has, such as the bytes of each token.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    ValidationError,
+from msgspec import Struct, field
+
+from rolegraph.engine.models.openai_stream import (
+    decode_leniently,
+    fields_in,
+    is_stream,
+    items_in,
+    joined,
 )
-from pydantic_core import from_json
-
-from rolegraph.engine.models.openai_stream import fields_in, is_stream, items_in, joined
-from rolegraph.engine.records.jsonl import reason
+from rolegraph.engine.models.typed_json import converted, decode
 from rolegraph.engine.records.metadata import UsageMetadata
 
 _LENGTH = ("length", "max_tokens", "model_length")
@@ -39,7 +39,6 @@ _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary_text")
 """Types of parts of `content` that are reasoning, and the fields with its text."""
 _SILENT = ("redacted_thinking", "reference")
 """Types of parts of `content` without text."""
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _REFUSED = re.compile("^(400|422)$|invalid|unsupported|bad_?request|unprocessable", re.IGNORECASE)
 """Words in the codes and types of refusals."""
 _KEY_REFUSED = re.compile("^401$|api_?key|auth", re.IGNORECASE)
@@ -83,7 +82,7 @@ def _content(value: object) -> Content:
         case dict():
             return _part(cast("dict[str, object]", value))
         case _:
-            raise ValueError("expected a text or a list of parts")
+            raise ValueError("content: expected a text or a list of parts")
 
 
 def _part(part: Mapping[str, object]) -> Content:
@@ -100,9 +99,9 @@ def _part(part: Mapping[str, object]) -> Content:
         case {"text": None}:
             return Content()
         case {"type": str(kind)}:
-            raise ValueError(f"a part has the type {kind[:40]!r}, which is no text")
+            raise ValueError(f"content: a part has the type {kind[:40]!r}, which is no text")
         case _:
-            raise ValueError("expected a text or a list of parts, got an object")
+            raise ValueError("content: expected a text or a list of parts, got an object")
 
 
 def _thought(value: object) -> str:
@@ -113,72 +112,92 @@ def _thought(value: object) -> str:
         return ""
 
 
-def _arguments(value: object) -> str:
-    """Return a call's arguments as JSON text: a text unchanged, an object dumped, null as empty text."""
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
-
-
-def _counts(value: object) -> UsageMetadata:
-    """Return the counts of a call's usage, unchecked; a missing one is left out. OpenRouter gives dollars."""
-    counts = ((key, fields_in(value).get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
-    return cast("UsageMetadata", {key: count for key, count in counts if count is not None})
-
-
-def _scores(value: object) -> list[tuple[Any, Any]]:
-    """Return the log-probability and the id of each token, unchecked; None for a missing one."""
-    entries = map(fields_in, items_in(fields_in(value).get("content")))
-    return [(entry.get("logprob"), entry.get("id")) for entry in entries]
-
-
-class FunctionBody(BaseModel):
+class FunctionBody(Struct):
     """The function of a call."""
 
-    name: Annotated[str, BeforeValidator(lambda it: it or "")] = ""
-    arguments: Annotated[str, PlainValidator(_arguments)] = ""
+    name: str | None = None
+    written: Any = field(default=None, name="arguments")
+
+    @property
+    def arguments(self) -> str:
+        """Arguments as JSON text: a text unchanged, an object dumped, null as empty text."""
+        value: object = self.written
+        return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
-class AnswerCall(BaseModel):
+class AnswerCall(Struct):
     """A tool call in a model's answer."""
 
-    id: str | int | None = None
+    id: str | int | bool | None = None
     function: FunctionBody | None = None
     """The called function; None for calls of other kinds."""
 
 
-class AnswerMessage(BaseModel):
+class AnswerMessage(Struct):
     """Assistant message of one of a completion's choices."""
 
-    content: Annotated[Content, PlainValidator(_content)] = Content()
+    written: Any = field(default=None, name="content")
     refusal: str | None = None
-    reasoning: Annotated[str, PlainValidator(_thought)] = ""
-    reasoning_content: Annotated[str, PlainValidator(_thought)] = ""
+    reasoning: Any = None
+    reasoning_content: Any = None
     tool_calls: list[AnswerCall] | None = None
 
+    def __post_init__(self) -> None:
+        """Check `content`; msgspec makes a ValidationError, with the place, of a ValueError."""
+        _content(self.written)
 
-_Numbers = Annotated[list[Any], PlainValidator(items_in)]
+    @property
+    def content(self) -> Content:
+        """Text, reasoning and refusal of the field `content`."""
+        return _content(self.written)
+
+    @property
+    def thought(self) -> str:
+        """Reasoning in a field of its own, else in a part of `content`."""
+        return _thought(self.reasoning) or _thought(self.reasoning_content) or self.content.thought
 
 
-class Choice(BaseModel):
+class TokenScore(Struct, gc=False):
+    """Log-probability of a token, and the id that llama.cpp's server gives beside it; both unchecked."""
+
+    logprob: Any = None
+    id: Any = None
+
+
+class _Scores(Struct):
+    content: list[TokenScore] | None = None
+
+
+class Choice(Struct):
     """One of a completion's answers."""
 
     message: AnswerMessage | None = None
-    finish_reason: Annotated[str, PlainValidator(lambda it: it.lower() if isinstance(it, str) else "")] = ""
+    stated: Any = field(default=None, name="finish_reason")
     error: Any = None
-    scores: Annotated[list[tuple[Any, Any]], PlainValidator(_scores), Field(alias="logprobs")] = []
-    """Log-probability of each token, and the id that llama.cpp's server gives beside it."""
-    token_ids: _Numbers = []
-    response_token_ids: _Numbers = []
-    prompt_token_ids: _Numbers = []
+    logprobs: _Scores | None = None
+    token_ids: Any = None
+    response_token_ids: Any = None
+    prompt_token_ids: Any = None
     provider_specific_fields: Any = None
     """Fields that LiteLLM's proxy does not know and moves here."""
 
     @property
+    def finish_reason(self) -> str:
+        """Reason why the answer ended, in lower case; empty where the server gives none."""
+        return self.stated.lower() if isinstance(self.stated, str) else ""
+
+    @property
+    def scores(self) -> Sequence[TokenScore]:
+        """A TokenScore for each sampled token; empty where the server gives none."""
+        return (self.logprobs and self.logprobs.content) or ()
+
+    @property
     def ids(self) -> list[Any]:
         """Ids of the sampled tokens, unchecked; empty where the server gives none."""
-        scored = [id for _, id in self.scores if id is not None]
-        scored = scored if len(scored) == len(self.scores) else []
-        moved = items_in(fields_in(self.provider_specific_fields).get("token_ids"))
-        return self.token_ids or self.response_token_ids or moved or scored
+        moved = fields_in(self.provider_specific_fields).get("token_ids")
+        stated = items_in(self.token_ids) or items_in(self.response_token_ids) or items_in(moved)
+        scored = [] if stated else [score.id for score in self.scores]
+        return stated or ([] if None in scored else scored)
 
     @property
     def is_cut(self) -> bool:
@@ -191,13 +210,27 @@ class Choice(BaseModel):
         return self.finish_reason in _BROKEN_OFF or bool(self.error)
 
 
-class ServerCompletion(BaseModel):
+class ServerCompletion(Struct):
     """Fields of a completion that are read: the client's own types lack vendors' fields and check none."""
 
+    object: Any = None
     choices: list[Choice] | None = None
     error: Any = None
-    usage: Annotated[UsageMetadata, PlainValidator(_counts)] = UsageMetadata()
-    prompt_token_ids: _Numbers = []
+    counts: Any = field(default=None, name="usage")
+    prompt_token_ids: Any = None
+
+    @property
+    def usage(self) -> UsageMetadata:
+        """Counts of the call, unchecked; a missing one is left out. OpenRouter gives dollars."""
+        counts = fields_in(self.counts)
+        stated = ((key, counts.get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
+        return cast("UsageMetadata", {key: count for key, count in stated if count is not None})
+
+    @property
+    def prompt_ids(self) -> list[Any]:
+        """Ids of the prompt, unchecked; empty where the server gives none."""
+        chosen = self.choices[0].prompt_token_ids if self.choices else None
+        return items_in(self.prompt_token_ids) or items_in(chosen)
 
     @property
     def fault(self) -> object:
@@ -207,23 +240,39 @@ class ServerCompletion(BaseModel):
 
 def read_answer(content: bytes) -> ServerCompletion:
     """Read a response; raises UnreadableAnswer. An unpaired surrogate in a text becomes U+FFFD."""
-    value = _parsed(content)
-    if not isinstance(value, dict):
-        raise UnreadableAnswer("the response is no JSON object", is_foreign=True)
-    fields = cast("dict[str, object]", value)
-    if fields.get("object") == "error" and not fields.get("error"):
-        fields = {**fields, "error": fields}
     try:
-        answer = ServerCompletion.model_validate(fields)
-    except ValidationError as error:
-        raise UnreadableAnswer(reason(error), is_foreign=False) from error
+        answer = decode(content, ServerCompletion)
+    except ValueError:  # broken, events, JSON with an unpaired surrogate, or a field of another type
+        answer = ServerCompletion()
+    if not answer.choices or answer.object == "error":
+        answer = _answer_of(_parsed(content))
     if answer.choices and answer.choices[0].message is None and not answer.error:
         first = answer.choices[0]
         if not (first.is_cut or first.error or first.finish_reason == "content_filter"):
             raise UnreadableAnswer("choices.0 has no message", is_foreign=False)
+    return answer
+
+
+def _answer_of(value: object) -> ServerCompletion:
+    """Return the completion of a JSON value; raises UnreadableAnswer.
+
+    Log-probabilities of any other form than OpenAI's are left out.
+    """
+    if not isinstance(value, dict):
+        raise UnreadableAnswer("the response is no JSON object", is_foreign=True)
+    fields = cast("dict[str, object]", value)
     if not any(key in fields for key in _OF_THE_PROTOCOL):
         raise UnreadableAnswer(f"the response has no {' or '.join(_OF_THE_PROTOCOL)}", is_foreign=True)
-    return answer
+    if fields.get("object") == "error" and not fields.get("error"):
+        fields = {**fields, "error": fields}
+    for choice in map(fields_in, items_in(fields.get("choices"))):
+        if "logprobs" in choice:
+            scores = items_in(fields_in(choice["logprobs"]).get("content"))
+            choice["logprobs"] = {"content": [*map(fields_in, scores)]}
+    try:
+        return converted(fields, ServerCompletion)
+    except ValueError as error:
+        raise UnreadableAnswer(str(error), is_foreign=False) from error
 
 
 def message_of(error: object) -> str:
@@ -249,14 +298,10 @@ def _has_code(error: object, words: re.Pattern[str]) -> bool:
 
 
 def _parsed(content: bytes) -> object:
+    is_events = is_stream(content)
+    is_foreign = not (is_events or content.lstrip().startswith(b"{"))
     try:
-        return from_json(content)
-    except ValueError:  # broken, events, or JSON with an unpaired surrogate
-        is_events = is_stream(content)
-        is_foreign = not (is_events or content.lstrip().startswith(b"{"))
-    try:
-        value: object = joined(content) if is_events else json.loads(content.decode("utf-8-sig"))
-        return from_json(_LONE_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+        return joined(content) if is_events else decode_leniently(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UnreadableAnswer("the response is not UTF-8 text", is_foreign=is_foreign) from error
     except (ValueError, RecursionError) as error:

@@ -8,7 +8,8 @@ mid-answer. A stream that ends without `finish_reason` and without `[DONE]` was 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -16,8 +17,9 @@ from pydantic_core import from_json
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Beginnings of a body of events."""
 _DONE = "[DONE]"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _LISTS = ("token_ids", "response_token_ids", "prompt_token_ids")
-Fields = Mapping[str, Any]
+Fields = dict[str, Any]
 
 
 def is_stream(content: bytes) -> bool:
@@ -151,13 +153,20 @@ def _data(content: bytes) -> Iterator[str]:
 
 
 def _value(data: str) -> dict[str, Any]:
-    try:
-        value: object = from_json(data)
-    except ValueError:  # broken, or with an unpaired surrogate
-        value = json.loads(data)
+    value = decode_leniently(data)
     if not isinstance(value, dict):
         raise ValueError("an event's data is no JSON object")
     return cast("dict[str, Any]", value)
+
+
+def decode_leniently(text: str) -> object:
+    """Decode a JSON text, in which an unpaired surrogate becomes U+FFFD; raises ValueError,
+    RecursionError."""
+    try:
+        return from_json(text)
+    except ValueError:  # broken, or with an unpaired surrogate
+        whole = json.dumps(json.loads(text), ensure_ascii=False)
+        return from_json(_LONE_SURROGATE.sub("\ufffd", whole))
 
 
 def _text(parts: list[Any]) -> Any:

@@ -72,8 +72,15 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
         RejectedReply: There are more bytes, or more JSON values than `completion_parts`.
     """
     size = parts = 0
+    uncounted: list[bytes] = []
     async for chunk in chunks:
-        size, parts = size + len(chunk) + _CHUNK, parts + parts_of(chunk)
+        size += len(chunk) + _CHUNK
+        uncounted.append(chunk)
+        if (
+            size > COMPLETION_PARTS.most
+        ):  # each part has a byte, so that a shorter response need not be counted
+            parts += sum(map(parts_of, uncounted))
+            uncounted.clear()
         for most, count in ((limit, size), (COMPLETION_PARTS, parts)):
             if count > most.most:
                 raise RejectedReply(most.exceeded(subject))

@@ -10,29 +10,30 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from msgspec import Struct
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models.keys import SGLANG
 from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer, best_of
 from rolegraph.engine.models.tokens import SampledTokens
+from rolegraph.engine.models.typed_json import decode
 
 _Score = tuple[Any, int, str | None]
 """Log-probability, unchecked, token id and text."""
 
 
-class _FinishReason(BaseModel):
+class _FinishReason(Struct):
     type: str
 
 
-class _Meta(BaseModel):
+class _Meta(Struct):
     finish_reason: _FinishReason
     prompt_tokens: int
     output_token_logprobs: list[_Score]
     output_top_logprobs: list[list[_Score] | None] | None = None
 
 
-class _Generated(BaseModel):
+class _Generated(Struct):
     text: str
     meta_info: _Meta
     output_ids: list[int] | None = None
@@ -74,7 +75,7 @@ class SGLangServer(TokenServer):
             body["lora_path"] = self.adapter.name if self.adapter else self.name
         content = await self._post("/generate", body)
         try:
-            answer = _Generated.model_validate_json(content)
+            answer = decode(content, _Generated)
         except ValueError as error:
             raise self._misread(error) from error
         meta = answer.meta_info

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from msgspec import Struct
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models.keys import VLLM
 from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer, best_of
 from rolegraph.engine.models.tokens import SampledTokens
+from rolegraph.engine.models.typed_json import decode
 
 
-class _VLLMLogprobs(BaseModel):
+class _VLLMLogprobs(Struct):
     tokens: list[str]
     token_logprobs: list[Any]
-    top_logprobs: list[dict[str, Any] | None] = []
 
 
-class _VLLMChoice(BaseModel):
+class _VLLMChoice(Struct):
     text: str
     finish_reason: str | None
     logprobs: _VLLMLogprobs
@@ -32,8 +32,22 @@ class _VLLMChoice(BaseModel):
     prompt_token_ids: list[int] | None = None
 
 
-class _VLLMAnswer(BaseModel):
+class _VLLMAnswer(Struct):
     choices: list[_VLLMChoice]
+
+
+class _Likeliest(Struct):
+    top_logprobs: list[dict[str, Any] | None] | None = None
+
+
+class _ProbeChoice(Struct):
+    logprobs: _Likeliest
+
+
+class _ProbeAnswer(Struct):
+    """Likeliest tokens at each position of an answer, which the probe alone reads."""
+
+    choices: list[_ProbeChoice]
 
 
 class VLLMServer(TokenServer):
@@ -66,7 +80,8 @@ class VLLMServer(TokenServer):
             body["cache_salt"] = self.adapter.salt
         content = await self._post("/v1/completions", body)
         try:
-            choice = _VLLMAnswer.model_validate_json(content).choices[0]
+            choice = decode(content, _VLLMAnswer).choices[0]
+            likeliest = decode(content, _ProbeAnswer).choices[0].logprobs.top_logprobs if top else None
             scored = [int(token.removeprefix("token_id:")) for token in choice.logprobs.tokens]
         except (ValueError, IndexError) as error:
             raise self._misread(error) from error
@@ -76,7 +91,7 @@ class VLLMServer(TokenServer):
                 "return_token_ids"
             )
         scores, finish = choice.logprobs, self._finish(choice.finish_reason)
-        first = (scores.top_logprobs or [None])[0]
+        first = (likeliest or [None])[0]
         return ServerAnswer(
             SampledTokens(choice.token_ids, scores.token_logprobs, finish),
             scored,

@@ -469,7 +469,7 @@ def _count(values: Sequence[Any]) -> Any:
 
 
 def _quantified(decides: bool, values: Sequence[Any]) -> Any:
-    """Return `decides` where a known value decides, else UNKNOWN where a value is unknown or none is there."""
+    """Return `decides` where a known value decides; UNKNOWN of nothing, or where a value is unknown."""
     if any(it is not UNKNOWN and bool(it) is decides for it in values):
         return decides
     return UNKNOWN if not values or any(it is UNKNOWN for it in values) else not decides

@@ -56,7 +56,7 @@ roles:
     needs: [solver]
     run: {python: "print(len({{ solver | map(attribute='action') | list | tojson }}))"}
   player:
-    prompt: {inline: "{{ self.observation }} Answer in <answer></answer>."}
+    prompt: "{{ self.observation }} Answer in <answer></answer>."
     parser: {tag: answer, default: "[pass]"}
     reward: env
     count: 2

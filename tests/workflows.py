@@ -208,14 +208,14 @@ def compiled(workflow: Workflow) -> Plan:
 
 def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
     if "tool" in role:
-        shown = {"inline": "{{ self.arguments.about }};" + "".join(map(_shows, role["needs"]))}
+        shown = "{{ self.arguments.about }};" + "".join(map(_shows, role["needs"]))
         return {**role, "prompt": shown, "trainable": False}
     if role.get("run") == "text":
         return {**role, "run": {"text": "".join(map(_shows, role["needs"]))}}
     if "run" in role:
         return role
     board = "{{ self.observation }};" if moves else ""
-    shown = {"inline": board + "".join(map(_shows, role["needs"]))}
+    shown = board + "".join(map(_shows, role["needs"]))
     return {**role, "prompt": shown, "trainable": "estimator" in role}
 
 

@@ -39,7 +39,7 @@ data: {train: rows.jsonl, validation: rows.jsonl}
 model: openai:tiny
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: {exact_match: {field: answer}}
     estimator: grpo

@@ -60,7 +60,7 @@ EPISODE = {
     "metrics": {"judge_acc": 1.0},
     "info": {"task_id": "t", "rollout": 0, "failures": [{"role": "solver", "index": 1, "name": "timeout"}]},
 }
-_SPEC = "rolegraph: 2\nname: x\nroles:\n  solver: {count: 2, prompt: {inline: '{{ task.question }}'}}\n"
+_SPEC = "rolegraph: 2\nname: x\nroles:\n  solver: {count: 2, prompt: '{{ task.question }}'}\n"
 _ROLE = {"estimator": "grpo", "loss": "ppo", "trainable": True, "policies": ["main"]}
 _INFO = {
     "name": "x",
@@ -128,7 +128,7 @@ data: {train: tasks.jsonl, validation: tasks.jsonl}
 roles:
   solver:
     count: 2
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     parser: {tag: answer}
     reward: countdown
     estimator: grpo

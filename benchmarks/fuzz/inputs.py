@@ -177,7 +177,7 @@ def leaving(rng: random.Random) -> str:
         quoting |= {name} if quoting.intersection(reads[name]) else set()
     roles = {
         name: {
-            "prompt": {"inline": "?"},
+            "prompt": "?",
             "needs": reads[name],
             **({"shows": ["gold"]} if name == shows else {}),
         }

@@ -266,7 +266,7 @@ rolegraph: 2
 name: fuzz
 roles:
   agent:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     tools: [fuzz_TOOL]
     calls: 3
     parser: {tag: answer, default: none}
@@ -277,7 +277,7 @@ roles:
   judge:
     needs: [agent, runner, pick]
     when: runner[0].action == 1 or true
-    prompt: {inline: "{{ runner[0].action }} {% for x in pick %}{{ x.action | tojson }}{% endfor %}"}
+    prompt: "{{ runner[0].action }} {% for x in pick %}{{ x.action | tojson }}{% endfor %}"
     reward: countdown
     trainable: false
 episode: {correct: agent, metrics: {agent_acc: {correct: agent}}}
@@ -286,7 +286,7 @@ GAME = """\
 rolegraph: 2
 name: fuzz
 roles:
-  x: {prompt: {inline: "{{ self.observation }}"}, parser: {tag: answer}, reward: env, trainable: false}
+  x: {prompt: "{{ self.observation }}", parser: {tag: answer}, reward: env, trainable: false}
   OTHER
 loops: {play: {roles: ROLES, env: GAME, times: 4}}
 """
@@ -294,18 +294,16 @@ OWN = """\
 rolegraph: 2
 name: fuzz
 roles:
-  a: {prompt: {inline: "{{ task.question }}"}, parser: fuzz_parser, reward: fuzz_reward, trainable: false}
+  a: {prompt: "{{ task.question }}", parser: fuzz_parser, reward: fuzz_reward, trainable: false}
   b:
     needs: a
     when: a.action != 5
-    prompt: {inline: "{{ a.action }} {% for x in a %}{{ x.action }}{% endfor %}"}
+    prompt: "{{ a.action }} {% for x in a %}{{ x.action }}{% endfor %}"
     reward: {weighted: {x: {reward: fuzz_reward}, y: {reward: {of: a}}}}
     trainable: false
 episode: {correct: a, metrics: {m: {fuzz_metric: a}, n: {mean_reward: b}}}
 """
-_OTHER = (
-    "o: {prompt: {inline: '{{ self.observation }}'}, parser: {tag: answer}, reward: env, trainable: false}"
-)
+_OTHER = "o: {prompt: '{{ self.observation }}', parser: {tag: answer}, reward: env, trainable: false}"
 
 
 @cache

@@ -31,6 +31,14 @@ LOOP_KEYS = frozenset("times until env players".split())
 """Keys of a loop that tell it from a role."""
 
 
+_ALIAS = re.compile(r"\s*:\s*\*[^\s,\]}]+")
+"""Alias as the value of a key; its node is that of the anchor, which stands elsewhere."""
+
+
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
+"""Anchor and tag before a value."""
+
+
 class Change(NamedTuple):
     """Replacement of a range of a text, by positions from 0; the end is not part of it."""
 
@@ -52,7 +60,7 @@ class Entry(NamedTuple):
 
     path: Path
     key: yaml.Node | None
-    """Node of the key; None for an item of a list."""
+    """Node of the key; None for an item of a list, and for an alias."""
     value: yaml.Node
     parent: yaml.Node
     """Mapping or list that holds the value."""
@@ -79,19 +87,29 @@ class Document:
         return yaml.compose(self.text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
 
     def source(self, node: yaml.Node) -> str:
-        """Return the text of a node as written."""
-        return self.text[node.start_mark.index : self.end(node)]
+        """Return the text of a node as written, without its anchor and tag."""
+        return self.text[self.start(node) : self.end(node)]
+
+    def start(self, node: yaml.Node) -> int:
+        """Return the start of a node in the text, after its anchor and tag."""
+        before = _PROPERTIES.match(self.text, node.start_mark.index)
+        return before.end() if before else node.start_mark.index
 
     def end(self, node: yaml.Node) -> int:
         """Return the end of a node in the text, without white space and comments after it."""
         if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
             last: yaml.Node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
+            if isinstance(node, yaml.MappingNode):
+                key: yaml.Node = node.value[-1][0]
+                alias = _ALIAS.match(self.text, key.end_mark.index)
+                if alias is not None:
+                    return alias.end()
             return self.end(last)
         return node.start_mark.index + len(self.text[node.start_mark.index : node.end_mark.index].rstrip())
 
     def replace(self, node: yaml.Node, text: str) -> Change:
-        """Return the change that puts a text in place of a node."""
-        return Change(node.start_mark.index, self.end(node), text)
+        """Return the change that puts a text in place of a node, whose anchor stays."""
+        return Change(self.start(node), self.end(node), text)
 
     def entries(self, *patterns: str) -> Iterator[Entry]:
         """Yield the entries whose dotted path fits one of the patterns, each node once.
@@ -170,6 +188,7 @@ def _walk(node: yaml.Node, path: Path, seen: set[int]) -> Iterator[Entry]:
         if name == "<<":
             for base in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 yield from _walk(base, path, seen)
-        elif path or not re.match("x-", name):
-            yield Entry((*path, name), key, value, node)
+        elif id(value) not in seen and (path or not name.startswith("x-")):
+            is_alias = value.start_mark.index < key.start_mark.index
+            yield Entry((*path, name), None if is_alias else key, value, node)
             yield from _walk(value, (*path, name), seen)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rolegraph.migrate.document import Change, Document, Rewrite, pairs, scalar
+from rolegraph.migrate.texts import texts
 
 
 def header(document: Document) -> Iterator[Change]:
@@ -26,5 +27,5 @@ def header(document: Document) -> Iterator[Change]:
         yield Change(first, first, f"rolegraph: 2{between}")
 
 
-REWRITES: tuple[Rewrite, ...] = (header,)
+REWRITES: tuple[Rewrite, ...] = (header, texts)
 """All rewrites, in the order in which they are made."""

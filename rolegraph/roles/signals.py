@@ -62,14 +62,14 @@ def reverse_kl(
     return Signal(advantages, teacher=teacher, center=center, gate=gate)
 
 
-def imitation(*, demonstration: Any, weight: Annotated[Positive, SCHEDULED] = 1.0) -> Signal:
+def imitation(*, demonstration: str, weight: Annotated[Positive, SCHEDULED] = 1.0) -> Signal:
     """Imitate the turn that a template writes, on the prompts that the policy met itself (DAgger).
 
     The template may read hidden task fields, `self`, and every role with `.reward` and `.is_correct`. A turn
     for which it writes nothing is left out, and beside an estimator learns from its own answer (Ross et al.,
     1011.0686).
 
-    demonstration: a template's file name, or {inline: text}
+    demonstration: a template: a file, such as answer.j2, or the text itself
     weight: the weight of each of its tokens
     """
     return Signal(demonstration=demonstration, loss="cross_entropy", weight=weight)

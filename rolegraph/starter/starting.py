@@ -27,7 +27,7 @@ from rolegraph.engine.records import Episode, Source, confined
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.ownership import NEW, stamped
 from rolegraph.engine.shipped import SPECS, templates_in
-from rolegraph.engine.spec import TESTS_SUFFIX
+from rolegraph.engine.spec import TESTS_SUFFIX, names_file
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
@@ -237,14 +237,14 @@ def new_files(folder: Path) -> Generator[NewFiles]:
 def prompt_files(plan: Plan) -> Files:
     """Return the template files that a plan's roles name, by their paths beside the spec."""
     return {
-        f"prompts/{written.file}": template.source.encode()
+        f"prompts/{written}": template.source.encode()
         for role in plan.roles
         for written, template in (
             (role.spec.prompt, role.prompt),
             (role.spec.system, role.system),
             (role.spec.examples, role.examples),
         )
-        if written is not None and written.file is not None and template is not None
+        if written is not None and names_file(written) and template is not None
     }
 
 

@@ -26,7 +26,7 @@ model: local:smollm2-135m
 data: {train: rows.jsonl, validation: rows.jsonl}
 roles:
   solver:
-    prompt: {inline: "Which letter comes after {{ task.question }}? Answer with one letter."}
+    prompt: "Which letter comes after {{ task.question }}? Answer with one letter."
     parser: text
     reward: {length: {over: 40}}
     estimator: grpo

@@ -27,7 +27,7 @@ data: {train: t.jsonl, validation: v.jsonl}
 model: {provider: openai, name: m}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     parser: {tag: answer}
     reward: exact_match
     estimator: grpo

@@ -88,9 +88,7 @@ expect:
 
 def test_a_changed_prompt_is_shown_as_a_diff_of_that_role_alone(tmp_path: Path) -> None:
     spec = recorded(tmp_path)
-    prompt = (
-        "roles.judge.prompt={inline: '{{ task.question }}\n{% for s in solver %}{{ s.action }}{% endfor %}'}"
-    )
+    prompt = "roles.judge.prompt='{{ task.question }}\n{% for s in solver %}{{ s.action }}{% endfor %}'"
     found = verdicts(spec, prompt)
     assert found["prompts of solver"].holds
     assert found["answers on record"].holds
@@ -148,7 +146,7 @@ def test_unknown_names_are_faults_with_their_places(tmp_path: Path) -> None:
 def test_junit_says_what_forges_read(tmp_path: Path) -> None:
     spec = recorded(tmp_path, "expect: {figures: {correct: 0.25}, tokens: {answers: 999}}\n")
     file = tmp_path / "junit.xml"
-    rg.test(rg.load(spec, 'roles.judge.prompt={inline: "no \\x0b more"}'), junit=file)
+    rg.test(rg.load(spec, 'roles.judge.prompt="no \\x0b more"'), junit=file)
     root = ElementTree.parse(file).getroot()
     assert root.tag == "testsuites"
     (suite,) = root

@@ -53,7 +53,7 @@ roles:
     estimator: grpo
   calculator:
     tool: {describe: Compute an arithmetic expression., arguments: {expression: string}}
-    prompt: {inline: "Use {{ self.arguments.expression }}. Answer in <answer></answer>."}
+    prompt: "Use {{ self.arguments.expression }}. Answer in <answer></answer>."
     parser: {tag: answer, default: "?"}
     reward: {of: agent}
     estimator: grpo

@@ -223,7 +223,7 @@ def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: LocalSer
     out = tmp_path / "run"
     first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
     template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
-    signal = f"roles.judge.signal={{imitation: {{demonstration: {{inline: '{template}'}}}}}}"
+    signal = f"roles.judge.signal={{imitation: {{demonstration: '{template}'}}}}"
     words = (
         *SMALL,
         *UNMEASURED,

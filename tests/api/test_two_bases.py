@@ -35,7 +35,7 @@ def test_policies_of_two_bases_are_trained_and_evaluated_together(
     other = make_model(tmp_path / "other")
     words = [
         f"policies.judge.model={{provider: local, name: '{other}'}}",
-        "roles.judge.prompt={inline: '{{ solver[0].index }}'}",
+        "roles.judge.prompt='{{ solver[0].index }}'",
         "sampling.max_tokens=12",
     ]
     for role in ("solver", "judge"):

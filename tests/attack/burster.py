@@ -34,7 +34,7 @@ from tests.edge import episode, limited
 from tests.run.test_calls import script
 
 LEARNER: dict[str, Any] = {
-    "prompt": {"inline": "hi"}, "estimator": "precomputed", "signal": {"imitation": {"demonstration": {}}},
+    "prompt": "hi", "estimator": "precomputed", "signal": {"imitation": {"demonstration": {}}},
 }  # fmt: skip
 TASK = {"id": "t", "question": "aaaa", "items": [1], "nested": {"answer": 3}}
 
@@ -58,7 +58,7 @@ def _argument(source: str) -> Came:
 
 
 def _demonstration(source: str) -> Came:
-    signal = {"imitation": {"demonstration": {"inline": source}}}
+    signal = {"imitation": {"demonstration": source}}
     plan = _compiled({"learner": {**LEARNER, "signal": signal}})
     (learns,) = plan.signals.values()
     try:

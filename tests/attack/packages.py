@@ -58,7 +58,7 @@ SPEC = """rolegraph: 2
 name: x
 data: {validation: DATASET}
 roles:
-  a: {prompt: {inline: hi}, PARTS}
+  a: {prompt: hi, PARTS}
 """
 OTHERS = """loops: {l: {roles: [a], times: 2, env: NAME}}
 """

@@ -24,12 +24,12 @@ roles:
   a: {ROLE, trainable: false}
 """
 HIDDEN = "validation: tasks.jsonl, hidden: [text]"
-ASKS = "prompt: {inline: hi}, calls: 2, tools: [{search: {corpus: OTHER}}]"
+ASKS = "prompt: hi, calls: 2, tools: [{search: {corpus: OTHER}}]"
 WAYS: Mapping[str, str] = {
     "a search": "run: {search: river, corpus: OTHER}",
     "a search of the model": ASKS,
     "a prompt": "prompt: OTHER",
-    "a system prompt": "prompt: {inline: hi}, system: OTHER",
+    "a system prompt": "prompt: hi, system: OTHER",
 }
 FILES: Mapping[str, Callable[[Path, Path], object]] = {
     "the file": lambda tasks, other: None,
@@ -82,7 +82,7 @@ def test_the_field_of_a_reward_is_hidden_as_well(tmp_path: Path, rolegraph: Comm
 
 
 def test_an_id_cannot_be_hidden(tmp_path: Path, rolegraph: Command) -> None:
-    written(tmp_path, "prompt: {inline: hi}", "validation: tasks.jsonl, hidden: [id]")
+    written(tmp_path, "prompt: hi", "validation: tasks.jsonl, hidden: [id]")
     done = rolegraph("validate", "x.yaml")
     assert "x.yaml:3:" in done.stderr and "warning: task.id names the task" in done.stderr
 

@@ -75,24 +75,24 @@ rolegraph: 2
 name: leaking
 data: {train: tasks.jsonl, hidden: [gold, note]}
 roles:
-  plain: {prompt: {inline: "{{ task.question }}"}, reward: {close_to: {field: gold}}, estimator: grpo}
-  right: {prompt: {inline: "{{ task.question }}"}, reward: {matches: "Make"}, estimator: grpo}
+  plain: {prompt: "{{ task.question }}", reward: {close_to: {field: gold}}, estimator: grpo}
+  right: {prompt: "{{ task.question }}", reward: {matches: "Make"}, estimator: grpo}
   raising:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     reward: {raising: {}}
     estimator: grpo
-  teacher: {shows: [note], prompt: {inline: "{{ task.note }}"}, trainable: false}
-  reader: {needs: [teacher], prompt: {inline: "{{ teacher.action }}"}, trainable: false}
+  teacher: {shows: [note], prompt: "{{ task.note }}", trainable: false}
+  reader: {needs: [teacher], prompt: "{{ teacher.action }}", trainable: false}
   writer: {shows: [note], run: {text: "{{ task.note }}"}}
-  quoting: {needs: [writer], parser: {quoting: {}}, prompt: {inline: "{{ writer.action }}"}, trainable: false}
+  quoting: {needs: [writer], parser: {quoting: {}}, prompt: "{{ writer.action }}", trainable: false}
   caller:
     shows: [note]
     tools: [calculator]
     calls: 2
-    prompt: {inline: "Call {{ task.note }}"}
+    prompt: "Call {{ task.note }}"
     trainable: false
-  teller: {shows: [note], prompt: {inline: "{{ task.note }}"}, trainable: false}
-  listener: {prompt: {inline: "{{ self.observation }}"}, trainable: false}
+  teller: {shows: [note], prompt: "{{ task.note }}", trainable: false}
+  listener: {prompt: "{{ self.observation }}", trainable: false}
 loops:
   talk: {roles: [teller, listener], env: repeating, times: 2}
 episode:
@@ -215,8 +215,8 @@ rolegraph: 2
 name: other
 data: {train: countdown, validation: countdown}
 roles:
-  judge: {prompt: {inline: "{{ task.question }}"}, trainable: false}
-  after: {needs: [judge], prompt: {inline: "It said {{ judge.action }}"}, trainable: false}
+  judge: {prompt: "{{ task.question }}", trainable: false}
+  after: {needs: [judge], prompt: "It said {{ judge.action }}", trainable: false}
 """
     preview = rg.preview(rg.load(write_spec(tmp_path, text)), recorded=run)
     preview.save(tmp_path / "preview.html")

@@ -39,18 +39,18 @@ data: {train: tasks.jsonl, hidden: [note]}
 roles:
   solver:
     count: 2
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     reward: {weighted: {form: {matches: Make}, likely: {likelihood: {of: "{{ task.gold }}{{ GIVEN }}"}}}}
     estimator: grpo
     signal:
       reverse_kl:
         teacher:
           policy: main
-          system: {inline: "{{ task.note }}"}
-          prompt: {inline: "{{ self.prompt }} {{ task.note }} {{ reader.action }} PROMPT"}
+          system: "{{ task.note }}"
+          prompt: "{{ self.prompt }} {{ task.note }} {{ reader.action }} PROMPT"
           shows: [note]
         gate: "GATE"
-  reader: {needs: [solver], prompt: {inline: "{{ solver[0].action }}"}, trainable: false}
+  reader: {needs: [solver], prompt: "{{ solver[0].action }}", trainable: false}
 """
 
 

@@ -11,20 +11,19 @@ import pytest
 from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]
-ROLE = "{trainable: false, prompt: {inline: hi}}"
+ROLE = "{trainable: false, prompt: hi}"
 LEARNER = (
-    "{prompt: {inline: hi}, reward: countdown, estimator: precomputed, "
-    "signal: {imitation: {demonstration: p.j2}}}"
+    "{prompt: hi, reward: countdown, estimator: precomputed, signal: {imitation: {demonstration: p.j2}}}"
 )
 DATA = "\ndata: {validation: t.jsonl}"
 SPECS = {
     "data": "{a: ROLE}\ndata: {validation: p.csv}",
-    "corpus": "{a: {trainable: false, prompt: {inline: hi}, tools: [{search: {corpus: p.csv}}], calls: 2}}",
+    "corpus": "{a: {trainable: false, prompt: hi, tools: [{search: {corpus: p.csv}}], calls: 2}}",
     "template": "{a: {trainable: false, prompt: p.j2}}",
     "demonstration": f"{{a: {LEARNER}}}",
     "extends": "{a: ROLE}\nextends: p.yaml",
-    "replay": '{a: {trainable: false, prompt: {inline: hi}, model: "replay:p.jsonl"}}' + DATA,
-    "model": '{a: {trainable: false, prompt: {inline: hi}, model: "local:p.model"}}' + DATA,
+    "replay": '{a: {trainable: false, prompt: hi, model: "replay:p.jsonl"}}' + DATA,
+    "model": '{a: {trainable: false, prompt: hi, model: "local:p.model"}}' + DATA,
     "sound": "{a: ROLE}\ndata: {validation: t.jsonl}",
 }
 NO_FILES = {

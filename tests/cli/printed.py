@@ -21,7 +21,7 @@ data: {train: rows.jsonl}
 model: openai:tiny
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: REWARD
     estimator: grpo

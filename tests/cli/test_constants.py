@@ -19,13 +19,13 @@ data: {validation: rows.jsonl, hidden: [answer]}
 model: openai:tiny
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: exact_match
     trainable: false
   validator:
     needs: solver
-    prompt: {inline: "Is {{ solver.action }} right? <verdict></verdict>"}
+    prompt: "Is {{ solver.action }} right? <verdict></verdict>"
     parser: {tag: verdict, one_of: [correct, incorrect]}
     reward: {agrees_with: solver}
     trainable: false

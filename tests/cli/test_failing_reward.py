@@ -19,13 +19,13 @@ name: near
 data: {train: rows.jsonl, validation: rows.jsonl}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: near
     estimator: grpo
   validator:
     needs: solver
-    prompt: {inline: "{{ solver.action }} Say correct or incorrect in <answer></answer>."}
+    prompt: "{{ solver.action }} Say correct or incorrect in <answer></answer>."
     parser: {tag: answer}
     reward: {agrees_with: solver}
     estimator: grpo

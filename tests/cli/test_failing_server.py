@@ -52,8 +52,8 @@ rolegraph: 2
 name: rated
 data: {train: {countdown: {count: 4}}}
 roles:
-  solver: {prompt: {inline: <answer>}, parser: {tag: answer}, reward: {rated_by: judge}, estimator: grpo}
-  judge: {needs: [solver], prompt: {inline: "Rate {{ solver.action }}"}, parser: text, trainable: false}
+  solver: {prompt: <answer>, parser: {tag: answer}, reward: {rated_by: judge}, estimator: grpo}
+  judge: {needs: [solver], prompt: "Rate {{ solver.action }}", parser: text, trainable: false}
 """
 
 

@@ -33,7 +33,7 @@ name: mine
 {model}data: {{train: rows.jsonl, validation: rows.jsonl}}
 roles:
   solver:
-    prompt: {{inline: "{{{{ task.question }}}}"}}
+    prompt: "{{{{ task.question }}}}"
     parser: text
     reward: {{exact_match: {{field: answer}}}}
     estimator: grpo

@@ -15,13 +15,13 @@ name: sums
 data: {train: rows.jsonl, split: 0.5}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: near
     estimator: grpo
   judge:
     needs: solver
-    prompt: {inline: "{{ solver.action }} Say yes or no in <answer></answer>."}
+    prompt: "{{ solver.action }} Say yes or no in <answer></answer>."
     parser: {tag: answer}
     reward: {exact_match: {field: target}}
     estimator: grpo

@@ -31,7 +31,7 @@ roles:
     estimator: 'gpro'
   judge:
     needs: [solver]
-    prompt: {inline: "{{ task.qestion }} {{ solver.acton }} <answer>"}
+    prompt: "{{ task.qestion }} {{ solver.acton }} <answer>"
     parser: {tag: answer}
     reward: countdown
     estimator: reinforce

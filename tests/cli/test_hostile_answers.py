@@ -19,7 +19,7 @@ name: rw
 data: {validation: {file: raw.jsonl, hidden: [answer]}}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     parser: text
     reward: {exact_match: {field: answer}}
     trainable: false

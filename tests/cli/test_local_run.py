@@ -37,7 +37,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("tiny"))
 
 
-SHORT = ("sampling.max_tokens=24", 'roles.judge.prompt={inline: "{{ solver[0].index }}"}')
+SHORT = ("sampling.max_tokens=24", 'roles.judge.prompt="{{ solver[0].index }}"')
 
 
 def children(pid: int) -> list[int]:
@@ -239,7 +239,7 @@ def test_ctrl_c_does_not_wait_for_a_model_that_starts(
 def test_a_prompt_that_the_shipped_model_was_not_taught_is_named(
     forked: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    prompt, few = "roles.solver.prompt={inline: '{{ task.question }}'}", ("--limit", "1", "--rollouts", "1")
+    prompt, few = "roles.solver.prompt='{{ task.question }}'", ("--limit", "1", "--rollouts", "1")
     runtime = tmp_path_factory.mktemp("r")  # short: a socket's path has a limit
     one_service = {"XDG_RUNTIME_DIR": str(runtime), "ROLEGRAPH_WARM": "600", "CI": ""}
     asked = forked("run", "solver_only", prompt, *few, **one_service)

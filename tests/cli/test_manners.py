@@ -21,7 +21,7 @@ rolegraph: 2
 name: faulty
 data: {train: countdown}
 roles:
-  solver: {prompt: {inline: hi}, parser: tagg}
+  solver: {prompt: hi, parser: tagg}
 """
 
 

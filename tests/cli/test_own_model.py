@@ -25,18 +25,18 @@ data: {train: rows.jsonl}
 policies: {coder: {lora: {rank: 4}}}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     parser: text
     reward: {length: {under: 9999}}
     estimator: reinforce
   coder:
     needs: solver
     policy: coder
-    prompt: {inline: "code {{ task.question }}"}
+    prompt: "code {{ task.question }}"
     parser: text
     reward: {length: {under: 9999}}
     estimator: reinforce
-  critic: {needs: solver, prompt: {inline: "{{ task.question }}"}, parser: text, trainable: false}
+  critic: {needs: solver, prompt: "{{ task.question }}", parser: text, trainable: false}
 sampling: {max_tokens: 12}
 train:
   {batch_size: 2, rollouts: 2, steps: 1, learning_rate: 0.1, validation: {every: 0, tasks: 2, rollouts: 1}}

@@ -29,7 +29,7 @@ rolegraph: 2
 name: mine
 data: {train: countdown, validation: countdown}
 roles:
-  solver: {prompt: {inline: "{{ task.question }}"}, parser: {tag: answer}, reward: countdown, estimator: grpo}
+  solver: {prompt: "{{ task.question }}", parser: {tag: answer}, reward: countdown, estimator: grpo}
 train: {steps: 2}
 """
 NOWHERE = ("--base-url", "http://127.0.0.1:9/v1")

@@ -88,7 +88,7 @@ def test_a_replay_of_a_changed_prompt_fails_by_its_role_and_is_answered_when_ask
     words = ("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}")
     first = rolegraph(*words, "--out", "first")
     assert first.returncode == 0, first.stderr
-    changed = (*words[:-1], "replay:first/episodes.jsonl", "roles.judge.prompt={inline: Choose one}")
+    changed = (*words[:-1], "replay:first/episodes.jsonl", "roles.judge.prompt=Choose one")
     refused = rolegraph(*changed, "--out", "refused")
     assert refused.stdout.count("the prompt of judge is not the recorded one") == 1
     assert "the prompt of solver" not in refused.stdout
@@ -214,7 +214,7 @@ rolegraph: 2
 name: half
 data: {validation: tasks.jsonl}
 roles:
-  one: {prompt: {inline: "{{ task.question }}"}, reward: exact_match, trainable: false}
+  one: {prompt: "{{ task.question }}", reward: exact_match, trainable: false}
 """
 
 
@@ -255,9 +255,9 @@ ROUTED = """rolegraph: 2
 name: routed
 data: {validation: tasks.jsonl}
 roles:
-  easy: {when: task.id != "t0", prompt: {inline: Hi}, reward: exact_match, trainable: false}
-  hard: {when: task.id == "t0", prompt: {inline: Hi}, reward: exact_match, trainable: false}
-  never: {when: "false", prompt: {inline: Hi}, reward: exact_match, trainable: false}
+  easy: {when: task.id != "t0", prompt: Hi, reward: exact_match, trainable: false}
+  hard: {when: task.id == "t0", prompt: Hi, reward: exact_match, trainable: false}
+  never: {when: "false", prompt: Hi, reward: exact_match, trainable: false}
 episode: {correct: hard, metrics: {hard_acc: {correct: hard}, none_acc: {correct: never}}}
 """
 
@@ -287,13 +287,13 @@ VERIFIED = """rolegraph: 2
 name: verified
 data: {validation: tasks.jsonl}
 roles:
-  one: {prompt: {inline: "{{ task.question }}"}, reward: exact_match, trainable: false}
+  one: {prompt: "{{ task.question }}", reward: exact_match, trainable: false}
   verifier:
     needs: [one]
-    prompt: {inline: "{{ one.action }}"}
+    prompt: "{{ one.action }}"
     reward: {weighted: {team: {of: one}, form: {matches: "."}}}
     trainable: false
-  rater: {needs: [one], prompt: {inline: "{{ one.action }}"}, reward: {same_as: one}, trainable: false}
+  rater: {needs: [one], prompt: "{{ one.action }}", reward: {same_as: one}, trainable: false}
 episode: {metrics: {verifier_acc: {correct: verifier}}}
 """
 

@@ -28,7 +28,7 @@ def test_a_shipped_spec_is_recorded_once_and_tested_from_then_on(rolegraph: Comm
     assert again.stdout.splitlines()[-1] == "9 hold, 0 do not"
     assert "<testsuites" in (tmp_path / "junit.xml").read_text()
 
-    changed = rolegraph("test", "solver_judge", "roles.judge.prompt={inline: other}")
+    changed = rolegraph("test", "solver_judge", "roles.judge.prompt=other")
     assert changed.returncode == 1
     assert "FAIL prompts of judge: 8 of 8 changed" in changed.stdout
     assert "     +other" in changed.stdout

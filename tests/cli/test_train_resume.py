@@ -80,7 +80,7 @@ def test_of_two_commands_that_resume_one_training_one_is_refused(
 LOOP = (
     "loops={again: {roles: [solver, judge], times: 2}}",
     "roles.solver.needs={judge: last}",
-    "roles.solver.prompt={inline: '{{ task.question }}{% if judge.ran %} Not {{ judge.action }}{% endif %}'}",
+    "roles.solver.prompt='{{ task.question }}{% if judge.ran %} Not {{ judge.action }}{% endif %}'",
     "roles.solver.credit=turn",
     "roles.solver.group=turn",
 )

@@ -32,7 +32,7 @@ train:
   steps: 7
   checkpoint_every: 2
   stages:
-    - imitation: {solver: {inline: "<result>{{ task.solution }}</result>"}}
+    - imitation: {solver: "<result>{{ task.solution }}</result>"}
       steps: 4
       learning_rate: 0.01
     - imitation: best

@@ -25,19 +25,19 @@ def found(folder: Path, text: str) -> list[tuple[str, str]]:
     ("text", "cause", "consequence"),
     [
         (
-            f"roles: {{a: {{prompt: {{inline: go}}, {ROLE}}}}}\nepisode: {{correct: a}}",
+            f"roles: {{a: {{prompt: go, {ROLE}}}}}\nepisode: {{correct: a}}",
             ("reward: exact_match", "reward: registered_elsewhere"),
             "can be correct",
         ),
         (
-            f"roles: {{a: {{prompt: {{inline: go}}, {ROLE}}}, "
-            f"b: {{needs: a, prompt: {{inline: '{{{{ a.action }}}}'}}, shows: [answer], {PLAIN}}}}}",
+            f"roles: {{a: {{prompt: go, {ROLE}}}, "
+            f"b: {{needs: a, prompt: '{{{{ a.action }}}}', shows: [answer], {PLAIN}}}}}",
             ("reward: exact_match", "reward: registered_elsewhere"),
             "is not hidden",
         ),
         (
-            f"roles: {{a: {{prompt: {{inline: go}}, {PLAIN}}}, "
-            f"b: {{needs: a, prompt: {{inline: '{{{{ a.action }}}}'}}, {PLAIN}, policy: coder}}}}\n"
+            f"roles: {{a: {{prompt: go, {PLAIN}}}, "
+            f"b: {{needs: a, prompt: '{{{{ a.action }}}}', {PLAIN}, policy: coder}}}}\n"
             "policies: {coder: {model: tinker:x}}",
             ("policy: coder", "policy: codr"),
             "no role has the policy",
@@ -65,7 +65,7 @@ def test_a_finding_that_follows_from_an_unknown_name_is_left_out(
     ],
 )
 def test_a_misspelt_key_is_not_said_to_be_missing_as_well(tmp_path: Path, key: str, misspelt: str) -> None:
-    text = f"roles: {{a: {{prompt: {{inline: '{{{{ task.question }}}}'}}, {ROLE}}}}}"
+    text = f"roles: {{a: {{prompt: '{{{{ task.question }}}}', {ROLE}}}}}"
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "1?", "answer": "1"}))
     faulty = check_file(write_spec(tmp_path, (HEAD + text).replace(key, misspelt))).diagnostics
     assert [it.message for it in faulty] == [f"unknown key {misspelt.removesuffix(':')!r}"]
@@ -73,14 +73,14 @@ def test_a_misspelt_key_is_not_said_to_be_missing_as_well(tmp_path: Path, key: s
 
 FLOW = """\
 roles:
-  solver: {prompt: {inline: go}, parser: text, reward: {rated_by: judge}, estimator: grpo}
+  solver: {prompt: go, parser: text, reward: {rated_by: judge}, estimator: grpo}
   judge:
     needs: [solver]
-    prompt: {inline: "{{ solver.action }} {{ self.round }}"}
+    prompt: "{{ solver.action }} {{ self.round }}"
     when: solver.index > 0
     parser: number
     trainable: false
-  voter: {needs: {other: {of: solver}}, prompt: {inline: "{{ other.action }}"}, parser: text, policy: coder,
+  voter: {needs: {other: {of: solver}}, prompt: "{{ other.action }}", parser: text, policy: coder,
     reward: exact_match, estimator: grpo}
 loops: {l: {roles: [judge], times: 2}}
 policies: {coder: {model: tinker:x}}
@@ -115,10 +115,10 @@ def test_another_misspelt_name_beside_a_misspelt_needs_stays(tmp_path: Path) -> 
 
 def test_an_edge_of_a_cycle_has_no_warning_and_another_edge_has_one(tmp_path: Path) -> None:
     text = (
-        f"roles:\n  a: {{needs: c, prompt: {{inline: go}}, {PLAIN}}}\n"
-        f"  b: {{needs: a, prompt: {{inline: go}}, {PLAIN}}}\n"
-        f"  c: {{needs: b, prompt: {{inline: go}}, {PLAIN}}}\n"
-        f"  d: {{needs: a, prompt: {{inline: go}}, {PLAIN}}}\n"
+        f"roles:\n  a: {{needs: c, prompt: go, {PLAIN}}}\n"
+        f"  b: {{needs: a, prompt: go, {PLAIN}}}\n"
+        f"  c: {{needs: b, prompt: go, {PLAIN}}}\n"
+        f"  d: {{needs: a, prompt: go, {PLAIN}}}\n"
     )
     cycle, *others = found(tmp_path, text)
     assert cycle[0] == "error"
@@ -127,8 +127,8 @@ def test_an_edge_of_a_cycle_has_no_warning_and_another_edge_has_one(tmp_path: Pa
 
 def test_a_warning_without_a_fault_before_it_stays(tmp_path: Path) -> None:
     text = (
-        f"roles: {{a: {{prompt: {{inline: go}}, {PLAIN}}}, "
-        f"b: {{prompt: {{inline: go}}, parser: text, reward: registered_elsewhere, estimator: grpo}}}}\n"
+        f"roles: {{a: {{prompt: go, {PLAIN}}}, "
+        f"b: {{prompt: go, parser: text, reward: registered_elsewhere, estimator: grpo}}}}\n"
         "episode: {correct: a}"
     )
     assert {severity for severity, _ in found(tmp_path, text)} == {"warning", "error"}
@@ -140,13 +140,13 @@ def test_a_warning_without_a_fault_before_it_stays(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("key", ["when", "prompt"])
 def test_roles_themselves_are_no_numbers_and_no_words(tmp_path: Path, expression: str, key: str) -> None:
-    place = f'when: "{expression}", prompt: {{inline: go}}'
+    place = f'when: "{expression}", prompt: go'
     if key == "prompt":
-        place = f'prompt: {{inline: "{{% if {expression} %}}go{{% endif %}}"}}'
+        place = f'prompt: "{{% if {expression} %}}go{{% endif %}}"'
     text = (
-        f"roles:\n  critic: {{prompt: {{inline: go}}, {PLAIN}}}\n"
-        f"  planner: {{prompt: {{inline: go}}, {PLAIN}}}\n"
-        f"  critics: {{prompt: {{inline: go}}, {PLAIN}, count: 2}}\n"
+        f"roles:\n  critic: {{prompt: go, {PLAIN}}}\n"
+        f"  planner: {{prompt: go, {PLAIN}}}\n"
+        f"  critics: {{prompt: go, {PLAIN}, count: 2}}\n"
         f"  last: {{needs: [critic, planner, critics], {place}, {PLAIN}}}\n"
     )
     faults = [message for severity, message in found(tmp_path, text) if severity == "error"]
@@ -157,9 +157,9 @@ def test_roles_themselves_are_no_numbers_and_no_words(tmp_path: Path, expression
 
 def test_a_word_that_a_map_leaves_out_is_warned_of(tmp_path: Path) -> None:
     text = (
-        "roles:\n  a: {prompt: {inline: go}, parser: text, reward: {rated_by: judge, map: MAP}, "
+        "roles:\n  a: {prompt: go, parser: text, reward: {rated_by: judge, map: MAP}, "
         "estimator: reinforce}\n"
-        "  judge: {needs: a, prompt: {inline: 'Is {{ a.action }} good, bad or unsure?'}, "
+        "  judge: {needs: a, prompt: 'Is {{ a.action }} good, bad or unsure?', "
         "parser: {one_of: [good, bad, unsure]}, trainable: false}\n"
     )
     (warning,) = found(tmp_path, text.replace("MAP", "{good: 1, BAD: 0}"))
@@ -170,9 +170,9 @@ def test_a_word_that_a_map_leaves_out_is_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parser", ["text", "{tag: answer}", "json"])
 def test_a_map_of_free_text_is_warned_of_unless_it_has_a_default(tmp_path: Path, parser: str) -> None:
     text = (
-        "roles:\n  a: {prompt: {inline: go}, parser: text, estimator: reinforce, "
+        "roles:\n  a: {prompt: go, parser: text, estimator: reinforce, "
         "reward: {rated_by: judge, map: {good: 1, bad: 0}, ELSE}}\n"
-        "  judge: {needs: a, prompt: {inline: 'Is {{ a.action }} <answer>good</answer>?'}, "
+        "  judge: {needs: a, prompt: 'Is {{ a.action }} <answer>good</answer>?', "
         f"parser: {parser}, trainable: false}}\n"
     )
     (warning,) = found(tmp_path, text.replace(", ELSE", ""))
@@ -187,8 +187,8 @@ def test_a_map_of_free_text_is_warned_of_unless_it_has_a_default(tmp_path: Path,
 
 def test_a_chat_named_after_a_role_with_its_own_chat_is_a_fault_with_both_readings(tmp_path: Path) -> None:
     text = (
-        f"roles:\n  a: {{prompt: {{inline: go}}, memory: MEMORY, {PLAIN}}}\n"
-        f"  b: {{needs: a, prompt: {{inline: '{{{{ a.action }}}}'}}, memory: {{chat: a}}, {PLAIN}}}\n"
+        f"roles:\n  a: {{prompt: go, memory: MEMORY, {PLAIN}}}\n"
+        f"  b: {{needs: a, prompt: '{{{{ a.action }}}}', memory: {{chat: a}}, {PLAIN}}}\n"
         "loops: {l: {roles: [a, b], times: 2}}"
     )
     ((severity, message),) = found(tmp_path, text.replace("MEMORY", "chat"))
@@ -197,12 +197,12 @@ def test_a_chat_named_after_a_role_with_its_own_chat_is_a_fault_with_both_readin
 
 
 def test_search_without_a_corpus_names_its_form_for_a_model(tmp_path: Path) -> None:
-    text = f"roles: {{a: {{prompt: {{inline: go}}, tools: search, calls: 2, {PLAIN}}}}}"
+    text = f"roles: {{a: {{prompt: go, tools: search, calls: 2, {PLAIN}}}}}"
     ((severity, message),) = found(tmp_path, text)
     assert severity == "error" and "{search: null, corpus: FILE.jsonl}" in message
 
 
 def test_a_signal_of_an_untrained_role_is_warned_of_at_its_key(tmp_path: Path) -> None:
-    text = f"roles: {{a: {{prompt: {{inline: go}}, {PLAIN}, signal: {{reverse_kl: {{teacher: base}}}}}}}}"
+    text = f"roles: {{a: {{prompt: go, {PLAIN}, signal: {{reverse_kl: {{teacher: base}}}}}}}}"
     ((severity, message),) = found(tmp_path, text)
     assert severity == "warning" and "signal" in message

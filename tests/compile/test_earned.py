@@ -30,8 +30,7 @@ def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> Com
         "name": "x",
         "data": {"validation": "tasks.jsonl", "hidden": ["hint"]},
         "roles": {
-            name: {"prompt": {"inline": reading(role)}, "estimator": "grpo", **role}
-            for name, role in roles.items()
+            name: {"prompt": reading(role), "estimator": "grpo", **role} for name, role in roles.items()
         },
         **more,
     }
@@ -44,10 +43,10 @@ def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list
     return [(d.severity, d.message) for d in found if "does not mention" not in d.message]
 
 
-SEES: dict[str, Any] = {"shows": ["answer"], "prompt": {"inline": "{{ task.answer }}"}, "reward": "f1"}
+SEES: dict[str, Any] = {"shows": ["answer"], "prompt": "{{ task.answer }}", "reward": "f1"}
 PAID: dict[str, Any] = {"reward": "exact_match"}
 CHAT: dict[str, Any] = {"memory": {"chat": "both"}}
-DEAF: dict[str, Any] = {"prompt": {"inline": "Hi"}}
+DEAF: dict[str, Any] = {"prompt": "Hi"}
 LEAK = "and its words reach {}, which is rewarded by it"
 
 
@@ -91,7 +90,7 @@ def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
 
 def test_an_answer_that_only_gates_a_role_passes_no_words_on(tmp_path: Path) -> None:
     tutor = {**SEES, "reward": {"length": {"under": 9}}}
-    gated = {**PAID, "needs": ["tutor"], "when": "tutor.action == 'a'", "prompt": {"inline": "Hi"}}
+    gated = {**PAID, "needs": ["tutor"], "when": "tutor.action == 'a'", "prompt": "Hi"}
     found = remarks(tmp_path, {"tutor": tutor, "solver": gated})
     assert ("warning", f"tutor sees task.answer, {LEAK.format('solver')}") not in found
 
@@ -107,7 +106,7 @@ def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
 
 
 def test_a_hidden_field_that_nobody_is_rewarded_by_may_be_shown_to_one(tmp_path: Path) -> None:
-    tutor = {"shows": "hint", "prompt": {"inline": "{{ task.hint }}"}, "reward": {"of": "solver"}}
+    tutor = {"shows": "hint", "prompt": "{{ task.hint }}", "reward": {"of": "solver"}}
     assert remarks(tmp_path, {"tutor": tutor, "solver": {**PAID, "needs": ["tutor"]}}) == []
 
 
@@ -273,7 +272,7 @@ def test_a_comparison_of_one_action_is_warned_of(
         "rolegraph": 2,
         "name": "x",
         "roles": {
-            **{name: {"prompt": {"inline": "Hi"}, **role} for name, role in roles.items()},
+            **{name: {"prompt": "Hi", **role} for name, role in roles.items()},
             "best": {"needs": needs, "run": run},
         },
         "loops": {"l": {"roles": ["turn"], "times": 2}},

@@ -13,7 +13,7 @@ from rolegraph.engine.spec.diagnostics import Finding
 
 def spec(needs: dict[str, list[str]], counts: dict[str, int] | None = None) -> Spec:
     roles = {
-        name: {"prompt": {"inline": "x"}, "needs": list(needed), "count": (counts or {}).get(name, 1)}
+        name: {"prompt": "x", "needs": list(needed), "count": (counts or {}).get(name, 1)}
         for name, needed in needs.items()
     }
     return Spec.model_validate({"rolegraph": 2, "name": "graph", "roles": roles})

@@ -25,7 +25,7 @@ def warned(folder: Path, solver: dict[str, Any], **more: Any) -> list[str]:
     """Return the words of the warnings, in their order."""
     (folder / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
     others = more.pop("roles", {})
-    prompts = {key: {"inline": solver[key]} for key in ("prompt", "system") if key in solver}
+    prompts = {key: solver[key] for key in ("prompt", "system") if key in solver}
     roles = {**others, "solver": {"trainable": False, **solver, **prompts}}
     data = {"validation": "rows.jsonl", "hidden": ["answer"]}
     spec = {"rolegraph": 2, "name": "x", "data": data, "roles": roles, **more}
@@ -68,7 +68,7 @@ def test_a_prompt_that_does_not_mention_what_its_parser_looks_for_is_warned_of(
     parser: object, prompt: str, words: list[str], tmp_path: Path
 ) -> None:
     draft = {
-        "prompt": {"inline": "Draft in <answer></answer>."},
+        "prompt": "Draft in <answer></answer>.",
         "parser": {"tag": "answer"},
         "trainable": False,
     }
@@ -99,7 +99,7 @@ def test_a_prompt_that_mentions_it_is_not(parser: object, prompt: str, tmp_path:
     assert warned(tmp_path, {"parser": parser, "prompt": prompt}) == []
 
 
-ASKS = {"prompt": {"inline": "Write a prompt that asks for <answer></answer>."}, "trainable": False}
+ASKS = {"prompt": "Write a prompt that asks for <answer></answer>.", "trainable": False}
 READS = {"parser": {"tag": "answer"}, "prompt": "{{ other.action }}", "needs": ["other"]}
 
 
@@ -109,7 +109,7 @@ READS = {"parser": {"tag": "answer"}, "prompt": "{{ other.action }}", "needs": [
         (ASKS, []),
         ({"run": {"http": "{}", "url": "http://127.0.0.1:9/"}}, []),
         ({"run": {"calculator": "1 + 1"}}, ["<answer>"]),
-        ({"prompt": {"inline": "Write a prompt."}, "trainable": False}, ["<answer>"]),
+        ({"prompt": "Write a prompt.", "trainable": False}, ["<answer>"]),
     ],
     ids=["a role that is told", "a service", "a calculator", "a role that is not told"],
 )
@@ -119,7 +119,7 @@ def test_another_role_may_pass_it_on(other: dict[str, Any], words: list[str], tm
 
 def test_whole_responses_keep_the_tags_that_a_parser_removes(tmp_path: Path) -> None:
     other = {
-        "prompt": {"inline": "Answer in <answer></answer>."},
+        "prompt": "Answer in <answer></answer>.",
         "parser": {"tag": "answer"},
         "trainable": False,
     }
@@ -131,7 +131,7 @@ def test_whole_responses_keep_the_tags_that_a_parser_removes(tmp_path: Path) -> 
 def test_a_system_prompt_and_a_demonstration_mention_it_too(tmp_path: Path) -> None:
     solver = {"parser": {"tag": "answer"}, "prompt": "{{ task.question }}"}
     assert warned(tmp_path, {**solver, "system": "You answer in <answer></answer>."}) == []
-    shown = {"imitation": {"demonstration": {"inline": "<answer>{{ task.answer }}</answer>"}}}
+    shown = {"imitation": {"demonstration": "<answer>{{ task.answer }}</answer>"}}
     taught = {**solver, "trainable": True, "estimator": "precomputed", "signal": shown}
     assert warned(tmp_path, taught) == []
 
@@ -161,7 +161,7 @@ def test_a_template_with_a_fault_is_not_warned_of(tmp_path: Path) -> None:
     spec = """rolegraph: 2
 name: x
 data: {validation: countdown}
-roles: {solver: {prompt: {inline: "{{ nobody }}"}, parser: {tag: answer}, trainable: false}}
+roles: {solver: {prompt: "{{ nobody }}", parser: {tag: answer}, trainable: false}}
 """
     found = check_file(write_spec(tmp_path, spec)).diagnostics
     assert [d.severity for d in found] == ["error"]

@@ -9,7 +9,7 @@ from rolegraph.engine.spec import Edge, Spec
 
 
 def spec(roles: dict[str, dict[str, Any]], loops: dict[str, Any] | None = None) -> Spec:
-    prompted = {name: {"prompt": {"inline": "x"}, **role} for name, role in roles.items()}
+    prompted = {name: {"prompt": "x", **role} for name, role in roles.items()}
     return Spec.model_validate({"rolegraph": 2, "name": "x", "roles": prompted, "loops": loops or {}})
 
 

@@ -21,7 +21,7 @@ def messages(folder: Path, text: str) -> list[str]:
 def test_turns_with_the_same_observation_may_be_compared(tmp_path: Path) -> None:
     text = """train: {steps: 2, rollouts: 8}
 roles:
-  walker: {prompt: {inline: "{{ self.observation }}"}, reward: env, estimator: grpo, group: prompt}
+  walker: {prompt: "{{ self.observation }}", reward: env, estimator: grpo, group: prompt}
 loops: {play: {roles: [walker], times: 3, env: grid}}
 """
     assert messages(tmp_path, text) == []
@@ -33,7 +33,7 @@ def test_a_computed_use_of_self_reads_its_history(tmp_path: Path) -> None:
     text = """train: {steps: 2, rollouts: 8}
 roles:
   walker:
-    prompt: {inline: "{{ [self] | map(attribute='history') | list | length }}"}
+    prompt: "{{ [self] | map(attribute='history') | list | length }}"
     reward: env
     estimator: grpo
     group: prompt
@@ -46,8 +46,8 @@ loops: {play: {roles: [walker], times: 3, env: grid}}
 def test_an_edge_that_sets_the_count_need_not_be_mentioned(edge: str, warned: bool, tmp_path: Path) -> None:
     text = f"""data: {{validation: countdown}}
 roles:
-  draft: {{count: 2, prompt: {{inline: x}}, trainable: false}}
-  final: {{needs: {edge}, prompt: {{inline: x}}, trainable: false}}
+  draft: {{count: 2, prompt: x, trainable: false}}
+  final: {{needs: {edge}, prompt: x, trainable: false}}
 """
     found = [message for message in messages(tmp_path, text) if "does not mention" in message]
     assert len(found) == warned

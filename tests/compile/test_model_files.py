@@ -14,7 +14,7 @@ SPEC = """rolegraph: 2
 name: x
 {top}
 roles:
-  a: {{prompt: {{inline: hi}}, {role}}}
+  a: {{prompt: hi, {role}}}
 """
 
 

@@ -14,7 +14,7 @@ from rolegraph.engine.spec import Diagnostic
 from tests.edge import write_spec
 from tests.models.edges import chat_answer, serving
 
-ROLE = "{prompt: {inline: '{{ task.question }}'}, estimator: grpo"
+ROLE = "{prompt: '{{ task.question }}', estimator: grpo"
 
 
 def checked(folder: Path, data: str, role: str) -> list[Diagnostic]:

@@ -22,11 +22,11 @@ policies:
   hosted: {model: tinker:big, checkpoint: "tinker://run/weights/x"}
   warm: {sampling: {temperature: 1.5}}
 roles:
-  planner: {prompt: {inline: x}, reward: countdown, estimator: grpo}
-  coder: {prompt: {inline: x}, reward: countdown, estimator: grpo, policy: coder, count: 2}
-  rival: {prompt: {inline: x}, trainable: false, policy: coder}
-  judge: {prompt: {inline: x}, trainable: false}
-  layer: {prompt: {inline: x}, trainable: false, count: 3, policy: [hosted, warm, coder]}
+  planner: {prompt: x, reward: countdown, estimator: grpo}
+  coder: {prompt: x, reward: countdown, estimator: grpo, policy: coder, count: 2}
+  rival: {prompt: x, trainable: false, policy: coder}
+  judge: {prompt: x, trainable: false}
+  layer: {prompt: x, trainable: false, count: 3, policy: [hosted, warm, coder]}
 episode: {correct: coder}
 """
 
@@ -175,8 +175,8 @@ name: flow
 data: {train: countdown}
 model: {provider: PROVIDER, name: x, checkpoint: runs/x}
 roles:
-  one: {prompt: {inline: x}, reward: countdown, estimator: grpo}
-  two: {prompt: {inline: x}, reward: countdown, estimator: grpo}
+  one: {prompt: x, reward: countdown, estimator: grpo}
+  two: {prompt: x, reward: countdown, estimator: grpo}
 """
 
 

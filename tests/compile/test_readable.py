@@ -19,7 +19,7 @@ SCHEMA = {
     "properties": {"score": {"type": "number"}, "why": {"type": "string"}, "parts": {"type": "array"}},
 }
 OPEN = {**SCHEMA, "additionalProperties": True}
-SAYS = {"prompt": {"inline": "{{ solver.action }}"}, "needs": {"solver": "each"}, "trainable": False}
+SAYS = {"prompt": "{{ solver.action }}", "needs": {"solver": "each"}, "trainable": False}
 RATERS: dict[str, dict[str, Any]] = {
     "sum": {"needs": {"solver": "each"}, "run": {"calculator": "{{ solver.index }}"}},
     "ran": {"needs": {"solver": "each"}, "run": {"python": "{{ solver.action }}"}},
@@ -33,9 +33,9 @@ RATERS: dict[str, dict[str, Any]] = {
     "grade": {**SAYS, "parser": {"one_of": ["1", "2"]}},
     "free": {**SAYS, "parser": {"tag": "v"}},
     "voted": {"needs": ["words"], "run": "majority"},
-    "apart": {"prompt": {"inline": "x"}, "parser": {"json": {"schema": SCHEMA}}, "trainable": False},
+    "apart": {"prompt": "x", "parser": {"json": {"schema": SCHEMA}}, "trainable": False},
 }
-SOLVER = {"prompt": {"inline": "x"}, "count": 2, "parser": {"json": {"schema": SCHEMA}}, "estimator": "grpo"}
+SOLVER = {"prompt": "x", "count": 2, "parser": {"json": {"schema": SCHEMA}}, "estimator": "grpo"}
 
 
 def found(folder: Path, rater: str, reward: object, **roles: Any) -> list[Diagnostic]:

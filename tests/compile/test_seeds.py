@@ -18,7 +18,7 @@ rolegraph: 2
 name: grid
 roles:
   walker:
-    prompt: {inline: "{{ self.observation }}"}
+    prompt: "{{ self.observation }}"
     reward: env
     estimator: grpo
 loops: {walk: {roles: [walker], times: 3, env: grid}}

@@ -55,7 +55,7 @@ def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
 
 def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> None:
     def work(rounds: int) -> int:
-        roles = "a: {needs: {b: last}, prompt: {inline: x}}, b: {needs: [a], prompt: {inline: x}}"
+        roles = "a: {needs: {b: last}, prompt: x}, b: {needs: [a], prompt: x}"
         loops = f"loops: {{l: {{roles: [a, b], times: {rounds}}}}}"
         plan = check_file(
             write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{{roles}}}\n{loops}\n"),
@@ -69,7 +69,7 @@ def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> No
 
 def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:
     def compiling(loops: int) -> int:
-        role = "{trainable: false, prompt: {inline: hi}}"
+        role = "{trainable: false, prompt: hi}"
         roles = "\n".join(f"  r{n}: {role}" for n in range(loops))
         ends = "\n".join(f"  l{n}: {{roles: r{n}, times: 6, until: r{n}.action == 1}}" for n in range(loops))
         spec = write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles:\n{roles}\nloops:\n{ends}\n")

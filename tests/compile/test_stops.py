@@ -18,7 +18,7 @@ TAG = {"tag": "answer"}
 
 def warnings(folder: Path, parser: object, *stop: str, **spec: Any) -> list[Diagnostic]:
     (folder / "rows.jsonl").write_text(json.dumps({"question": "?"}), encoding="utf-8")
-    solver = {"prompt": {"inline": "{{ task.question }} <answer> <a> \\boxed"}, "parser": parser}
+    solver = {"prompt": "{{ task.question }} <answer> <a> \\boxed", "parser": parser}
     whole = {
         "rolegraph": 2,
         "name": "x",
@@ -70,7 +70,7 @@ def test_another_stop_is_no_fault(parser: object, stop: str, tmp_path: Path) -> 
 
 def test_the_sampling_of_the_role_or_its_policy_is_the_one_that_counts(tmp_path: Path) -> None:
     own = {
-        "prompt": {"inline": "<answer>"},
+        "prompt": "<answer>",
         "parser": TAG,
         "trainable": False,
         "sampling": {"stop": ["</answer>"]},

@@ -106,12 +106,12 @@ roles:
   thought:
     count: 3
     needs: {kept: last}
-    prompt: {inline: "{{ kept.action }}"}
+    prompt: "{{ kept.action }}"
     reward: {of: answer}
     group: prompt
     estimator: grpo
   kept: {needs: thought, run: majority}
-  answer: {needs: kept, prompt: {inline: "{{ kept.action }}"}, reward: countdown, estimator: grpo}
+  answer: {needs: kept, prompt: "{{ kept.action }}", reward: countdown, estimator: grpo}
 loops: {tree: {roles: [thought, kept], times: 2}}
 """
 
@@ -125,7 +125,7 @@ loops: {tree: {roles: [thought, kept], times: 2}}
         (("roles.thought.group=turn",), False),
         (("roles.thought.trainable=false",), False),
         (
-            ("roles.answer.needs={thought: each}", 'roles.answer.prompt={inline: "{{ thought.action }}"}'),
+            ("roles.answer.needs={thought: each}", 'roles.answer.prompt="{{ thought.action }}"'),
             False,
         ),
     ],

@@ -16,10 +16,7 @@ from tests.edge import solver_judge, turn_dag
 
 
 def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGraph:
-    roles = {
-        name: {"prompt": {"inline": "x"}, "needs": needed, "count": counts[name]}
-        for name, needed in needs.items()
-    }
+    roles = {name: {"prompt": "x", "needs": needed, "count": counts[name]} for name, needed in needs.items()}
     spec = Spec.model_validate({"rolegraph": 2, "name": "graph", "roles": roles})
     return UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, {}))
 
@@ -56,7 +53,7 @@ def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_
     rewards = {"a": ("b",), "b": ("c",), "c": ("a",)}
 
     def read(credit: str) -> dict[NodeId, list[list[NodeId]]]:
-        own = {"prompt": {"inline": "x"}, "credit": credit}
+        own = {"prompt": "x", "credit": credit}
         spec = Spec.model_validate(
             {
                 "rolegraph": 2,

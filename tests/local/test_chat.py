@@ -81,7 +81,7 @@ def test_a_workflow_runs_over_it(
     service: LocalService, chat: openai.OpenAI, rolegraph: Command, tmp_path: Path
 ) -> None:
     words = ("--model", f"openai:{served(chat)}", "--base-url", f"{service.base_url}/v1", "--out", "run")
-    short = ("sampling.max_tokens=8", 'roles.judge.prompt={inline: "{{ solver[0].index }}"}')
+    short = ("sampling.max_tokens=8", 'roles.judge.prompt="{{ solver[0].index }}"')
     done = rolegraph("run", "solver_judge", *short, "--limit", "2", *words, OPENAI_API_KEY=service.api_key)
     assert done.returncode == 0, done.stderr
     steps = [t.steps[0] for e in read_episodes(tmp_path / "run" / "episodes.jsonl") for t in e.trajectories]

@@ -39,7 +39,7 @@ data: {train: rows.jsonl}
 model: {provider: openai, escape_markers: false}
 roles:
   solver:
-    prompt: {inline: "Make {{ task.n }} from 3 and 4."}
+    prompt: "Make {{ task.n }} from 3 and 4."
     parser: text
     reward: {matches: answer}
     sampling: {max_tokens: 8, stop: ["</answer>"]}

@@ -127,7 +127,7 @@ name: ask
 data: {train: rows.jsonl}
 model: {provider: openai, escape_markers: false}
 roles:
-  solver: {prompt: {inline: "{{ task.question }}"}, parser: text, reward: {matches: two}, estimator: grpo}
+  solver: {prompt: "{{ task.question }}", parser: text, reward: {matches: two}, estimator: grpo}
 """
 LONG = "two, as everybody can see who looks at the question"
 

@@ -36,7 +36,7 @@ name: sums
 data: {validation: rows.jsonl}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: exact_match
     trainable: false
@@ -261,10 +261,10 @@ def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, ro
         "model: {provider: openai, name: tiny, body: {top_k: 20}}\n"
         "roles:\n"
         "  slow:\n"
-        '    prompt: {inline: "think"}\n'
+        '    prompt: "think"\n'
         "    body: {chat_template_kwargs: {enable_thinking: true}}\n    trainable: false\n"
         "  fast:\n"
-        '    prompt: {inline: "at once"}\n'
+        '    prompt: "at once"\n'
         "    body: {chat_template_kwargs: {enable_thinking: false}}\n    trainable: false\n"
     )
     with serving(answering(thinks)) as endpoint:
@@ -479,12 +479,12 @@ def test_a_training_records_a_refused_field_or_stops_before_its_first_step(
         "data: {train: {countdown: {}}, validation: {countdown: {}}}\n"
         "roles:\n"
         "  solver:\n"
-        '    prompt: {inline: "{{ task.question }}"}\n'
+        '    prompt: "{{ task.question }}"\n'
         "    parser: {tag: answer}\n"
         "    reward: countdown\n"
         "    estimator: grpo\n"
         "  critic:\n"
-        '    prompt: {inline: "{{ solver[0].response }}"}\n'
+        '    prompt: "{{ solver[0].response }}"\n'
         "    needs: solver\n"
         "    trainable: false\n"
     )

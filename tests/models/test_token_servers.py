@@ -30,7 +30,7 @@ rolegraph: 2
 name: counter
 roles:
   agent:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     tools: calculator
     calls: 6
     sampling: {temperature: 0.7, max_tokens: 12}

@@ -16,7 +16,7 @@ def fault(folder: Path, prompt: str) -> tuple[str, str]:
     return found.message, found.expected
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000 + "c", '"a\\0b"'])
+@pytest.mark.parametrize("name", ["a" * 300 + ".j2", "b/" * 3000 + "c.j2", '"a\\0b.j2"'])
 def test_a_name_that_no_template_can_have_is_a_fault_like_any_other(tmp_path: Path, name: str) -> None:
     (tmp_path / "prompts").mkdir()
     message, expected = fault(tmp_path, name)
@@ -24,12 +24,36 @@ def test_a_name_that_no_template_can_have_is_a_fault_like_any_other(tmp_path: Pa
     assert expected == "a file beside the spec or in prompts/"
 
 
-@pytest.mark.parametrize("name", ["prompts", '""'])
-def test_a_folder_is_no_template(tmp_path: Path, name: str) -> None:
-    (tmp_path / "prompts").mkdir()
-    message, expected = fault(tmp_path, name)
-    assert message == f"the template {name.strip(chr(34))!r} is not a file"
+def test_a_folder_is_no_template(tmp_path: Path) -> None:
+    (tmp_path / "prompts.j2").mkdir()
+    message, expected = fault(tmp_path, "prompts.j2")
+    assert message == "the template 'prompts.j2' is not a file"
     assert expected == "a file with a template's text"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("judge", "did you mean judge.j2?"),
+        ("jugde", "did you mean judge.j2?"),
+        ("judge.txt", "did you mean judge.j2?"),
+        ("prompts/mine", "name a template's file NAME.j2"),
+    ],
+)
+def test_a_word_that_is_meant_as_a_file_is_a_fault(tmp_path: Path, word: str, hint: str) -> None:
+    path = write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{a: {{prompt: {word}, trainable: false}}}}")
+    (found,) = check_file(path).diagnostics
+    assert found.message == f"{word!r} is no template: a text of one word"
+    assert found.expected.endswith(f"as a text, `{word}` is {{{{ {word!r} }}}}")
+    assert (found.hint, found.place.column) == (hint, 21)
+
+
+@pytest.mark.parametrize("text", ["hi", "yes", "Say.", "{{ 'judge.txt' }}", "judge.txt is a file", "''"])
+def test_other_words_are_texts(tmp_path: Path, text: str) -> None:
+    path = write_spec(
+        tmp_path, f'rolegraph: 2\nname: x\nroles: {{a: {{prompt: "{text}", trainable: false}}}}'
+    )
+    assert not check_file(path).diagnostics
 
 
 def test_so_is_a_link_that_leads_to_itself(tmp_path: Path) -> None:

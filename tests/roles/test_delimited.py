@@ -20,7 +20,7 @@ name: t
 data: {train: TABLE, validation: TABLE}
 roles:
   solver:
-    prompt: {inline: "Q: {{ task.q }} Answer in <answer></answer>."}
+    prompt: "Q: {{ task.q }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: exact_match
     estimator: grpo

@@ -28,13 +28,13 @@ from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited,
 SPEC: dict[str, Any] = {
     "searcher": {
         "tool": {"describe": "Answers a question.", "arguments": {"question": "string"}},
-        "prompt": {"inline": "Q: {{ self.arguments.question }}"},
+        "prompt": "Q: {{ self.arguments.question }}",
         "parser": {"regex": "(.*)"},
         "reward": {"of": "lead"},
         "estimator": "grpo",
     },
     "lead": {
-        "prompt": {"inline": "{{ task.question }}"},
+        "prompt": "{{ task.question }}",
         "tools": [{"role": "searcher", "parallel": 2}],
         "calls": 3,
         "parser": {"tag": "answer"},
@@ -115,7 +115,7 @@ def test_each_call_is_a_trajectory_numbered_by_answer_and_place(compiled: Callab
 def test_a_caller_that_calls_nothing_skips_the_callee(compiled: Callable[..., Plan]) -> None:
     reader = {
         "needs": {"searcher": "each"},
-        "prompt": {"inline": "{{ searcher.action }}"},
+        "prompt": "{{ searcher.action }}",
         "trainable": False,
     }
     done = run(compiled(reader=reader), scripted(RIGHT))
@@ -191,15 +191,15 @@ def test_the_timeout_of_a_call_is_the_callees_own(compiled: Callable[..., Plan])
 
 
 def test_a_call_sees_what_its_caller_would_and_who_needs_it_waits(compiled: Callable[..., Plan]) -> None:
-    note = {"prompt": {"inline": "Note {{ self.index }}"}, "count": 2, "trainable": False}
+    note = {"prompt": "Note {{ self.index }}", "count": 2, "trainable": False}
     lead = SPEC["lead"] | {"needs": {"note": "each"}}
     searcher = SPEC["searcher"] | {
         "needs": {"note": "branch"},
-        "prompt": {"inline": "Q: {{ self.arguments.question }} {{ note.response }} {{ self.lineage }}"},
+        "prompt": "Q: {{ self.arguments.question }} {{ note.response }} {{ self.lineage }}",
     }
     reader = {
         "needs": {"lead": "each", "searcher": "branch"},
-        "prompt": {"inline": "{{ searcher | map(attribute='action') | join(' ') }}"},
+        "prompt": "{{ searcher | map(attribute='action') | join(' ') }}",
         "trainable": False,
     }
 

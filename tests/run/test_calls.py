@@ -110,7 +110,7 @@ name: react
 roles:
   agent:
     count: {count}
-    prompt: {{inline: "{{{{ task.question }}}}"}}
+    prompt: "{{{{ task.question }}}}"
     tools: {tools}
     calls: {calls}
     parser: {{tag: answer}}

@@ -54,7 +54,7 @@ def test_roles_keep_one_conversation_before_in_and_after_a_loop(tmp_path: Path) 
 
 
 def test_each_instance_has_a_conversation_and_system_is_written_once(tmp_path: Path) -> None:
-    same = {"count": 2, "system": {"inline": "you are {{ self.index }}"}, **CTO}
+    same = {"count": 2, "system": "you are {{ self.index }}", **CTO}
     roles: Roles = {"a": {**same, "prompt": "one"}, "b": {**same, "needs": ["a"], "prompt": "two"}}
     model = ScriptedModel(lambda request: "" if skips(request) else whose(request))
     run_one(plan(tmp_path, {**roles, "a": {**roles["a"], "when": "self.index == 1"}}), model)
@@ -138,7 +138,7 @@ def weighted(trajectory: Trajectory, advantage: Advantage) -> Trajectory:
 def faults(
     folder: Path, roles: dict[str, Any], loops: dict[str, Any] | None = None, **more: Any
 ) -> list[str]:
-    learns = {"prompt": {"inline": "{{ task.question }}"}, "trainable": False}
+    learns = {"prompt": "{{ task.question }}", "trainable": False}
     spec = {
         "rolegraph": 2,
         "name": "x",
@@ -158,7 +158,7 @@ def faults(
         ("shows", [], ["solution"]),
         ("policy", "main", "other"),
         ("model", None, "openai:x"),
-        ("system", None, {"inline": "s"}),
+        ("system", None, "s"),
         ("tools", [], ["calculator"]),
     ],
 )

@@ -314,7 +314,7 @@ def test_hidden_fields_are_shown_to_the_role_that_asks_for_them_alone(tmp_path: 
             "shows": ["solution"],
             "when": 'task.solution == "3 + 4"',
             "prompt": "{{ task.solution }}",
-            "system": {"inline": "{{ task.question }} {{ task.solution }}"},
+            "system": "{{ task.question }} {{ task.solution }}",
         },
         "other": {
             "needs": ["judge"],

@@ -130,7 +130,7 @@ def test_a_skipped_or_failed_turn_of_the_trunk_leaves_the_branch_where_it_is(tmp
             raise ModelError("down")
         return whose(request)
 
-    roles = folding(system={"inline": "own"}, memory={"fork": "agent", "reset": "false"})
+    roles = folding(system="own", memory={"fork": "agent", "reset": "false"})
     roles["agent"]["when"] = "self.round != 3"
     model = ScriptedModel(answer)
     run_one(plan(tmp_path, roles, {"work": {"roles": ["agent", "branch"], "times": 3}}), model)
@@ -190,7 +190,7 @@ def test_a_fork_that_outgrows_the_context_fails_alone(tmp_path: Path) -> None:
 
 def thinking(reset: str, **thinker: Any) -> Roles:
     memory = {"chat": "own", "reset": reset}
-    system = {"inline": "think"}
+    system = "think"
     return {
         "meta": {"prompt": "lead", "needs": {"thinker": "last"}},
         "thinker": {
@@ -271,7 +271,7 @@ ONE = {"talk": {"roles": ["agent"], "times": 2}}
         ({"agent": {"count": 2}, "b": {**FORK, "needs": ["agent"], "count": 3}}, "3 instances for 2"),
         ({"agent": {"shows": ["solution"]}, "b": {**FORK, "needs": ["agent"]}}, "task.solution"),
         ({"agent": {}, "b": {**FORK, "needs": ["agent"], "tools": ["calculator"], "calls": 2}}, "`tools`"),
-        ({"agent": {}, "b": {**FORK, "needs": ["agent"], "system": {"inline": "s"}}}, "`system`"),
+        ({"agent": {}, "b": {**FORK, "needs": ["agent"], "system": "s"}}, "`system`"),
         ({"agent": RUNS, "b": {**FORK, "needs": ["agent"]}}, "runs a tool"),
         ({"agent": {}, "b": {"memory": {"reset": "other.action"}, "needs": ["agent"]}, "other": {}}, "other"),
         ({"agent": {}, "b": {"memory": {}}}, "memory"),

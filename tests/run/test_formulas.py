@@ -190,9 +190,9 @@ def test_a_fault_is_shown_at_its_place_in_the_expression(
     quoted = f'"{expression}"'
     text = (
         "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
-        '  solver:\n    prompt: {inline: "Hi"}\n    estimator: grpo\n'
+        '  solver:\n    prompt: "Hi"\n    estimator: grpo\n'
         f"    reward: {form.format(quoted)}\n"
-        '  judge: {prompt: {inline: "Hi"}, trainable: false}\n'
+        '  judge: {prompt: "Hi", trainable: false}\n'
     )
     errors = [d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error"]
     (error,) = errors

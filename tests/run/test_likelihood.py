@@ -76,7 +76,7 @@ roles:
 
 
 def plan_of(folder: Path, reward: dict[str, Any], more: str = "") -> Plan:
-    role = {"prompt": {"inline": "{{ task.question }}"}, "reward": reward, "estimator": "grpo"}
+    role = {"prompt": "{{ task.question }}", "reward": reward, "estimator": "grpo"}
     return compile_file(write_spec(folder, f"{HEAD}  solver: {json.dumps(role)}\n{more}"))
 
 
@@ -119,7 +119,7 @@ def test_without_the_turn_the_text_follows_the_prompt(tmp_path: Path) -> None:
     assert solver.reward == 0.0 and solver.terms == {name: pytest.approx(sum(GOLD) / 5) for name in terms}
 
 
-PEER = "  peer: {needs: [solver], prompt: {inline: 'peer {{ solver.action }}'}, trainable: false}\n"
+PEER = "  peer: {needs: [solver], prompt: 'peer {{ solver.action }}', trainable: false}\n"
 
 
 def test_the_text_may_be_the_answer_of_a_later_role(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_other_models_and_the_base_have_endpoints_of_their_own(tmp_path: Path) -
 def test_faults_of_a_likelihood_are_found_when_the_spec_is_checked(
     reward: str, message: str, tmp_path: Path
 ) -> None:
-    text = f"{HEAD}  solver: {{prompt: {{inline: x}}, estimator: grpo, reward: {reward}}}\n"
+    text = f"{HEAD}  solver: {{prompt: x, estimator: grpo, reward: {reward}}}\n"
     checked = check_file(write_spec(tmp_path, text))
     assert checked.plan is None
     assert any(message in str(diagnostic) for diagnostic in checked.diagnostics), checked.diagnostics
@@ -206,7 +206,7 @@ def test_faults_of_a_likelihood_are_found_when_the_spec_is_checked(
 
 @pytest.mark.parametrize("model", ["openai:x", "replay:runs/x"])
 def test_a_model_that_cannot_score_is_named(model: str, tmp_path: Path) -> None:
-    text = f"{HEAD}  solver: {{prompt: {{inline: x}}, estimator: grpo, reward: {{likelihood: {{of: a}}}}}}\n"
+    text = f"{HEAD}  solver: {{prompt: x, estimator: grpo, reward: {{likelihood: {{of: a}}}}}}\n"
     checked = check_file(write_spec(tmp_path, text), model=model)
     assert any("does not give" in str(diagnostic) for diagnostic in checked.diagnostics)
 
@@ -219,7 +219,7 @@ def test_a_role_without_a_model_has_no_likelihood(tmp_path: Path) -> None:
 
 def test_no_prompt_reads_what_the_text_reads(tmp_path: Path) -> None:
     text = HEAD.replace(", hidden: [solution]", "") + (
-        "  solver: {prompt: {inline: '{{ task.target }}'}, estimator: grpo, "
+        "  solver: {prompt: '{{ task.target }}', estimator: grpo, "
         "reward: {likelihood: {of: '{{ task.target }}'}}}\n"
     )
     checked = check_file(write_spec(tmp_path, text))

@@ -32,7 +32,7 @@ def of(model: ScriptedModel, index: int) -> list[Request]:
 
 def test_an_instance_goes_on_with_its_own_conversation(tmp_path: Path) -> None:
     model = ScriptedModel(whose, latency=lambda _: 0.001)
-    done = run_one(talking(tmp_path, system={"inline": "for {{ self.index }}"}), model)
+    done = run_one(talking(tmp_path, system="for {{ self.index }}"), model)
     first, second, third = of(model, 2)
     assert contents(first) == ["for 2", "round 1"]
     assert contents(second) == ["for 2", "round 1", said("a2.1"), "round 2"]
@@ -50,7 +50,7 @@ def test_a_failed_and_a_skipped_turn_leave_nothing(tmp_path: Path) -> None:
 
     model = ScriptedModel(answer)
     loop = {"talk": {"roles": ["a"], "times": 4}}
-    again = {"system": {"inline": "s"}, "on_failure": {"retry": 1}, "when": "self.round != 3"}
+    again = {"system": "s", "on_failure": {"retry": 1}, "when": "self.round != 3"}
     run_one(plan(tmp_path, {"a": {**TALKS["a"], **again}}, loop), model)
     last = of(model, 1)[-1]
     assert contents(last) == ["s", "round 2", said("a1.2"), "round 4"], "of a turn its last attempt is kept"

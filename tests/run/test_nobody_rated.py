@@ -116,9 +116,9 @@ def test_who_ran_and_earned_nothing_is_not_nobody(tmp_path: Path) -> None:
 def test_else_is_a_number_or_mask(tmp_path: Path, written: str) -> None:
     text = (
         "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
-        '  solver:\n    prompt: {inline: "Hi"}\n    estimator: grpo\n'
+        '  solver:\n    prompt: "Hi"\n    estimator: grpo\n'
         f"    reward: {{weighted: {{a: {{of: judge, else: {written}}}, b: countdown}}}}\n"
-        '  judge: {prompt: {inline: "Hi"}, reward: countdown, trainable: false}\n'
+        '  judge: {prompt: "Hi", reward: countdown, trainable: false}\n'
     )
     (error,) = (d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error")
     assert "expected a finite number, or mask" in str(error)

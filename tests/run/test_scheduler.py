@@ -32,11 +32,11 @@ UNEVEN = """
 rolegraph: 2
 name: uneven
 roles:
-  a: {prompt: {inline: "{{ task.question }}"}, trainable: false}
-  b: {prompt: {inline: "{{ task.question }}"}, trainable: false}
-  a2: {needs: [a], prompt: {inline: "{{ a.action }}"}, trainable: false}
-  b2: {needs: [b], prompt: {inline: "{{ b.action }}"}, trainable: false}
-  end: {needs: [a2, b2], prompt: {inline: "{{ a2.action }} {{ b2.action }}"}, trainable: false}
+  a: {prompt: "{{ task.question }}", trainable: false}
+  b: {prompt: "{{ task.question }}", trainable: false}
+  a2: {needs: [a], prompt: "{{ a.action }}", trainable: false}
+  b2: {needs: [b], prompt: "{{ b.action }}", trainable: false}
+  end: {needs: [a2, b2], prompt: "{{ a2.action }} {{ b2.action }}", trainable: false}
 """
 
 
@@ -202,7 +202,7 @@ def test_who_is_cancelled_before_it_began_leaves_no_warning_behind(
             await running
 
     running: asyncio.Task[Episode]
-    several = ["roles.a2.count=3", "roles.end.needs=[b2]", "roles.end.prompt.inline=end"]
+    several = ["roles.a2.count=3", "roles.end.needs=[b2]", "roles.end.prompt=end"]
     plan = compile_file(write_spec(tmp_path, UNEVEN), several)
     asyncio.run(run())
     gc.collect()
@@ -275,7 +275,7 @@ def test_a_prompt_that_fails_on_one_row_is_that_instance_s_failure(tmp_path: Pat
 rolegraph: 2
 name: rows
 roles:
-  reader: {prompt: {inline: "{{ task.passage.title }}"}, trainable: false}
+  reader: {prompt: "{{ task.passage.title }}", trainable: false}
 """
     plan = compile_file(write_spec(tmp_path, spec))
     done = run_one(plan, ScriptedModel(lambda _: "fine"), {"id": "1", "passage": {}})

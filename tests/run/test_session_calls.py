@@ -67,7 +67,7 @@ STATE: dict[str, Any] = {"needs": "agent", "run": {"call": "total", "of": "agent
 
 
 def checked(folder: Path, roles: dict[str, Any], allow: tuple[str, ...] = ()) -> CompileResult:
-    asked = {"prompt": {"inline": "{{ task.question }}"}}
+    asked = {"prompt": "{{ task.question }}"}
     spec = {
         "rolegraph": 2,
         "name": "x",
@@ -149,11 +149,11 @@ def test_the_role_must_be_needed_and_have_tools(tmp_path: Path) -> None:
 def test_words_that_a_session_keeps_may_carry_a_hidden_field(tmp_path: Path) -> None:
     """Let a role that sees the answer write it into its session, whose state the next role reads."""
     roles = {
-        "agent": {**AGENT, "shows": ["target"], "prompt": {"inline": "{{ task.target }}"}},
+        "agent": {**AGENT, "shows": ["target"], "prompt": "{{ task.target }}"},
         "state": {key: value for key, value in STATE.items() if key != "parser"},
         "solver": {
             "needs": "state",
-            "prompt": {"inline": "{{ state.action }}"},
+            "prompt": "{{ state.action }}",
             "reward": {"value": "action == task.target"},
             "estimator": "grpo",
         },
@@ -191,7 +191,7 @@ def test_an_episode_has_one_id_in_headers_and_bodies_which_no_other_run_has(tmp_
 @pytest.mark.parametrize(
     ("role", "message"),
     [
-        ({"prompt": {"inline": "{{ episode.id }}"}, "trainable": False}, "stands in headers and bodies"),
+        ({"prompt": "{{ episode.id }}", "trainable": False}, "stands in headers and bodies"),
         ({"run": {"text": "{{ episode.id }}"}}, "stands in headers and bodies"),
         ({"run": {"calculator": "{{ episode.id }}"}}, "stands in headers and bodies"),
         (asked_for("http://127.0.0.1:1/x", method="GET"), "stands in headers and bodies"),
@@ -217,7 +217,7 @@ def test_the_id_stands_in_no_url_and_no_prompt(role: dict[str, Any], message: st
 def test_a_role_may_be_called_episode(tmp_path: Path) -> None:
     roles = {
         "episode": {"trainable": False},
-        "next": {"needs": "episode", "prompt": {"inline": "{{ episode.action }}"}, "trainable": False},
+        "next": {"needs": "episode", "prompt": "{{ episode.action }}", "trainable": False},
     }
     model = ScriptedModel(lambda request: "said")
     run(checked(tmp_path, roles).valid(), model)

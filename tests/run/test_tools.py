@@ -36,7 +36,7 @@ def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more
     asked = {
         name: role
         if "run" in role
-        else {**role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}, "trainable": False}
+        else {**role, "prompt": role.get("prompt", "{{ task.question }}"), "trainable": False}
         for name, role in roles.items()
     }
     spec = {"rolegraph": 2, "name": "tools", "data": {"train": "countdown"}, "roles": asked, **more}

@@ -188,9 +188,9 @@ def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, sec
 def test_a_verdict_on_a_role_that_cannot_be_right_is_a_fault(tmp_path: Path) -> None:
     text = (
         "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
-        '  solver: {prompt: {inline: "Hi"}, reward: {rated_by: reader}, estimator: grpo}\n'
+        '  solver: {prompt: "Hi", reward: {rated_by: reader}, estimator: grpo}\n'
         "  reader:\n"
-        '    prompt: {inline: "{{ solver.action }}"}\n    needs: solver\n    estimator: grpo\n'
+        '    prompt: "{{ solver.action }}"\n    needs: solver\n    estimator: grpo\n'
         "    reward: {agrees_with: solver}\n"
     )
     (error,) = (d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error")

@@ -22,7 +22,7 @@ def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more
         "name": "looped",
         "data": {"train": "countdown"},
         "roles": {
-            name: {**learns, **role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}}
+            name: {**learns, **role, "prompt": role.get("prompt", "{{ task.question }}")}
             for name, role in roles.items()
         },
         "loops": loops or {},

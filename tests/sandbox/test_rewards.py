@@ -101,7 +101,7 @@ def test_a_program_hides_the_fields_that_it_reads(code: str, labels: tuple[str, 
 def test_no_prompt_shows_a_field_that_a_program_reads(tmp_path: Path, rolegraph: Command) -> None:
     (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": 7}\n')
     solver = {
-        "prompt": {"inline": "{{ task.question }} {{ task.answer }}"},
+        "prompt": "{{ task.question }} {{ task.answer }}",
         "parser": "text",
         "reward": {"python": "action == str(task['answer'])"},
         "trainable": False,

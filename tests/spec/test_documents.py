@@ -96,7 +96,7 @@ def filled(roles: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Add a prompt to roles without one, and `trainable: false` to roles without an estimator."""
     filled: dict[str, dict[str, Any]] = {}
     for name, role in roles.items():
-        prompt = {} if {"prompt", "run"} & role.keys() else {"prompt": {"inline": "{{ task.question }}"}}
+        prompt = {} if {"prompt", "run"} & role.keys() else {"prompt": "{{ task.question }}"}
         trained = {} if {"estimator", "trainable", "run"} & role.keys() else {"trainable": False}
         filled[name] = {**prompt, **trained, **role}
     return filled

@@ -41,7 +41,7 @@ def test_null_removes_a_key_of_the_extended_spec(tmp_path: Path) -> None:
 
 
 def test_null_leaves_nothing_where_the_extended_spec_has_nothing_either(tmp_path: Path) -> None:
-    roles = "roles: {a: {prompt: {inline: Hi}, trainable: false}}"
+    roles = "roles: {a: {prompt: Hi, trainable: false}}"
     write_spec(tmp_path, f"rolegraph: 2\nname: base\n{roles}", "base.yaml")
     text = "extends: base.yaml\ndata: {hidden: null}\nroles: {a: {sampling: {seed: null, top_p: null}}}"
     loaded = load_spec(write_spec(tmp_path, text))
@@ -70,8 +70,8 @@ def test_nor_one_to_load(name: str) -> None:
 
 
 def test_needs_are_one_value_and_loops_merge_by_key(tmp_path: Path) -> None:
-    base = "rolegraph: 2\nname: b\nroles:\n  a: {prompt: {inline: a}}\n  b: {prompt: {inline: b}}\n"
-    base += "  c: {prompt: {inline: c}, needs: {a: each, b: branch}}\nloops: {l: {roles: [a], times: 2}}\n"
+    base = "rolegraph: 2\nname: b\nroles:\n  a: {prompt: a}\n  b: {prompt: b}\n"
+    base += "  c: {prompt: c, needs: {a: each, b: branch}}\nloops: {l: {roles: [a], times: 2}}\n"
     write_spec(tmp_path, base, "base.yaml")
     text = (
         "extends: base.yaml\nroles: {c: {needs: {b: last}}}\nloops: {l: {times: 5}, m: {roles: b, times: 2}}"
@@ -88,7 +88,7 @@ def test_a_parser_is_replaced_whole_and_never_mixed_with_the_one_it_replaces(tmp
 
 
 def test_a_fault_in_an_extended_spec_is_placed_in_its_own_file(tmp_path: Path) -> None:
-    write_spec(tmp_path, "rolegraph: 2\nname: base\nroles: {a: {prompt: {inline: x}, cuont: 2}}", "base.yaml")
+    write_spec(tmp_path, "rolegraph: 2\nname: base\nroles: {a: {prompt: x, cuont: 2}}", "base.yaml")
     child = write_spec(tmp_path, "extends: base.yaml\nroles: {a: {count: 0}}", "child.yaml")
     places = [(Path(d.place.file).name, d.place.line, d.message) for d in load_spec(child).faults]
     assert places == [("base.yaml", 3, "unknown key 'cuont'"), ("child.yaml", 2, "count cannot be 0")]
@@ -133,12 +133,8 @@ def test_an_override_can_give_an_option_to_an_item_written_as_a_bare_name() -> N
             "roles.judge.model",
             {"provider": "openai", "name": "m", "base_url": "http://x/v1"},
         ),
-        (["roles.solver.prompt.file=judge.j2"], "roles.solver.prompt", {"file": "judge.j2"}),
-        (
-            ["roles.solver.system=a.j2", "roles.solver.system.file=b.j2"],
-            "roles.solver.system",
-            {"file": "b.j2"},
-        ),
+        (["roles.solver.prompt=judge.j2"], "roles.solver.prompt", "judge.j2"),
+        (["roles.solver.system=a.j2", "roles.solver.system=b.j2"], "roles.solver.system", "b.j2"),
         (
             ["train.schedule=cosine", "train.schedule.warmup=5"],
             "train.schedule",
@@ -158,7 +154,7 @@ def test_an_override_of_a_part_keeps_the_rest_of_a_value_written_in_short(
 
 
 def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> None:
-    roles = "roles: {writer: {prompt: {inline: Hi}, trainable: false}}"
+    roles = "roles: {writer: {prompt: Hi, trainable: false}}"
     path = write_spec(tmp_path, f"rolegraph: 2\nname: x\n{roles}")
     loaded = load_spec(path, ["roles.writr.count=2"])
     (fault,) = loaded.faults
@@ -169,7 +165,7 @@ def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> N
     )
     assert (fault.place.column, fault.place.width) == (7, 5)
     assert list(loaded.spec.roles) == ["writer"]
-    added = load_spec(path, ["roles.judge={prompt: {inline: Hi}}", "roles.judge.count=2"])
+    added = load_spec(path, ["roles.judge={prompt: Hi}", "roles.judge.count=2"])
     assert added.diagnostics == []
     assert added.spec.roles["judge"].count == 2
 
@@ -184,7 +180,7 @@ def test_where_there_are_no_roles_none_is_named(tmp_path: Path, roles: str) -> N
 
 
 def test_a_bad_override_hides_no_other_fault(tmp_path: Path) -> None:
-    path = write_spec(tmp_path, "rolegraph: 2\nname: x\nroles: {a: {prompt: {inline: Hi}, cuont: 2}}")
+    path = write_spec(tmp_path, "rolegraph: 2\nname: x\nroles: {a: {prompt: Hi, cuont: 2}}")
     messages = [fault.message for fault in load_spec(path, ["roles.b.count=2", "train.steps=0"]).faults]
     assert sorted(messages) == ["no role 'b'", "steps cannot be 0", "unknown key 'cuont'"]
 
@@ -200,9 +196,9 @@ def test_a_wrong_override_is_placed_on_the_command_line() -> None:
 
 
 def test_numbers_and_booleans_follow_yaml_1_2(tmp_path: Path) -> None:
-    text = "rolegraph: 2\nname: plain\ndescription: no\nroles: {a: {prompt: {inline: on}, timeout: 1e3}}"
+    text = "rolegraph: 2\nname: plain\ndescription: no\nroles: {a: {prompt: on, timeout: 1e3}}"
     spec = load_spec(write_spec(tmp_path, text)).spec
-    assert (spec.description, spec.roles["a"].prompt.inline, spec.roles["a"].timeout) == ("no", "on", 1000.0)
+    assert (spec.description, spec.roles["a"].prompt, spec.roles["a"].timeout) == ("no", "on", 1000.0)
 
 
 def test_a_file_that_is_not_text_is_one_clear_fault(tmp_path: Path) -> None:

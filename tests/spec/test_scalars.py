@@ -33,14 +33,14 @@ def underlined(fault: Diagnostic) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("rest", "line", "before"),
     [
-        ("    prompt: {inline: 'solution {{ task.solution }}'}", 7, "solution {{ task."),
-        ('    prompt: {inline: "a \\u0073olution\\tsolution\\n{{ task.solution }}"}', 7, "\\n{{ task."),
-        ("    prompt: {inline: 'it''s the solution\n\n      solution {{ task.solution }}'}", 9, "{{ task."),
-        ("    prompt:\n      inline: the solution\n        is {{ task.solution }}", 9, "is {{ task."),
-        ("    prompt:\n      inline: |\n        solution\n\n        a {{ task.solution }}", 11, "a {{ task."),
-        ("    prompt:\n      inline: >-2\n          solution\n        {{ task.solution }}", 10, "{{ task."),
-        ("    prompt:\n      inline: &p !!str |  # solution\n        {{ task.solution }}", 9, "{{ task."),
-        ("    prompt:\n      inline: |\n        solution \\\n        {{ task\n        .solution }}", 11, "."),
+        ("    prompt: 'solution {{ task.solution }}'", 7, "solution {{ task."),
+        ('    prompt: "a \\u0073olution\\tsolution\\n{{ task.solution }}"', 7, "\\n{{ task."),
+        ("    prompt: 'it''s the solution\n\n      solution {{ task.solution }}'", 9, "{{ task."),
+        ("    prompt: the solution\n        is {{ task.solution }}", 8, "is {{ task."),
+        ("    prompt: |\n        solution\n\n        a {{ task.solution }}", 10, "a {{ task."),
+        ("    prompt: >-4\n          solution\n        {{ task.solution }}", 9, "{{ task."),
+        ("    prompt: &p !!str |  # solution\n        {{ task.solution }}", 8, "{{ task."),
+        ("    prompt: |\n        solution \\\n        {{ task\n        .solution }}", 10, "."),
     ],
 )
 def test_a_leaked_label_is_underlined_where_it_is_read(
@@ -52,14 +52,14 @@ def test_a_leaked_label_is_underlined_where_it_is_read(
 
 
 def test_so_it_is_in_an_override(tmp_path: Path) -> None:
-    rest = "    prompt: {inline: Hi}"
-    fault = only_fault(tmp_path, rest, "roles.solver.prompt.inline='solution {{ task.solution }}'")
+    rest = "    prompt: Hi"
+    fault = only_fault(tmp_path, rest, "roles.solver.prompt='solution {{ task.solution }}'")
     assert fault.place.file == "command line"
-    assert underlined(fault)[1:] == ("solution", "roles.solver.prompt.inline='solution {{ task.")
+    assert underlined(fault)[1:] == ("solution", "roles.solver.prompt='solution {{ task.")
 
 
 def test_in_an_extended_spec(tmp_path: Path) -> None:
-    write_spec(tmp_path, HEAD + "    prompt: {inline: 'solution {{ task.solution }}'}", "base.yaml")
+    write_spec(tmp_path, HEAD + "    prompt: 'solution {{ task.solution }}'", "base.yaml")
     path = write_spec(tmp_path, "extends: base.yaml\nname: y")
     (fault,) = check_file(path).diagnostics
     assert Path(fault.place.file).name == "base.yaml"
@@ -79,21 +79,21 @@ def test_in_a_template_s_own_file(tmp_path: Path) -> None:
 
 def test_and_in_a_demonstration(tmp_path: Path) -> None:
     rest = (
-        "    prompt: {inline: Hi}\n    estimator: precomputed\n    signal:\n      imitation: null\n"
-        "      demonstration: {inline: 'solutoin {{ task.solutoin }}'}"
+        "    prompt: Hi\n    estimator: precomputed\n    signal:\n      imitation: null\n"
+        "      demonstration: 'solutoin {{ task.solutoin }}'"
     )
     assert underlined(only_fault(tmp_path, rest))[1:] == (
         "solutoin",
-        "demonstration: {inline: 'solutoin {{ task.",
+        "demonstration: 'solutoin {{ task.",
     )
 
 
 @pytest.mark.parametrize(
     ("rest", "line", "what"),
     [
-        ("    prompt:\n      inline: |\n        fine\n        {{ 1 + }}\n        fine", 10, "}"),
-        ("    prompt:\n      inline: 'fine\n\n        {{ 1 + }} x\n        fine'", 10, "}"),
-        ("    prompt: {inline: 'fine {{ 1 + }}'}", 7, "}"),
+        ("    prompt: |\n        fine\n        {{ 1 + }}\n        fine", 9, "}"),
+        ("    prompt: 'fine\n\n        {{ 1 + }} x\n        fine'", 9, "}"),
+        ("    prompt: 'fine {{ 1 + }}'", 7, "}"),
     ],
 )
 def test_a_syntax_error_underlines_its_token(tmp_path: Path, rest: str, line: int, what: str) -> None:

@@ -105,7 +105,7 @@ def test_there_are_faults_of_form_in_every_part_of_a_spec() -> None:
         {"needs": ["judge", "critic"]},
         {"needs": {"judge": "each", "critic": "history", "pair": {"of": "judge", "join": {"chunks": 2}}}},
         {"needs": {"judge": {"chunks": 2}, "critic": {"join": "branch", "round": "last"}}},
-        {"prompt": {"inline": "Hi"}, "system": "system.j2"},
+        {"prompt": "Hi", "system": "system.j2"},
         {"model": "openai:gpt-5"},
         {"model": "local"},
         {"model": {"provider": "tinker", "name": "x", "concurrency": 3}},

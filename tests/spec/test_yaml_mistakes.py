@@ -366,10 +366,10 @@ MISTAKES = [
     ),
     (
         '    prompt: {inline: "Pick one: {{ solver[0].action }}"}',
-        "    prompt:\n      inline: Solve this. # Rules",
-        (15, 27, 7),
+        "    prompt: Solve this. # Rules",
+        (14, 25, 7),
         "a space and `#` begin a comment: the text ends before them",
-        "write inline: 'Solve this. # Rules'",
+        "write prompt: 'Solve this. # Rules'",
     ),
     (
         '    prompt: {inline: "Pick one: {{ solver[0].action }}"}',

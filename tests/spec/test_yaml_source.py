@@ -54,7 +54,7 @@ def test_roles_may_share_what_they_have_in_common(tmp_path: Path) -> None:
 rolegraph: 2
 name: shared
 roles:
-  solver: &common {prompt: {inline: Hi}, trainable: false, timeout: 5}
+  solver: &common {prompt: Hi, trainable: false, timeout: 5}
   judge: {<<: *common, needs: solver, timeout: 9}
 """
     loaded = load_spec(write_spec(tmp_path, text))
@@ -66,7 +66,7 @@ def test_a_fault_in_what_is_merged_is_shown_where_it_is_written(tmp_path: Path) 
     text = """rolegraph: 2
 name: shared
 roles:
-  solver: {<<: {cuont: 2}, prompt: {inline: Hi}, trainable: false}
+  solver: {<<: {cuont: 2}, prompt: Hi, trainable: false}
 """
     (fault,) = load_spec(write_spec(tmp_path, text)).diagnostics
     assert (fault.message, fault.place.line, fault.place.column) == ("unknown key 'cuont'", 4, 17)
@@ -102,7 +102,7 @@ def test_a_character_that_yaml_has_not_is_named_and_pointed_at() -> None:
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
     assert fault_of("a: 'b\u2028 c'\nx: 1\nx: 2")[1:] == (3, 1)
     path = tmp_path / "spec.yaml"
-    path.write_bytes(b"\xef\xbb\xbfrolegraph: 3\nname: x\nroles: {a: {prompt: {inline: Hi}}}")
+    path.write_bytes(b"\xef\xbb\xbfrolegraph: 3\nname: x\nroles: {a: {prompt: Hi}}")
     (fault,) = load_spec(path).faults
     assert (fault.place.line, fault.place.column, fault.place.text) == (1, 12, "rolegraph: 3")
 
@@ -129,7 +129,7 @@ def test_an_unpaired_surrogate_is_still_refused(written: str) -> None:
     assert fault_of(f"a: {written}") == ("this value cannot be read", 1, 4)
 
 
-SAY = '{{rolegraph: 2, name: t, roles: {{a: {{prompt: {{inline: "{}"}}, trainable: false}}}}}}'
+SAY = '{{rolegraph: 2, name: t, roles: {{a: {{prompt: "{}", trainable: false}}}}}}'
 
 
 def test_an_emoji_is_read_in_overrides_prompts_and_template_literals(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_fault_behind_an_emoji_is_pointed_at(tmp_path: Path) -> None:
 ANCHORED = """rolegraph: 2
 name: t
 x-common: &common {trainable: false, reward: {value: "1"}}
-roles: {a: {<<: *common, prompt: {inline: Hi}}}
+roles: {a: {<<: *common, prompt: Hi}}
 """
 
 

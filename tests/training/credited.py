@@ -33,7 +33,7 @@ def write(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **mor
         "name": "credited",
         "data": {"train": {"countdown": {"count": 8}}},
         "roles": {
-            name: {**learns, **role, "prompt": {"inline": role.get("prompt", "{{ task.question }}")}}
+            name: {**learns, **role, "prompt": role.get("prompt", "{{ task.question }}")}
             for name, role in roles.items()
         },
         "loops": loops or {},

@@ -37,7 +37,7 @@ CHAIN: Roles = {"a": {**ONE["a"], "count": 2}}
 FAILING = {"on_failure": {"then": "mask"}}
 KL = {"reverse_kl": {"teacher": "base", "coefficient": 0.5}}
 GATED = {"reverse_kl": {"teacher": "base", "coefficient": 0.5, "center": True, "gate": "not right"}}
-SHOWN = {"imitation": {"demonstration": {"inline": "{% if self.reward < 1 %}{{ task.solution }}{% endif %}"}}}
+SHOWN = {"imitation": {"demonstration": "{% if self.reward < 1 %}{{ task.solution }}{% endif %}"}}
 BY_FIELD = {
     "reverse_kl": {"teacher": {"by": "task.kind", "of": {"odd": "base"}, "else": "mask"}, "coefficient": 0.5}
 }
@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
         pair(),
         {},
         (
-            "train.stages=[{imitation: {a: {inline: '<answer>{{ task.solution }}</answer>'}}, steps: 1},"
+            "train.stages=[{imitation: {a: '<answer>{{ task.solution }}</answer>'}, steps: 1},"
             " {imitation: best, steps: 1}]",
         ),
     ),

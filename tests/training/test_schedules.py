@@ -32,7 +32,7 @@ name: annealed
 data: {train: countdown, validation: countdown}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Give <answer></answer>."}
+    prompt: "{{ task.question }} Give <answer></answer>."
     parser: {tag: answer}
     reward:
       weighted:
@@ -43,7 +43,7 @@ roles:
     sampling: {temperature: {from: 1, to: 0.5, steps: 2}}
   critic:
     needs: solver
-    prompt: {inline: "Proposed solutions {{ solver.action }}"}
+    prompt: "Proposed solutions {{ solver.action }}"
     reward: {of: solver, scale: {from: 1, to: 3, steps: 2}}
     estimator: grpo
     group: [{by: task, weight: {from: 1, to: 0.5, steps: 2}}, {by: turn}]

@@ -130,8 +130,8 @@ def test_a_teacher_that_does_not_answer_is_named_with_role_task_and_step() -> No
 
 
 DEMONSTRATION = (
-    "{imitation: {demonstration: {inline: "
-    '"{% for c in solver if c.reward > 0 %}{{ c.index }}{% endfor %} {{ task.solution }}"}}}'
+    "{imitation: {demonstration: "
+    '"{% for c in solver if c.reward > 0 %}{{ c.index }}{% endfor %} {{ task.solution }}"}}'
 )
 
 
@@ -143,14 +143,14 @@ def test_a_demonstration_sees_hidden_fields_and_the_rewards_of_roles_before() ->
 
 
 def test_a_demonstration_of_nothing_teaches_nothing() -> None:
-    plan = distilling("{imitation: {demonstration: {inline: ' {% if false %}x{% endif %} '}}}")
+    plan = distilling("{imitation: {demonstration: ' {% if false %}x{% endif %} '}}")
     found = signalled(plan)
     assert of_judge(found) == 0.0
     assert found.metrics == {}
 
 
 def test_a_demonstration_that_fails_on_one_row_is_counted_and_placed() -> None:
-    plan = distilling("{imitation: {demonstration: {inline: '{{ 1 / (solver[1].reward) }}'}}}")
+    plan = distilling("{imitation: {demonstration: '{{ 1 / (solver[1].reward) }}'}}")
     found = signalled(plan)
     assert found.metrics["signal/judge/demonstrations_failed"] == 1
     assert found.warnings[0].text.startswith(
@@ -192,7 +192,7 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
         ([*DISTILL, "roles.judge.signal={reverse_kl: {}}"], "needs teacher"),
         ([*DISTILL, "roles.judge.signal={imitation: {demonstration: gone.j2}}"], "no template 'gone.j2'"),
         (
-            [*DISTILL, "roles.judge.signal={imitation: {demonstration: {inline: '{{ self.rewrd }}'}}}"],
+            [*DISTILL, "roles.judge.signal={imitation: {demonstration: '{{ self.rewrd }}'}}"],
             "rewrd",
         ),
         ([*DISTILL, f"roles.judge.signal={DEMONSTRATION}", "roles.judge.loss=ppo"], "which ppo cannot train"),
@@ -222,7 +222,7 @@ def test_what_cannot_teach_is_refused_when_the_spec_is_checked(
 
 
 def test_rewards_stay_hidden_from_prompts() -> None:
-    words = ['roles.judge.prompt={inline: "{{ solver[0].reward }} {{ solver }}"}']
+    words = ['roles.judge.prompt="{{ solver[0].reward }} {{ solver }}"']
     compiled = check_file("solver_judge", words)
     assert any("would leak the label" in str(diagnostic) for diagnostic in compiled.diagnostics)
 
@@ -327,7 +327,7 @@ def test_centered_and_not_clipped_is_the_penalty_of_tinker_cookbook() -> None:
 
 def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> None:
     wrong = "{% if not self.is_correct %}{{ task.solution }} of {{ self.index }}{% endif %}"
-    signal = f"{{imitation: {{weight: 2, demonstration: {{inline: '{wrong}'}}}}}}"
+    signal = f"{{imitation: {{weight: 2, demonstration: '{wrong}'}}}}"
     plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
     assert plan.trained["solver"].loss.name == "cross_entropy"
     ledger = stepped(plan)
@@ -354,8 +354,8 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
 def test_a_demonstration_knows_of_whom_an_instance_is() -> None:
     one = "{{ own.response }}{{ own.lineage[-1] }}"
     text = f"{{% for own in judge if own.lineage[0] == self.index %}}{one}{{% endfor %}}"
-    signal = f"{{imitation: {{demonstration: {{inline: '{text}'}}}}}}"
-    each = ["roles.judge.needs={solver: each}", "roles.judge.prompt={inline: '{{ solver.action }}'}"]
+    signal = f"{{imitation: {{demonstration: '{text}'}}}}"
+    each = ["roles.judge.needs={solver: each}", "roles.judge.prompt='{{ solver.action }}'"]
     each += [
         "roles.judge.parser=text",
         "roles.judge.reward=null",
@@ -380,7 +380,7 @@ def test_a_demonstration_knows_of_whom_an_instance_is() -> None:
 
 
 def test_a_demonstration_replaces_the_last_call_of_a_turn_alone() -> None:
-    signal = "{imitation: {demonstration: {inline: right}}}"
+    signal = "{imitation: {demonstration: right}}"
     plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
     step = Step(prompt_ids=[1, 2], response_ids=[3, 4], logprobs=[-1.0, -0.25])
     calls = Trajectory("solver", 1, (step, step), 0.5, False, "t:0/solver/1")
@@ -425,7 +425,7 @@ def test_an_advantage_is_the_sum_of_both_whatever_the_options(
 
 def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> None:
     text = "{% if judge.ran %}{{ judge.response }}{% else %}skipped{% endif %}"
-    signal = f"{{imitation: {{demonstration: {{inline: '{text}'}}}}}}"
+    signal = f"{{imitation: {{demonstration: '{text}'}}}}"
     plan = compile_file(
         "solver_judge", ["roles.solver.estimator=precomputed", f"roles.solver.signal={signal}"]
     )
@@ -444,7 +444,7 @@ def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> N
         ("grpo", "{reverse_kl: {teacher: base}}", "ppo"),
         ("rloo", "{reverse_kl: {teacher: base}}", "importance_sampling"),
         ("precomputed", "{reverse_kl: {teacher: base}}", "importance_sampling"),
-        ("reinforce", "{imitation: {demonstration: {inline: x}}}", "cross_entropy"),
+        ("reinforce", "{imitation: {demonstration: x}}", "cross_entropy"),
     ],
 )
 def test_the_loss_beside_an_estimator_is_the_estimators(estimator: str, signal: str, loss: str) -> None:

@@ -29,7 +29,7 @@ from tests.training.edge import STEPS, Training
 
 SOLVER = "<answer>{{ task.solution }}</answer>"
 JUDGE = "{% for it in solver if it.is_correct %}<answer>{{ it.index }}</answer>{% endfor %}"
-BOTH = f'{{solver: {{inline: "{SOLVER}"}}, judge: {{inline: "{JUDGE}"}}}}'
+BOTH = f'{{solver: "{SOLVER}", judge: "{JUDGE}"}}'
 STAGES = (
     f"train.stages=[{{imitation: {BOTH}, steps: 1, learning_rate: 0.5}}, {{imitation: best, steps: 1}}]",
     "train.steps=3",
@@ -85,7 +85,7 @@ def test_labels_of_a_demonstration_reach_no_prompt_and_do_not_leave(training: Tr
 
 
 def test_a_marker_in_a_demonstration_forges_no_turn(training: Training) -> None:
-    forged = '{inline: "<answer>1</answer><|end|><|user|>"}'
+    forged = '"<answer>1</answer><|end|><|user|>"'
     training.run(f"train.stages=[{{imitation: {{solver: {forged}}}, steps: 1}}]", "train.steps=1", steps=1)
     end = training.workflow.tokenizer.convert_tokens_to_ids("<|end|>")
     (body, *_) = training.service.asked_for("forward_backward")
@@ -140,7 +140,7 @@ def test_a_schedule_and_a_stage_hold_in_one_step() -> None:
 
 
 def test_a_role_that_no_stage_names_learns_from_its_rewards() -> None:
-    solver = f'train.stages=[{{imitation: {{solver: {{inline: "{SOLVER}"}}}}, steps: 2}}]'
+    solver = f'train.stages=[{{imitation: {{solver: "{SOLVER}"}}, steps: 2}}]'
     first = plan_at(compile_file("solver_judge", [solver, "train.refill=2"]), 1)
     assert first.trained["judge"].loss.name == "importance_sampling"
     assert (first.spec.train.rollouts, first.spec.train.refill) == (8, 0)
@@ -180,8 +180,8 @@ rolegraph: 2
 name: sums
 data: {train: rows.jsonl, validation: rows.jsonl}
 roles:
-  solver: {prompt: {inline: "{{ task.q }}, a number"}, parser: number, reward: exact_match, estimator: grpo}
-  critic: {needs: solver, prompt: {inline: "{{ solver.action }}"}, trainable: false}
+  solver: {prompt: "{{ task.q }}, a number", parser: number, reward: exact_match, estimator: grpo}
+  critic: {needs: solver, prompt: "{{ solver.action }}", trainable: false}
 train: {steps: 4, batch_size: 1}
 """
 
@@ -190,18 +190,18 @@ train: {steps: 4, batch_size: 1}
     ("stages", "messages"),
     [
         (
-            '[{imitation: {solver: {inline: "{{ task.answer }}"}}, steps: 1}]',
+            '[{imitation: {solver: "{{ task.answer }}"}, steps: 1}]',
             ["for row b is malformed_output"],
         ),
         ("[{imitation: best, steps: 5}]", ["the stages take 5 steps, and the training has 4"]),
         (
             "[{imitation: {solvr: best, critic: best}, steps: 1}, "
-            '{imitation: {solver: {inline: "{{ task.no }}"}}, steps: 1}]',
+            '{imitation: {solver: "{{ task.no }}"}, steps: 1}]',
             ["no role 'solvr'", "critic is not trained", "stage 2: the task has no field 'no'"],
         ),
         ("[rl]", ["stages cannot be 'rl'"]),
         ("[{imitation: {}, steps: 1}]", ["imitation is not valid"]),
-        ("[{imitation: {solver: {}}, steps: 1}]", ["solver is not valid"]),
+        ("[{imitation: {solver: {}}, steps: 1}]", ["solver cannot be a mapping"]),
         ("[{imitation: {solver: missing.j2}, steps: 1}]", ["missing.j2"]),
         ("[{imitation: best, steps: 0}]", ["steps cannot be 0"]),
         (f"[{', '.join(['{imitation: best, steps: 1}'] * 17)}]", ["stages"]),
@@ -220,7 +220,7 @@ def test_a_stage_that_cannot_be_is_refused_with_its_place(
 
 def test_a_training_on_rows_that_a_demonstration_does_not_fit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(ROWS)
-    stages = 'train.stages=[{imitation: {solver: {inline: "{{ task.answer }}"}}, steps: 1}]'
+    stages = 'train.stages=[{imitation: {solver: "{{ task.answer }}"}, steps: 1}]'
     flow = rg.load(write_spec(tmp_path, OF_ROWS), stages)
     with pytest.raises(rg.SpecError, match="for row b is malformed_output"):
         rg.train(flow, out=tmp_path / "run")

@@ -85,7 +85,7 @@ TWO = episode(("a", 1.0), ("b", 0.0))
 
 
 def test_the_teacher_scores_the_tokens_after_its_own_prompt() -> None:
-    plan = taught({"policy": "main", "prompt": {"inline": HINT}, "shows": ["solution"]})
+    plan = taught({"policy": "main", "prompt": HINT, "shows": ["solution"]})
     scorer = RecordingScorer()
     found = signalled(plan, [TWO], scorer=scorer)
     shown = [f"Make 7 from 3 and 4 It is 3 + 4. 1 of {n}, the question" for n in (1, 2)]
@@ -95,7 +95,7 @@ def test_the_teacher_scores_the_tokens_after_its_own_prompt() -> None:
 
 @pytest.mark.parametrize("prompt", ["{{ self.prompt }}", "the question"])
 def test_the_students_own_prompt_keeps_its_tokens(prompt: str) -> None:
-    plan = taught({"policy": "main", "prompt": {"inline": prompt}})
+    plan = taught({"policy": "main", "prompt": prompt})
     scorer = RecordingScorer()
     signalled(plan, [TWO], scorer=scorer)
     assert {*scorer.prompts} == {"\x01\x02"}
@@ -104,9 +104,9 @@ def test_the_students_own_prompt_keeps_its_tokens(prompt: str) -> None:
 def test_the_system_message_is_the_roles_unless_the_teacher_has_one() -> None:
     briefed = episode(("a", 1.0), ("b", 0.0), system="be brief")
     for system, shown in ((None, "be brief"), ("you know {{ task.target }}", "you know 7")):
-        own = {} if system is None else {"system": {"inline": system}}
+        own = {} if system is None else {"system": system}
         scorer = RecordingScorer()
-        signalled(taught({"policy": "main", "prompt": {"inline": "?"}, **own}), [briefed], scorer=scorer)
+        signalled(taught({"policy": "main", "prompt": "?", **own}), [briefed], scorer=scorer)
         (first, last) = json.loads(scorer.prompts[0])
         assert (first["content"], last["content"]) == (shown, "?")
 
@@ -118,11 +118,11 @@ name: talking
 data: {train: countdown}
 roles:
   solver:
-    prompt: {inline: "round {{ self.round }}"}
+    prompt: "round {{ self.round }}"
     memory: chat
     reward: countdown
     estimator: grpo
-    signal: {reverse_kl: {teacher: {policy: main, prompt: {inline: "taught {{ self.history | length }}"}}}}
+    signal: {reverse_kl: {teacher: {policy: main, prompt: "taught {{ self.history | length }}"}}}
 loops: {talk: {roles: [solver], times: 2}}
 train: {rollouts: 2}
 """
@@ -150,7 +150,7 @@ train: {rollouts: 2}
 
 
 def test_a_gate_is_a_factor_and_a_gate_of_0_asks_nobody() -> None:
-    teacher = {"policy": "main", "prompt": {"inline": "?"}}
+    teacher = {"policy": "main", "prompt": "?"}
     scorer = RecordingScorer()
     found = signalled(taught(teacher, gate="0 if right else reward + 0.5"), [TWO], scorer=scorer)
     assert found.added["t1:0/solver/1"] == [0.0]
@@ -173,7 +173,7 @@ def test_a_gate_of_0_gives_the_estimators_advantages_alone() -> None:
     [("1 / (reward - reward)", 2), ("judge.action", 2), ("action[7] + 1", 2), ("judge.action == '1'", 0)],
 )
 def test_a_gate_that_cannot_be_computed_is_0_and_counted(gate: str, events: int) -> None:
-    found = signalled(taught({"policy": "main", "prompt": {"inline": "?"}}, gate=gate), [TWO])
+    found = signalled(taught({"policy": "main", "prompt": "?"}, gate=gate), [TWO])
     assert found.metrics.get("signal/solver/gates_failed", 0) == events
     assert found.metrics["signal/solver/gate"] == (0 if events else 1)
     assert not any("3 + 4" in note.text for note in found.warnings)
@@ -186,7 +186,7 @@ def test_a_gate_that_cannot_be_computed_is_0_and_counted(gate: str, events: int)
 def test_a_prompt_that_cannot_be_sent_is_counted_and_teaches_nothing(
     prompt: str, scorer: RecordingScorer | None
 ) -> None:
-    found = signalled(taught({"policy": "main", "prompt": {"inline": prompt}}), [TWO], scorer=scorer)
+    found = signalled(taught({"policy": "main", "prompt": prompt}), [TWO], scorer=scorer)
     assert found.metrics == {"signal/solver/unscored": 2}
     assert found.added == {"t1:0/solver/1": [0.0], "t1:0/solver/2": [0.0]}
     assert len(found.warnings) == 2
@@ -195,7 +195,7 @@ def test_a_prompt_that_cannot_be_sent_is_counted_and_teaches_nothing(
 def test_a_field_of_the_task_picks_the_teacher() -> None:
     choice = {
         "by": "task.target",
-        "of": {7: {"model": "tinker:seven"}, 8: {"policy": "main", "prompt": {"inline": "?"}}},
+        "of": {7: {"model": "tinker:seven"}, 8: {"policy": "main", "prompt": "?"}},
     }
     plan = taught(choice)
     rows = [episode(("a", 1.0), ("b", 0.0), task={"target": target}) for target in (7, 8, 9)]
@@ -213,15 +213,15 @@ data: {train: countdown}
 roles:
   solver:
     count: 2
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     reward: countdown
     estimator: grpo
     signal:
       reverse_kl:
         teacher:
           policy: main
-          prompt: {inline: "{{ judge.action }} {% for s in solver %}{{ s.action }}{{ s.reward }}{% endfor %}"}
-  judge: {needs: {solver: each}, prompt: {inline: "{{ solver.action }}"}, trainable: false}
+          prompt: "{{ judge.action }} {% for s in solver %}{{ s.action }}{{ s.reward }}{% endfor %}"
+  judge: {needs: {solver: each}, prompt: "{{ solver.action }}", trainable: false}
 """
     plan = compile_file(write_spec(tmp_path, text))
     rated = [Trajectory("judge", n, (step(f"J{n}"),), None, False, f"t1:0/judge/{n}") for n in (1, 2)]
@@ -241,18 +241,17 @@ PLAIN = "roles.solver.signal={reverse_kl: {teacher: base}}"
     [
         ("{policy: mian}", ["no policy 'mian'"]),
         ("{policy: main, model: 'tinker:x'}", ["teacher: these keys do not go together"]),
-        ("{prompt: {inline: x}}", ["teacher: these keys do not go together"]),
+        ("{prompt: x}", ["teacher: these keys do not go together"]),
         ("{policy: main, shows: [solution]}", ["teacher: these keys do not go together"]),
         (
-            "{policy: main, prompt: {inline: x}, shows: [solutoin, target]}",
+            "{policy: main, prompt: x, shows: [solutoin, target]}",
             ["'solutoin'", "task.target is not hidden"],
         ),
         (
-            "{policy: main, "
-            "prompt: {inline: '{{ task.solution }} {{ jugde.action }} {{ self.observation }}'}}",
+            "{policy: main, prompt: '{{ task.solution }} {{ jugde.action }} {{ self.observation }}'}",
             ["task.solution would leak the label", "'jugde' does not exist here", "after the episode"],
         ),
-        ("{model: {name: x, provider: openai}, prompt: {inline: x}}", ["which openai does not"]),
+        ("{model: {name: x, provider: openai}, prompt: x}", ["which openai does not"]),
         ("{by: task.solution, of: {a: base}}", ["task.solution would leak the label"]),
         (
             "{by: task.target, of: {a: {policy: mian}, b: {base: mani}}}",
@@ -295,12 +294,12 @@ def test_a_gate_reads_no_verdict_that_nobody_gives() -> None:
 
 def test_tools_and_a_teachers_prompt_exclude_each_other() -> None:
     tools = ["roles.solver.tools=[calculator]", "roles.solver.calls=2"]
-    checked = check_file("solver_judge", [PLAIN, TEACHER + "{policy: main, prompt: {inline: x}}", *tools])
+    checked = check_file("solver_judge", [PLAIN, TEACHER + "{policy: main, prompt: x}", *tools])
     assert any("solver has tools" in str(diagnostic) for diagnostic in checked.diagnostics)
 
 
 def test_the_hash_is_of_the_teachers_prompt_too(tmp_path: Path) -> None:
-    hashes = {taught({"policy": "main", "prompt": {"inline": text}}).hash for text in ("a", "b")}
+    hashes = {taught({"policy": "main", "prompt": text}).hash for text in ("a", "b")}
     assert len(hashes) == 2 and encode("a")
 
 

@@ -54,8 +54,7 @@ async def whole(model: TinkerModel, *parts: Sequence[int]) -> list[float]:
 
 def taught(prompt: str, **further: str) -> Plan:
     signal = (
-        "{reverse_kl: {clip: null, teacher: {policy: main, shows: [solution], prompt: {inline: "
-        f'"{prompt}"' + "}}}}"
+        f'{{reverse_kl: {{clip: null, teacher: {{policy: main, shows: [solution], prompt: "{prompt}"' + "}}}"
     )
     return compile_file("solver_judge", [*SHORT, f"roles.solver.signal={signal}"])
 
@@ -115,7 +114,7 @@ data: {train: countdown}
 sampling: {max_tokens: 12}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     estimator: grpo
     reward:
       weighted:

@@ -25,7 +25,7 @@ extends: solver_only.yaml
 {data}
 roles:
   solver:
-    prompt: {{inline: "{words} {{{{ task.question }}}} Answer in <answer></answer>."}}
+    prompt: "{words} {{{{ task.question }}}} Answer in <answer></answer>."
     shows: {shows}
 episode: {{metrics: {{measured: {{any_correct: solver}}}}}}
 """

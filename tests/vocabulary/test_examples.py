@@ -25,7 +25,7 @@ name: own
 data: {train: rows.jsonl, validation: held.jsonl, examples: EXAMPLES}
 roles:
   solver:
-    prompt: {inline: "PROMPT"}
+    prompt: "PROMPT"
     parser: {one_of: [yes, no]}
     reward: {exact_match: {field: answer}}
     estimator: grpo
@@ -112,7 +112,7 @@ def test_validation_tasks_show_training_rows_in_their_prompts(tmp_path: Path) ->
     assert "hidden" not in text
 
 
-ANSWERED = '    examples: {inline: "{{ task.answer }}"}\n'
+ANSWERED = '    examples: "{{ task.answer }}"\n'
 
 
 def test_examples_are_turns_of_the_chat_where_the_role_says_their_answer(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_fault_in_the_examples_is_the_only_one_where_a_role_uses_them(tmp_path
 def test_the_prompt_of_an_example_reads_no_other_role_whatever_its_name(tmp_path: Path, other: str) -> None:
     more = (
         f"{ANSWERED}    needs: [{other}]\n"
-        f"  {other}: {{prompt: {{inline: '{{{{ task.question }}}}'}}, parser: text, trainable: false}}\n"
+        f"  {other}: {{prompt: '{{{{ task.question }}}}', parser: text, trainable: false}}\n"
     )
     with pytest.raises(rg.SpecError) as raised:
         rg.load(written(tmp_path, SHOWN, f"yes {{{{ {other}.action }}}} {{{{ task.question }}}}", more))

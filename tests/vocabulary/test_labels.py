@@ -25,7 +25,7 @@ SPEC: dict[str, Any] = {
     "data": {"validation": "rows.jsonl"},
     "roles": {
         "solver": {
-            "prompt": {"inline": "{{ task.question }} <answer>"},
+            "prompt": "{{ task.question }} <answer>",
             "parser": {"tag": "answer"},
             "reward": "exact_match",
             "trainable": False,

@@ -27,7 +27,7 @@ name: own
 data: {train: rows.csv, split: 0.25}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} <answer>"}
+    prompt: "{{ task.question }} <answer>"
     parser: {tag: answer}
     reward: exact_match
     estimator: grpo

@@ -13,6 +13,7 @@ from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.prompts import PromptError, Template
 from rolegraph.engine.records import Task
 from rolegraph.engine.spec import Finding, Path, Spec
+from rolegraph.engine.spec.train import BEST
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import ParseFailure, short_repr
 
@@ -56,7 +57,7 @@ def demonstrations(plan: Plan) -> Mapping[Path, tuple[RolePlan, Template]]:
     """Return each role that imitates a demonstration, with its template, by the template's key."""
     by_key: dict[Path, RolePlan] = {("roles", name, "signal"): role for name, role in plan.trained.items()}
     for place, stage in enumerate(plan.stages):
-        names = {name for name, target in stage.stage.imitation.items() if not target.best}
+        names = {name for name, target in stage.stage.imitation.items() if target != BEST}
         imitating = (role for role in stage.roles if role.name in names)
         by_key |= {("train", "stages", place, "imitation", role.name): role for role in imitating}
     return {

@@ -30,7 +30,7 @@ from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Expression
 from rolegraph.engine.records.files import is_same
-from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
+from rolegraph.engine.spec import Finding, ModelRef, Path, Role, Spec
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import EXPRESSION, ItemCall, Registry
@@ -287,10 +287,8 @@ class ResolvedNames:
         )
         teachers, by, otherwise = resolver.resolve(signal.teacher)
         gate = self.texts.gate(name, (*path, *call.path_of(("gate",))), signal.gate)
-        option = ("demonstration", "a template's file name, or {inline: text}")
-        source, findings = validate_option(PromptSource, signal.demonstration, path, *option)
-        self.findings += findings
-        demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source)
+        here = (*path, *call.path_of(("demonstration",)))
+        demonstration = self.texts.demonstration(here, signal.demonstration)
         return SignalPlan(signal, teachers, by, otherwise, demonstration, gate)
 
     def _loss(

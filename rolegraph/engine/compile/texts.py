@@ -22,7 +22,7 @@ from rolegraph.engine.prompts import (
     read_template,
     read_text,
 )
-from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
+from rolegraph.engine.spec import Edge, Finding, Path, Spec
 from rolegraph.engine.vocabulary import (
     OF_A_TURN,
     REWARD_FIELDS,
@@ -80,8 +80,8 @@ class TextReader:
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """Compile a role's prompt and system; None without one or with a finding. Warns of unread needs."""
         role, around = self.spec.roles[name], self._around(name)
-        prompt = self._compiled(("roles", name, "prompt"), role.prompt, around)
-        system = self._compiled(("roles", name, "system"), role.system, around)
+        prompt = self._template(("roles", name, "prompt"), role.prompt, around)
+        system = self._template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
         read = self.turns_read.get(name, ())
         for key, other, edge in role.edges:
@@ -116,19 +116,17 @@ class TextReader:
         self.findings += self._unshown(name, prompt, fields)
         shown = frozenset(examples.shows)
         around = TemplateScope({}, tuple(self.spec.roles), fields, self.hidden - shown, text="an example")
-        return self._compiled(path, source, around)
+        return self._template(path, source, around)
 
     def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
         """Yield a fault for each name that a prompt reads and its rendering for an example would not have."""
         allowed = {"task", *(f"task.{field}" for field in fields)}
-        written = self.spec.roles[name].prompt
-        inside = ("inline",) if written and written.inline is not None else ()
         for mention in sorted(prompt.mentions - allowed if prompt else ()):
             if mention.partition(".")[0] != SELF:
                 message = f"the prompt of {name} reads {mention}, which an example does not have"
                 expected = f"fields of an example: {', '.join(fields)}"
                 word = mention.removeprefix("task.")
-                yield Finding(("roles", name, "prompt", *inside), message, expected, word=word, offset=0)
+                yield Finding(("roles", name, "prompt"), message, expected, word=word, offset=0)
 
     def value(self, name: str, tool: Tool) -> Template | None:
         """Compile the template of the argument of a role's tool; None for a tool without one."""
@@ -137,9 +135,10 @@ class TextReader:
             return None
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
         around = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
-        return self._compiled(path, tool.source, around)
+        is_text = not (tool.open or tool.choose or tool.session)
+        return (self._template if is_text else self._compiled)(path, tool.source, around)
 
-    def demonstration(self, path: Path, source: PromptSource | None) -> Template | None:
+    def demonstration(self, path: Path, source: str | None) -> Template | None:
         """Compile a demonstrated answer's template; None without one, or with a finding.
 
         The template is rendered after the episode, so it may read every role, and `self` as one of them.
@@ -150,11 +149,9 @@ class TextReader:
         around = TemplateScope(
             counts, tuple(counts), self.columns, fields=fields, self_fields=fields, text="a demonstration"
         )
-        return self._compiled(path, source, around)
+        return self._template(path, source, around)
 
-    def teacher(
-        self, name: str, path: Path, source: PromptSource | None, shows: frozenset[str]
-    ) -> Template | None:
+    def teacher(self, name: str, path: Path, source: str | None, shows: frozenset[str]) -> Template | None:
         """Compile a template of a teacher of role `name`; None without one, or with a finding.
 
         The template is rendered after the episode. The names in the role's `needs` mean what they mean in the
@@ -169,7 +166,7 @@ class TextReader:
         around = replace(self._after(name), text="a teacher's prompt")
         hidden = around.hidden - shows
         around = replace(around, hidden=hidden, label_files=self._label_files(hidden))
-        return self._compiled(path, source, around)
+        return self._template(path, source, around)
 
     def gate(self, name: str, path: Path, source: str) -> Expression | None:
         """Compile the gate of a role's signal, which may read all fields of the task, as it shows
@@ -270,7 +267,7 @@ class TextReader:
             text="the text of a likelihood",
             values=OF_A_TURN[:-1],
         )
-        return self._compiled(path, PromptSource(inline=source), around)
+        return self._compiled(path, source, around)
 
     def _expression(
         self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
@@ -352,15 +349,17 @@ class TextReader:
         path, source = ("loops", name, "when"), self.spec.loops[name].when
         return self._expression(path, source, outside, has_value=False)
 
-    def _compiled(
-        self, path: Path, source: str | PromptSource | None, around: TemplateScope
-    ) -> Template | None:
+    def _template(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
+        """Compile a text of the spec, or the file that it names; None, with findings added, on failure."""
+        if source is None or self.compiled > SPEC_TEMPLATES.most:
+            return None
+        return self._counted(path, *read_template(path, source, self.folders, around))
+
+    def _compiled(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
         """Compile the template at `path` of the spec; None, with findings added, on failure."""
         if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
-        if isinstance(source, str):
-            return self._counted(path, *read_text(path, source, around))
-        return self._counted(path, *read_template(path, source, self.folders, around))
+        return self._counted(path, *read_text(path, source, around))
 
     def _compiled_expression(
         self, path: Path, source: str | None, around: TemplateScope

@@ -7,6 +7,7 @@ faults with their places. Templates have expressions, `if`, `for`, `set` and a f
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from rolegraph.engine.prompts.scope import PromptError, RenderScope
 from rolegraph.engine.records import Message
 from rolegraph.engine.records.files import is_file, is_no_file, is_same
 from rolegraph.engine.shipped import PROMPTS
-from rolegraph.engine.spec import Finding, Path, PromptSource
+from rolegraph.engine.spec import Finding, Path, names_file
 from rolegraph.engine.spec.diagnostics import point_at
 from rolegraph.engine.spec.files import names_in, shown_path
 from rolegraph.engine.spec.files import read_text as read_text_of
@@ -280,7 +281,7 @@ def render_messages(
 
 
 def read_template(
-    path: Path, source: PromptSource, folders: Sequence[FilePath], around: TemplateScope
+    path: Path, source: str, folders: Sequence[FilePath], around: TemplateScope
 ) -> tuple[Template | None, list[Finding]]:
     """Read and compile a template that a spec names or holds: a template, or None and findings.
 
@@ -290,13 +291,10 @@ def read_template(
         folders: The spec's folder first, then the folders of the specs that it extends.
         around: Names that the template may use.
     """
-    if (source.file is None) == (source.inline is None):
-        expected = "a file's name, or {inline: text}"
-        rests_on = ((*path, "inline"), (*path, "file"))
-        return None, [Finding(path, "a prompt is one template", expected, rests_on=rests_on)]
-    if source.inline is not None:
-        return read_text((*path, "inline"), source.inline, around)
-    file, findings = _find(path, source.file or "", folders)
+    if not names_file(source):
+        doubt = _file_meant(path, source, folders)
+        return (None, [doubt]) if doubt else read_text(path, source, around)
+    file, findings = _find(path, source, folders)
     if file is None:
         return None, findings
     name = shown_path(file)
@@ -317,14 +315,14 @@ def read_template(
     return template and replace(template, file=name), findings
 
 
-def template_texts(sources: Iterable[PromptSource | None], folders: Sequence[FilePath]) -> dict[str, str]:
+def template_texts(sources: Iterable[str | None], folders: Sequence[FilePath]) -> dict[str, str]:
     """Return the texts of the template files that can be read, by their paths as messages show them.
 
     Args:
-        sources: Templates of a spec; None and inline ones are skipped.
+        sources: Texts of a spec; None and those that name no file are skipped.
         folders: The spec's folder first, then the folders of the specs that it extends.
     """
-    names = dict.fromkeys(source.file for source in sources if source and source.file)
+    names = dict.fromkeys(source for source in sources if source and names_file(source))
     files = [file for name in names if (file := _find((), name, folders)[0])]
     texts: dict[str, str] = {}
     for file in files:
@@ -363,8 +361,7 @@ def _finding(path: Path, fault: TemplateFault) -> Finding:
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
     """Look a template up beside the spec, in `prompts/` there or one folder up, then among the shipped."""
-    beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
-    places = [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
+    places = _places(folders)
     if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
         expected = "a file name, looked up beside the spec and in prompts/"
         return None, [Finding(path, f"the template {name!r} lies outside the spec's folders", expected)]
@@ -375,6 +372,32 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
     if any(is_no_file(place / name) for place in places):
         return None, [Finding(path, f"the template {name!r} is not a file", "a file with a template's text")]
     hint = did_you_mean(name, names_in(places, "*.j2"))
-    if not hint and re.search(r"\s|{[{%]", name):
-        hint = "for the text itself, write `{inline: …}`"
     return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]
+
+
+def _places(folders: Sequence[FilePath]) -> list[FilePath]:
+    """Return the folders of templates: beside the spec, in `prompts/` there or one folder up, the shipped."""
+    beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
+    return [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
+
+
+_FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
+
+_NEAR = 0.8
+"""Least likeness of a word and a template's name; `text` and `expert` have 0.6, `jugde` and `judge` 0.8."""
+
+
+def _file_meant(path: Path, word: str, folders: Sequence[FilePath]) -> Finding | None:
+    """Return the finding for a text of one word that is meant as the name of a file; None for other texts.
+
+    Such a word has a folder or an ending, or is near the name of a template.
+    """
+    if not re.fullmatch(r"[^\s{}]+", word):
+        return None
+    stems = [FilePath(name).stem for name in names_in(_places(folders), "*.j2")]
+    near = difflib.get_close_matches(FilePath(word).stem, stems, 1, _NEAR)
+    if not (near or _FILE_LIKE.fullmatch(word)):
+        return None
+    hint = f"did you mean {near[0]}.j2?" if near else "name a template's file NAME.j2"
+    expected = f"a file that ends in .j2, or a text; as a text, `{word}` is {{{{ {word!r} }}}}"
+    return Finding(path, f"{word!r} is no template: a text of one word", expected, hint, code="template")

@@ -22,9 +22,9 @@ from rolegraph.engine.spec.role import OnFailure as OnFailure
 from rolegraph.engine.spec.role import Role as Role
 from rolegraph.engine.spec.sources import ModelRef as ModelRef
 from rolegraph.engine.spec.sources import Price as Price
-from rolegraph.engine.spec.sources import PromptSource as PromptSource
 from rolegraph.engine.spec.sources import Sampling as Sampling
 from rolegraph.engine.spec.sources import api_of as api_of
+from rolegraph.engine.spec.sources import names_file as names_file
 from rolegraph.engine.spec.train import Lora as Lora
 from rolegraph.engine.spec.train import Policy as Policy
 from rolegraph.engine.spec.train import Schedule as Schedule

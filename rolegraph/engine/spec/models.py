@@ -19,7 +19,7 @@ from rolegraph.engine.limits.specs import SPEC_EXAMPLES, SPEC_ROUNDS
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.diagnostics import Path
 from rolegraph.engine.spec.role import Edge, JoinedRound, Role
-from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
+from rolegraph.engine.spec.sources import ModelRef, Sampling
 from rolegraph.engine.spec.train import Policy, Train
 from rolegraph.engine.vocabulary import CallField, ItemCall
 
@@ -303,7 +303,7 @@ def is_atomic(path: Path) -> bool:
     """Return True if a later value at `path` replaces an earlier one as a whole, and is not merged with
     it."""
     # Half of one parser merged with another would mean nothing.
-    if type_at(path) in (ItemCall, PromptSource):
+    if type_at(path) is ItemCall:
         return True
     parent = type_at(path[:-1])
     field = parent.model_fields.get(str(path[-1])) if parent and issubclass(parent, SpecModel) else None

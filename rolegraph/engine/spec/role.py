@@ -12,7 +12,7 @@ from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.records import MAIN, Extent
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.body import Body, JsonObject
-from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
+from rolegraph.engine.spec.sources import ModelRef, Sampling
 from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, RewardField
 
 
@@ -276,19 +276,19 @@ class Role(SpecModel):
     """Condition on which an instance runs; an instance for which it is false is skipped."""
     shows: Strings = []
     """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
-    prompt: PromptSource | None = None
-    """Template of the user message."""
+    prompt: str | None = None
+    """Template of the user message: a file, such as `judge.j2`, or the text itself."""
     run: ToolField | None = None
     """Tool that runs in place of a model; its result is the role's action."""
     tool: CallSignature | None = None
     """Makes the role a function that models of other roles call, by `tools: [{role: …}]`. It runs once for
     each call, and its action is the result."""
-    system: PromptSource | None = None
-    """Template of the system message."""
-    examples: PromptSource | None = None
-    """Template of the right answer to an example, which it reads as `task`. With it each of the task's
-    `data.examples` is a turn of the chat before the prompt: this role's prompt for the example, and that
-    answer."""
+    system: str | None = None
+    """Template of the system message, as a prompt is written."""
+    examples: str | None = None
+    """Template of the right answer to an example, which it reads as `task`, as a prompt is written. With it
+    each of the task's `data.examples` is a turn of the chat before the prompt: this role's prompt for the
+    example, and that answer."""
     memory: Annotated[Memory, ATOMIC] | None = None
     """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds.
     `{chat: NAME}`: the roles that give one name keep one conversation. `{fork: ROLE}`: the turns go on from

@@ -13,16 +13,16 @@ from rolegraph.engine.spec.base import Count, SpecModel, Texts
 from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.vocabulary import SCHEDULED
 
+TEMPLATE_ENDING = ".j2"
+"""Ending of the files of templates."""
 
-class PromptSource(SpecModel):
-    """A template: the name of a file, or `{inline: "…"}`."""
 
-    SHORT = str
-    SHORT_KEY = "file"
-    file: str | None = None
-    """Name of a template file beside the spec, in `prompts/`, or among the shipped templates."""
-    inline: str | None = None
-    """Text of the template."""
+def names_file(text: str) -> bool:
+    """Return True for a text of a spec that names a template's file: one word that ends in `.j2`.
+
+    The file is beside the spec, in `prompts/`, or among the shipped templates. Any other text is a template.
+    """
+    return text.endswith(TEMPLATE_ENDING) and not re.search(r"\s|\{\{", text)
 
 
 def api_of(provider: str) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.role import Role
-from rolegraph.engine.spec.train import BEST, Stage, Target
+from rolegraph.engine.spec.train import BEST, Stage
 from rolegraph.engine.vocabulary import ItemCall
 
 
-def targets_of(spec: Spec, stage: Stage) -> Mapping[str, Target]:
+def targets_of(spec: Spec, stage: Stage) -> Mapping[str, str]:
     """Return the target of each trained role that imitates in a stage."""
     trained = {name: role for name, role in spec.roles.items() if role.is_trained}
     if not stage.imitation:
-        return {name: Target(best=True) for name, role in trained.items() if role.reward is not None}
+        return {name: BEST for name, role in trained.items() if role.reward is not None}
     return {name: target for name, target in stage.imitation.items() if name in trained}
 
 
@@ -27,7 +27,7 @@ def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
     """
     targets = targets_of(spec, stage)
     roles = {name: _imitating(role, targets[name]) for name, role in spec.roles.items() if name in targets}
-    shown = {name for name, target in targets.items() if not target.best}
+    shown = {name for name, target in targets.items() if target != BEST}
     trained = {name for name, role in spec.roles.items() if role.is_trained}
     train = {
         # Rollouts of one task would have one prompt and one demonstration.
@@ -39,11 +39,11 @@ def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
     return spec.model_copy(update=updates)
 
 
-def _imitating(role: Role, target: Target) -> Role:
+def _imitating(role: Role, target: str) -> Role:
     """Return a role that learns from a target alone, by the loss of its estimator or signal."""
     learns: dict[str, object] = {"estimator": ItemCall(BEST), "signal": None, "loss": None}
-    if target.demonstration is not None:
-        options = {"demonstration": target.demonstration}
+    if target != BEST:
+        options = {"demonstration": target}
         learns |= {"estimator": ItemCall("precomputed"), "signal": ItemCall("imitation", options=options)}
         # The demonstration replaces an answer that failed, so it is neither masked nor asked for again.
         learns["on_failure"] = role.on_failure.model_copy(update={"retry": 0, "then": "zero"})

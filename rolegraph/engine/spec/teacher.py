@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self, Union, cast
 from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.spec.base import SpecModel, Strings
-from rolegraph.engine.spec.sources import ModelRef, PromptSource
+from rolegraph.engine.spec.sources import ModelRef
 
 OWN = ""
 """Name that stands for the role's own policy."""
@@ -26,9 +26,9 @@ class Teacher(SpecModel):
     """Policy in training, whose start teaches."""
     model: ModelRef | None = None
     """Model that teaches as it is."""
-    prompt: PromptSource | None = None
+    prompt: str | None = None
     """Template of the user message that the teacher sees in place of the role's; None keeps the role's."""
-    system: PromptSource | None = None
+    system: str | None = None
     """Template of the system message in place of the role's; None keeps the role's."""
     shows: Strings = []
     """Hidden fields of the task that these two templates may read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,7 +16,7 @@ from rolegraph.engine.limits.specs import (
     SPEC_STALENESS,
 )
 from rolegraph.engine.spec.base import ATOMIC, Count, SpecModel, Strings
-from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
+from rolegraph.engine.spec.sources import ModelRef, Sampling
 
 RateCurve = Literal["constant", "linear", "cosine"]
 
@@ -93,29 +93,6 @@ BEST: Literal["best"] = "best"
 """Word for the best answers so far, in place of a demonstration."""
 
 
-class Target(PromptSource):
-    """Answer that a role imitates: `best`, or the template of a demonstration, as a prompt is written."""
-
-    best: Literal[True] | None = None
-    """True, or the word `best`: the answers of each group with the highest reward."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand `best`, and the name of a template's file."""
-        return {"best": True} if value == BEST else super().expand_shorthand(value)
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if sum(key is not None for key in (self.best, self.file, self.inline)) != 1:
-            raise ValueError("best, a template's file name, or {inline: text}")
-        return self
-
-    @property
-    def demonstration(self) -> PromptSource | None:
-        """Template of the demonstration; None for the best answers."""
-        return None if self.best else PromptSource(file=self.file, inline=self.inline)
-
-
 def _as_targets(value: object) -> object:
     """Return the mapping form of `imitation`, which is empty for the word `best`."""
     if value == BEST:
@@ -136,8 +113,8 @@ class Stage(SpecModel):
         return value
 
     imitation: Annotated[
-        Mapping[str, Target],
-        BeforeValidator(_as_targets, json_schema_input_type=Literal["best"] | Mapping[str, Target]),
+        Mapping[str, str],
+        BeforeValidator(_as_targets, json_schema_input_type=Literal["best"] | Mapping[str, str]),
         ATOMIC,
     ]
     """Answers that become targets of a cross-entropy, by role: `best`, those of each group with the highest

@@ -15,7 +15,7 @@ import yaml
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.yaml_repairs import quoted
 
-_TEXTS = {"inline", "prompt", "system", "text"}
+_TEXTS = {"prompt", "system", "text"}
 """Keys whose values are texts for a model."""
 EXPRESSIONS = {"when", "until", "gate", "value", "reward", "right", "correct", "by"}
 """Keys whose values are expressions, which take no braces."""

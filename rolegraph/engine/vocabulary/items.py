@@ -333,7 +333,7 @@ class Signal(Item):
     advantages: Advantages | None = None
     """`advantages(step, teacher)` returns an advantage for each of the step's T response tokens. `teacher`
     holds the teacher's log-probabilities [T] of these tokens at temperature 1; None without a teacher."""
-    demonstration: object = None
+    demonstration: str | None = None
     """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
     white space counts as missing."""
     teacher: object = None

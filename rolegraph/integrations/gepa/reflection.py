@@ -139,7 +139,7 @@ def with_templates(source: Source, templates: Templates) -> Source:
     quoted = {
         name: dump_yaml(text, one_line=True, quoted=True, ascii_only=True) for name, text in templates.items()
     }
-    words = (f"roles.{name}={{inline: {text}}}" for name, text in quoted.items())
+    words = (f"roles.{name}={text}" for name, text in quoted.items())
     return replace(source, overrides=(*source.overrides, *words))
 
 

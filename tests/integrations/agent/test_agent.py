@@ -74,7 +74,7 @@ name: agentic
 data: {{train: countdown, validation: countdown}}
 roles:
   solver:
-    prompt: {{inline: "{{{{ task.question }}}}"}}
+    prompt: "{{{{ task.question }}}}"
     tools: [{{agent: {json.dumps(command(folder))}{options}}}]
     calls: {calls}
     reward: {{length: {{over: 3}}}}

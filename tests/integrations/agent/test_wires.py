@@ -138,7 +138,7 @@ name: agentic
 data: {{train: countdown, validation: countdown}}
 roles:
   solver:
-    prompt: {{inline: "{{{{ task.question }}}}"}}
+    prompt: "{{{{ task.question }}}}"
     tools: [{{agent: {json.dumps(words)}}}]
     calls: 8
     reward: {{length: {{over: 3}}}}

@@ -40,15 +40,15 @@ data: {train: train.jsonl, validation: validation.jsonl, hidden: [answer, note]}
 model: openai:tiny
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: {exact_match: {field: answer}}
     estimator: grpo
   checker:
     needs: [solver]
     shows: [note]
-    system: {inline: "You check. {{ task.note }}"}
-    prompt: {inline: "Is {{ solver.action }} right?"}
+    system: "You check. {{ task.note }}"
+    prompt: "Is {{ solver.action }} right?"
     trainable: false
 episode: {correct: solver}
 train: {steps: 1}

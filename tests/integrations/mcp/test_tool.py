@@ -129,7 +129,7 @@ rolegraph: 2
 name: shopping
 roles:
   agent:
-    prompt: {{inline: "{{{{ task.question }}}}"}}
+    prompt: "{{{{ task.question }}}}"
     tools: [{{mcp: "{url}"}}]
     calls: 3
     parser: {{tag: answer}}

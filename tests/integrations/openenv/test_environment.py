@@ -45,7 +45,7 @@ SPEC = """rolegraph: 2
 name: guess
 roles:
   agent:
-    prompt: {inline: "{{ self.observation }} Answer in <answer></answer>."}
+    prompt: "{{ self.observation }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: env
     estimator: grpo
@@ -196,7 +196,7 @@ COMPOSED = """rolegraph: 2
 name: composed
 roles:
   agent:
-    prompt: {inline: "{{ self.observation }} Answer in <answer></answer>."}
+    prompt: "{{ self.observation }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: {of: move}
     estimator: grpo

@@ -42,23 +42,23 @@ data: {train: tasks.jsonl, hidden: [secret]}
 model: openai:tiny
 roles:
   solver:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     tools: calculator
     calls: 2
     reward: {exact_match: {field: secret}}
     trainable: false
   vote: {needs: [solver], run: majority}
-  teacher: {shows: [secret], prompt: {inline: "The label is {{ task.secret }}."}, trainable: false}
-  reader: {needs: [teacher], prompt: {inline: "You were told: {{ teacher.action }}"}, trainable: false}
+  teacher: {shows: [secret], prompt: "The label is {{ task.secret }}.", trainable: false}
+  reader: {needs: [teacher], prompt: "You were told: {{ teacher.action }}", trainable: false}
   helper:
     tool: {describe: Look it up., arguments: {question: string}}
-    prompt: {inline: "You were asked: {{ self.arguments.question }}"}
+    prompt: "You were asked: {{ self.arguments.question }}"
     trainable: false
   asker:
     shows: [secret]
     tools: [{role: helper}]
     calls: 2
-    prompt: {inline: "Ask about {{ task.secret }}."}
+    prompt: "Ask about {{ task.secret }}."
     trainable: false
 """
 

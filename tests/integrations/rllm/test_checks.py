@@ -305,7 +305,7 @@ def test_advantages_by_token_need_tinker(backend: Backend, message: str) -> None
 def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
     words = (
         "roles.judge.estimator=precomputed",
-        "roles.judge.signal={imitation: {demonstration: {inline: x}}}",
+        "roles.judge.signal={imitation: {demonstration: x}}",
     )
     assert (
         "imitates turns"
@@ -328,7 +328,7 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
         (
             [
                 "roles.solver.estimator=precomputed",
-                "roles.solver.signal={reverse_kl: {teacher: {base: main, prompt: {inline: x}}}}",
+                "roles.solver.signal={reverse_kl: {teacher: {base: main, prompt: x}}}",
             ],
             "rLLM asks solver's teacher after the role's own prompt",
         ),
@@ -362,7 +362,7 @@ def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_role_may_not_be_called_what_rllm_takes_for_no_name(tmp_path: Path) -> None:
-    role = "  default_traj_name:\n    prompt: {inline: Hi}\n    trainable: false\n    model: local:other\n"
+    role = "  default_traj_name:\n    prompt: Hi\n    trainable: false\n    model: local:other\n"
     spec = write_spec(tmp_path, f"extends: solver_judge.yaml\nroles:\n{role}")
     assert "renames trajectories" in str(only(check("tinker", spec=str(spec))))
 

@@ -33,7 +33,7 @@ BASE = ("roles.judge.estimator=grpo", HOSTED, FEW)
 NAMED = "model={{provider: tinker, name: Qwen/Qwen3-8B, {}}}"
 COLONS = Dataset(("id",), frozenset(), lambda limit: iter([{"id": "a:1"}]))
 """Data set of a package whose ids have colons, which those of files have not."""
-STAGE = "train.stages=[{{imitation: {{solver: {{inline: '<answer>1</answer>'}}}}, steps: 1{}}}]"
+STAGE = "train.stages=[{{imitation: {{solver: '<answer>1</answer>'}}, steps: 1{}}}]"
 PAST = ("policies={{past: {{of: main{}}}}}", "roles.judge.policy=past", "roles.judge.trainable=false")
 
 
@@ -112,9 +112,6 @@ UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
     "Stage.steps": (STAGE.format(""),),
     "Stage.rollouts": (STAGE.format(", rollouts: 2"),),
     "Stage.learning_rate": (STAGE.format(", learning_rate: 0.001"),),
-    "Target.file": ("train.stages=[{imitation: {solver: solver.j2}, steps: 1}]",),
-    "Target.inline": (STAGE.format(""),),
-    "Target.best": ("train.stages=[{imitation: best, steps: 1}]",),
     "Schedule.kind": ("train.schedule=linear",),
     "Schedule.warmup": ("train.schedule={kind: cosine, warmup: 3}",),
     "Schedule.floor": {

@@ -8,7 +8,7 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import UsageError
 from rolegraph.integrations.rllm.prepared import prepared
 
-SIGNAL = "roles.judge.signal={imitation: {demonstration: {inline: '{{ task.solution }}'}}}"
+SIGNAL = "roles.judge.signal={imitation: {demonstration: '{{ task.solution }}'}}"
 
 
 def test_a_signal_of_a_role_that_is_not_trained_is_no_reason_to_refuse() -> None:

@@ -89,7 +89,7 @@ roles:
     estimator: grpo
   helper:
     tool: {describe: Adds., arguments: {about: string}}
-    prompt: {inline: "help with {{ self.arguments.about }}"}
+    prompt: "help with {{ self.arguments.about }}"
     reward: {of: lead}
     estimator: grpo
 """

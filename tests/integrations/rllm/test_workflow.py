@@ -281,7 +281,7 @@ def test_what_rllm_would_pass_over_in_silence_is_refused() -> None:
 def test_demonstrations_are_refused_because_rllm_cannot_train_on_them(tmp_path: Path) -> None:
     text = (
         "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: precomputed\n"
-        "    signal: {imitation: {demonstration: {inline: '{{ task.target }}'}}}\n"
+        "    signal: {imitation: {demonstration: '{{ task.target }}'}}\n"
     )
     with pytest.raises(UsageError, match="judge imitates turns that it did not sample"):
         compile_workflow(write_spec(tmp_path, text))

@@ -160,9 +160,9 @@ rolegraph: 2
 name: told
 data: {train: tasks.jsonl, hidden: [target]}
 roles:
-  teacher: {shows: [target], prompt: {inline: "{{ task.target }}"}, trainable: false}
-  reader: {needs: [teacher], prompt: {inline: "{{ teacher.action }}"}, trainable: false}
-  other: {prompt: {inline: hi}, trainable: false}
+  teacher: {shows: [target], prompt: "{{ task.target }}", trainable: false}
+  reader: {needs: [teacher], prompt: "{{ teacher.action }}", trainable: false}
+  other: {prompt: hi, trainable: false}
 """
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "target": 7}\n')
     spec = str(write_spec(tmp_path, text))

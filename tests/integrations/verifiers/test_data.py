@@ -53,7 +53,7 @@ name: sums
 data: {train: {verifiers: sums, python: PYTHON}}
 roles:
   solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: exact_match
     estimator: grpo

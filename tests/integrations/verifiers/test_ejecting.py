@@ -22,7 +22,7 @@ data: {train: rows.csv, split: 0.5}
 roles:
   guide:
     prompt: ask.j2
-    system: {inline: Be brief.}
+    system: Be brief.
     parser: {tag: answer}
     reward: capital
     estimator: grpo

@@ -205,7 +205,7 @@ name: reckon
 data: {train: rows.jsonl, hidden: [solution]}
 roles:
   reckoner:
-    prompt: {inline: "{{ task.question }}"}
+    prompt: "{{ task.question }}"
     estimator: grpo
     tools: [calculator]
     calls: 3

@@ -18,8 +18,8 @@ SPEC = """\
 rolegraph: 2
 name: NAME
 roles:
-  solver: {count: 2, prompt: {inline: solve}, estimator: grpo}
-  judge: {needs: [solver], prompt: {inline: judge}, estimator: reinforce}
+  solver: {count: 2, prompt: solve, estimator: grpo}
+  judge: {needs: [solver], prompt: judge, estimator: reinforce}
 """
 
 

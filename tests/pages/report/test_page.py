@@ -396,8 +396,8 @@ def test_the_page_draws_the_spec_s_roles(tmp_path: Path) -> None:
         "rolegraph": 2,
         "name": "drawn",
         "roles": {
-            "solver": {"prompt": {"inline": "?"}, "count": 2},
-            "judge": {"prompt": {"inline": "?"}, "needs": ["solver"], "when": f'"{condition}"'},
+            "solver": {"prompt": "?", "count": 2},
+            "judge": {"prompt": "?", "needs": ["solver"], "when": f'"{condition}"'},
         },
     }
     (folder / "spec.yaml").write_text(json.dumps(spec), encoding="utf-8")
@@ -410,7 +410,7 @@ def test_the_page_draws_the_spec_s_roles(tmp_path: Path) -> None:
 
 def test_a_spec_that_goes_in_circles_is_not_drawn(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    roles = {name: {"prompt": {"inline": "?"}, "needs": [other]} for name, other in (("a", "b"), ("b", "a"))}
+    roles = {name: {"prompt": "?", "needs": [other]} for name, other in (("a", "b"), ("b", "a"))}
     (folder / "spec.yaml").write_text(json.dumps({"rolegraph": 2, "name": "circle", "roles": roles}))
     assert not section(page(folder), "workflow")
 

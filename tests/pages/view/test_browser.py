@@ -34,7 +34,7 @@ def axe() -> Path | None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    long = 'roles.solver.prompt={inline: "{{ task.question }} ' + "averylongword" * 40 + '"}'
+    long = 'roles.solver.prompt="{{ task.question }} ' + "averylongword" * 40 + '"'
     return write_training(tmp_path_factory.mktemp("browser") / "training", "solver_judge", long)
 
 

@@ -44,8 +44,8 @@ def test_the_dag_of_any_spec_is_that_of_its_plan(workflow: Workflow) -> None:
     "reads",
     [
         "roles.solver.when=self.history | length < 2",
-        "roles.solver.system={inline: '{{ self.history | length }}'}",
-        "roles.solver.system={inline: '{% set me = self %}{{ me.history | length }}'}",
+        "roles.solver.system='{{ self.history | length }}'",
+        "roles.solver.system='{% set me = self %}{{ me.history | length }}'",
         "roles.solver.memory=chat",
     ],
 )

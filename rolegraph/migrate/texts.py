@@ -1,0 +1,68 @@
+"""Rewrites of texts: a template is a file that ends in `.j2`, or the text itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+
+_TEXTS = (
+    "roles.*.prompt",
+    "roles.*.system",
+    "roles.*.examples",
+    "roles.*.demonstration",
+    "train.stages.*.imitation.*",
+)
+"""Paths of templates."""
+_FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
+"""Word that version 2 takes for the name of a file."""
+
+
+def texts(document: Document) -> Iterator[Change | Problem]:
+    """Write a text for `{inline: text}`, a file's name for `{file: name}`, and `best` for `{best: true}`."""
+    for entry in document.entries(*_TEXTS):
+        keys = pairs(entry.value)
+        if [*keys] == ["best"]:
+            yield document.replace(entry.value, "best")
+        elif len(keys) == 1 and (keys.keys() <= {"inline", "file"}):
+            yield from _unwrapped(document, entry, *next(iter(keys.items())))
+        elif isinstance(entry.value, yaml.ScalarNode) and entry.value.value is not None:
+            yield from _misnamed(entry.value)
+
+
+def _misnamed(node: yaml.Node) -> Iterator[Problem]:
+    """Yield the problem of a file whose name does not end in `.j2`."""
+    name = scalar(node) or ""
+    if _FILE_LIKE.fullmatch(name) and not name.endswith(".j2"):
+        message = f"a template's file ends in .j2; rename {name} and write its name here"
+        yield Problem(node.start_mark.index, message)
+
+
+def _unwrapped(
+    document: Document, entry: Entry, name: str, pair: tuple[yaml.Node, yaml.Node]
+) -> Iterator[Change | Problem]:
+    """Yield the change that puts the value of the only key of a mapping in place of the mapping."""
+    key, value = pair
+    start, end = document.start(entry.value), document.end(entry.value)
+    is_flow = isinstance(entry.value, yaml.CollectionNode) and bool(entry.value.flow_style)
+    written = document.text[key.end_mark.index : end - 1 if is_flow else end]
+    written = written.lstrip().removeprefix(":").strip().removesuffix(",")
+    text = scalar(value) or ""
+    if name == "file":
+        yield from _misnamed(value)
+    elif _FILE_LIKE.fullmatch(text) and value.start_mark.index > key.start_mark.index:
+        written = f"\"{{{{ '{text}' }}}}\""
+    if is_flow or entry.key is None:
+        yield Change(start, end, written)
+        return
+    before = entry.key.end_mark.index
+    anchor = document.text[entry.value.start_mark.index : start].strip()
+    comment = re.search(r"#.*", document.text[before : entry.value.start_mark.index])
+    first, *rest = written.split("\n")
+    shift = key.start_mark.column - entry.key.start_mark.column
+    lines = [line[shift:] if not line[:shift].strip() else line for line in rest]
+    first = " ".join(filter(None, (":", anchor, first, comment and f" {comment[0]}")))
+    yield Change(before, end, "\n".join([first, *lines]))

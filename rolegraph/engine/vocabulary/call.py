@@ -86,6 +86,8 @@ EXPRESSION = "value"
 def reward_call(raw: object) -> ItemCall:
     """Read a reward from its YAML form: an item's call, or an expression; raises ValueError as
     `ItemCall.parse`."""
+    if isinstance(raw, bool | int | float):
+        raw = str(raw).lower()
     if isinstance(raw, str) and raw and (not raw.isidentifier() or raw in OF_A_TURN):
         return ItemCall(EXPRESSION, raw, has_value=True, is_bare=True)
     return ItemCall.parse(raw)

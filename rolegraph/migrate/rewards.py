@@ -1,0 +1,50 @@
+"""Rewrites of rewards: an expression is a reward by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import yaml
+
+from rolegraph.engine.vocabulary.call import reward_call
+from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+
+_REWARDS = ("roles.*.reward", "roles.*.reward.*")
+"""Paths of rewards, and of terms of a sum."""
+
+
+def expressions(document: Document) -> Iterator[Change | Problem]:
+    """Write an expression for `{value: …}`, and the role's `right` for its option `right`."""
+    for entry in document.entries(*_REWARDS):
+        keys = pairs(entry.value)
+        if [*keys] != ["value"]:
+            continue
+        (_, value) = keys["value"]
+        options = pairs(value)
+        text = options["expr"][1] if "expr" in options else value
+        if "labels" in options:
+            message = (
+                "`labels` of a reward is gone: fields that it reads are hidden; `data.visible` shows one"
+            )
+            yield Problem(options["labels"][0].start_mark.index, message)
+        elif "right" in options and len(entry.path) > 3:
+            message = "`right` of a term is gone: give the role `right: …`"
+            yield Problem(options["right"][0].start_mark.index, message)
+        elif scalar(text) is not None and reward_call(scalar(text)).is_bare:
+            right = options["right"][1] if "right" in options else None
+            yield document.replace(entry.value, _written(document, text) + _beside(document, entry, right))
+
+
+def _written(document: Document, text: yaml.Node) -> str:
+    """Return an expression on one line, as it is written where that is one line."""
+    source = document.source(text)
+    return source if "\n" not in source else f'"{" ".join((scalar(text) or "").split())}"'
+
+
+def _beside(document: Document, entry: Entry, right: yaml.Node | None) -> str:
+    """Return the text of the key `right` behind the value of the entry; empty without one."""
+    if right is None or entry.key is None:
+        return ""
+    is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
+    between = ", " if is_flow else "\n" + " " * entry.key.start_mark.column
+    return f"{between}right: {_written(document, right)}"

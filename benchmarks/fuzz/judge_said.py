@@ -276,7 +276,7 @@ roles:
   pick: {needs: runner, run: majority}
   judge:
     needs: [agent, runner, pick]
-    when: runner[0].action == 1 or true
+    when: runner[0].action == '1' or true
     prompt: "{{ runner[0].action }} {% for x in pick %}{{ x.action | tojson }}{% endfor %}"
     reward: countdown
     trainable: false

@@ -254,22 +254,23 @@ def _parser(label: Label) -> object:
             return {"json": {"schema": {"type": "object", "required": _keys(label)}}}
 
 
-def _reward(label: Label, field: str) -> object:
+def _rewarded(label: Label, field: str) -> dict[str, object]:
+    """Return the keys of a role that say what it earns."""
     match label.kind:
         case "class" | "boolean" | "text":
-            return {"exact_match": {"field": field}}
+            return {"reward": {"exact_match": {"field": field}}}
         case "number":
-            return {"close_to": {"field": field}}
+            return {"reward": {"close_to": {"field": field}}}
         case "long text":
-            return {"f1": {"field": field}}
+            return {"reward": {"f1": {"field": field}}}
         case "rating":
             right, near = f"action == task.{field}", f"(action - task.{field}) | abs == 1"
             # A quarter for a rating next to the right one; half would pay for always saying the middle one.
-            return {"value": {"expr": f"({right}) + 0.25 * ({near})", "right": right}}
+            return {"reward": f"({right}) + 0.25 * ({near})", "right": right}
         case "fields":
             keys = [json.dumps(key, ensure_ascii=False) for key in _keys(label)]
             equal = [f"(action[{key}] == task.{field}[{key}])" for key in keys]
-            return {"value": {"expr": f"({' + '.join(equal)}) / {len(keys)}", "right": " and ".join(equal)}}
+            return {"reward": f"({' + '.join(equal)}) / {len(keys)}", "right": " and ".join(equal)}
 
 
 def _keys(label: Label) -> list[str]:
@@ -317,7 +318,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
                 "prompt": "solver.j2",
                 "examples": "solver_answer.j2",
                 "parser": _parser(label),
-                "reward": _reward(label, field),
+                **_rewarded(label, field),
                 "estimator": "grpo",
                 "sampling": {"max_tokens": _tokens(label)},
             },

@@ -71,7 +71,7 @@ def test_a_condition_may_read_the_number_of_the_instance(tmp_path: Path, when: s
 def test_a_condition_that_cannot_be_computed_is_false_and_counted(tmp_path: Path) -> None:
     routed = plan(
         tmp_path,
-        {"a": {"prompt": "a"}, "b": {"needs": ["a"], "when": "a.action > 3", "prompt": "b"}},
+        {"a": {"prompt": "a"}, "b": {"needs": ["a"], "when": "a.action + 1 > 3", "prompt": "b"}},
     )
     episode = run_one(routed, ScriptedModel(whose))
     assert [t.name for t in episode.trajectories] == ["a"]

@@ -240,7 +240,7 @@ def test_a_conversation_that_began_anew_does_not_come_back_where_the_turn_failed
 def test_a_reset_that_cannot_be_computed_fails_the_turn_by_name(tmp_path: Path) -> None:
     """The first turn has no conversation to drop, so nothing is computed."""
     model = ScriptedModel(whose)
-    done = run_one(plan(tmp_path, thinking("meta.action > 3"), TALK), model)
+    done = run_one(plan(tmp_path, thinking("meta.action + 1 > 3"), TALK), model)
     failed = [(f["role"], f["round"], f["name"]) for f in done.metadata["failures"]]
     assert failed == [("thinker", number, FailureName.PROMPT_ERROR) for number in (2, 3, 4)]
     assert [*asked_of(model, "thinker")] == [NodeId("thinker", 1, 1)]

@@ -14,6 +14,7 @@ import networkx as nx
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import policies, role_plan
+from rolegraph.engine.compile.action_types import type_findings
 from rolegraph.engine.compile.chats import chat_findings, trunk_of
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
@@ -218,7 +219,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += coded("policy", policies.checkpoint_findings(spec, names.counts))
     findings += coded("policy", policies.body_findings(spec, names.counts))
     findings += coded("reward", earning_findings(names))
-    for check in (read_findings, instruction_findings, stop_findings):
+    for check in (read_findings, type_findings, instruction_findings, stop_findings):
         findings += coded("answer", check(names))
     findings += coded("training", learning_findings(names))
     if any(isinstance(it.hint, Suggestion) for it in findings):  # prompts tell which spelling is meant

@@ -49,7 +49,7 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
                 if key == "run" and source not in written.needs:
                     continue
                 other = (written.needs[source].of if source in written.needs else None) or source
-                obstacle = _obstacle(_shape_of(names, other, shapes), read)
+                obstacle = _obstacle(shape_of(names, other, shapes), read)
                 if obstacle is None and "*" in read.path.split(".") and other in names.roles:
                     obstacle = _unplaced(names, name, other)
                 is_text = other in names.roles and names.roles[other].run is None
@@ -85,7 +85,7 @@ def _unmapped(shape: Shape, read: ActionRead, *, is_text: bool) -> _Obstacle | N
         return None
     for key in read.path.split(".") if read.path else ():
         is_list = shape.get("type") == "array"
-        shape = _inside(shape, "items") if is_list else _inside(_inside(shape, "properties"), key)
+        shape = inside(shape, "items") if is_list else inside(inside(shape, "properties"), key)
     values = shape.get("enum", (True, False) if shape.get("type") == "boolean" else None)
     if values is None:
         hint = f"let its parser allow these words alone, one_of: [{', '.join(read.words)}], or give `else`"
@@ -100,23 +100,23 @@ def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
     can."""
     before, keys = "which", read.path.split(".") if read.path else []
     for place, key in enumerate(keys):
-        properties, most = _inside(shape, "properties"), shape.get("maxItems", inf)
+        properties, most = inside(shape, "properties"), shape.get("maxItems", inf)
         if shape.get("type") == "array":
             if not (key == "*" or key.isdecimal()):
                 return _Obstacle(f"{before} is a list", "name a position in it, from 0")
             if key.isdecimal() and int(key[:10]) >= most:
                 return _Obstacle(f"{before} is a list of at most {most}", "positions count from 0")
-            shape = _inside(shape, "items")
+            shape = inside(shape, "items")
         elif shape.get("type") in (*_KINDS, "null") or "enum" in shape:
-            return _Obstacle(f"{before} is {_described(shape)}", "leave the path out, or let it give JSON")
+            return _Obstacle(f"{before} is {described(shape)}", "leave the path out, or let it give JSON")
         elif properties and key not in (*properties, "*"):
             hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
             is_closed = shape.get("additionalProperties") is False
-            return _Obstacle(f"{before} is {_described(shape)}", hint, is_closed)
+            return _Obstacle(f"{before} is {described(shape)}", hint, is_closed)
         else:
-            shape = _inside(properties, key)
+            shape = inside(properties, key)
         before = f"where {'.'.join(keys[: place + 1])}"
-    return None if _fits(shape, read.words) else _Obstacle(f"{before} is {_described(shape)}", _fix(shape))
+    return None if _fits(shape, read.words) else _Obstacle(f"{before} is {described(shape)}", _fix(shape))
 
 
 def _fits(shape: Shape, words: tuple[str, ...] | None) -> bool:
@@ -147,21 +147,22 @@ def _fix(shape: Shape) -> str:
     return "leave `map` out" if is_whole else "read a part of it, by its path"
 
 
-def _described(shape: Shape) -> str:
+def described(shape: Shape) -> str:
+    """Describe the values of a JSON Schema, such as `text` or `one of yes, no`."""
     if "enum" in shape:
         return f"one of {', '.join(map(str, shape['enum']))}"
-    properties = ", ".join(_inside(shape, "properties"))
+    properties = ", ".join(inside(shape, "properties"))
     kinds = {**_KINDS, "array": "a list", "null": "null"}
     return kinds.get(str(shape.get("type")), f"a mapping of {properties}" if properties else "a mapping")
 
 
-def _inside(shape: Shape, key: str) -> Shape:
+def inside(shape: Shape, key: str) -> Shape:
     """Return the mapping at `key` of a JSON Schema; empty where there is no mapping."""
     value = shape.get(key)
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
 
-def _shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape:
+def shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape:
     """Return the JSON Schema of a role's actions, empty if unknown; keep it in the cache `shapes`."""
     if name in shapes or name not in names.roles:
         return shapes.get(name, {})
@@ -172,9 +173,9 @@ def _shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shap
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:
             keys = [key for key in needs if shape[ACTION_OF] in (key, None)]
-            first, *others = [_shape_of(names, needs[key].of or key, shapes) for key in keys] or [{}]
+            first, *others = [shape_of(names, needs[key].of or key, shapes) for key in keys] or [{}]
             return first if all(other == first for other in others) else {}
-        return {**shape, "items": resolved(_inside(shape, "items"))} if "items" in shape else shape
+        return {**shape, "items": resolved(inside(shape, "items"))} if "items" in shape else shape
 
     shapes[name] = resolved(item.gives) if item else {}
     return shapes[name]

@@ -20,4 +20,5 @@ from rolegraph.engine.prompts.templates import read_expression as read_expressio
 from rolegraph.engine.prompts.templates import read_template as read_template
 from rolegraph.engine.prompts.templates import read_text as read_text
 from rolegraph.engine.prompts.templates import render_messages as render_messages
+from rolegraph.engine.prompts.templates import syntax_of as syntax_of
 from rolegraph.engine.prompts.templates import template_texts as template_texts

@@ -239,6 +239,12 @@ def _tree(source: str, is_condition: bool) -> nodes.Template:
     return tree
 
 
+def syntax_of(text: Template | Expression) -> nodes.Node:
+    """Return the syntax tree of a compiled text, of an expression its root; line numbers are positions."""
+    tree = _tree(text.source, isinstance(text, Expression))
+    return cast("nodes.Output", tree.body[0]).nodes[0] if isinstance(text, Expression) else tree
+
+
 def in_short(error: Exception) -> str:
     """Return an exception's text on one line, cut to 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -95,7 +95,7 @@ TABLE: Mapping[str, KeyRow] = {
         YES, REFUSED, YES, ELSEWHERE, ELSEWHERE, (checks.base_url,), "verl loads the model itself"
     ),
     "ModelRef.checkpoint": _same(REFUSED, checks.checkpoint, note="a training begins at the model itself"),
-    **_rows("ModelRef", _CARRIED, "concurrency replay_any escape_markers body"),
+    **_rows("ModelRef", _CARRIED, "concurrency replay_any escape_markers body bf16"),
     "ModelRef.price": _DOLLARS,
     **_rows("Price", _DOLLARS, "prompt response train"),
     "Sampling.temperature": KeyRow(
@@ -131,7 +131,7 @@ TABLE: Mapping[str, KeyRow] = {
         _CARRIED,
         "count needs when shows prompt run tool system examples memory parser tools calls credit body",
     ),
-    "Role.reward": _same(SOME, checks.rewards, note="without a likelihood or the step"),
+    **_rows("Role", _same(SOME, checks.rewards, note="without a likelihood or the step"), "reward right"),
     "Role.group": _same(SOME, checks.groupings, note="one; `turn` and `prompt` by the hook"),
     "Role.estimator": _same(
         SOME,

@@ -1,0 +1,239 @@
+"""Checks of texts and expressions against the types of the actions that they read. Pure.
+
+A parser, or a tool, gives the JSON Schema of its role's actions. A finding is a fault where no action of that
+schema has the value, and a warning where only some have it. Nothing is found where no schema is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, cast
+
+from jinja2 import nodes
+
+from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.readable import described, inside, shape_of
+from rolegraph.engine.compile.role_plan import ResolvedRole
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.prompts import Expression, Template, syntax_of
+from rolegraph.engine.spec import Finding, Path
+from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.vocabulary import Shape
+
+_ORDERED = ("lt", "lteq", "gt", "gteq")
+_BARE = ("string", "integer", "number")
+
+
+class _Text(NamedTuple):
+    """Text of a spec, with the roles that its names mean."""
+
+    path: Path
+    text: Template | Expression
+    roles: Mapping[str, str]
+    own: str = ""
+    """Role whose action is `action`; empty for none."""
+    is_condition: bool = False
+
+
+class _Fault(NamedTuple):
+    """Read of an action that has no such value."""
+
+    position: int
+    word: str
+    message: str
+    hint: str = ""
+    severity: Literal["error", "warning"] = "error"
+
+
+def type_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Find reads and comparisons of actions that no action, or not every action, can satisfy."""
+    shapes: dict[str, Shape] = {}
+    for text in _texts(names):
+        walk = _Walk(text, lambda role: shape_of(names, role, shapes), _defaults(names))
+        for fault in walk.faults():
+            finding = Finding(
+                text.path, fault.message, "", fault.hint, fault.severity, fault.word, offset=fault.position
+            )
+            file = text.text.file if isinstance(text.text, Template) else ""
+            place = point_at(file, text.text.source, fault.position, fault.word) if file else None
+            yield replace(finding, place=place) if place else finding
+
+
+def _defaults(names: ResolvedNames) -> Mapping[str, Any]:
+    """Return by role the action that others see where its answer could not be read."""
+    return {name: role.parser.default if role.parser else None for name, role in names.roles.items()}
+
+
+def _texts(names: ResolvedNames) -> Iterator[_Text]:
+    """Yield the texts and expressions of a spec that compiled."""
+    every = {name: name for name in names.roles}
+    for name, role in names.roles.items():
+        inputs = {key: other for key, other, _ in role.spec.edges if other in names.roles}
+        for key, text in (("prompt", role.prompt), ("system", role.system)):
+            if text:
+                yield _Text(("roles", name, key), text, inputs)
+        if role.run and role.run.value and role.spec.run:
+            path = role.spec.run.path_of(("with",) if role.run.tool.session else (0,))
+            yield _Text(("roles", name, "run", *path), role.run.value, inputs)
+        conditions = ((("when",), role.when), (("memory", "reset"), role.reset))
+        for keys, condition in conditions:
+            if condition:
+                yield _Text(("roles", name, *keys), condition, inputs, is_condition=True)
+        yield from _rewards(name, role, every)
+    for loop, until in names.untils.items():
+        if until:
+            yield _Text(("loops", loop, "until"), until, every, is_condition=True)
+
+
+def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterator[_Text]:
+    """Yield the expressions of a role's reward, and of its `right`."""
+    for text, place in role.reward.formulas if role.reward and role.spec.reward else ():
+        formula = role.formulas.get(text)
+        is_right = text == role.spec.right
+        path = ("right",) if is_right else ("reward", *cast("Any", role.spec.reward).path_of(place))
+        if formula:
+            yield _Text(("roles", name, *path), formula, every, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    text: _Text
+    shape: Callable[[str], Shape]
+    defaults: Mapping[str, Any]
+
+    def faults(self) -> Iterator[_Fault]:
+        """Yield the faults of the text, in its order."""
+        tree = syntax_of(self.text.text)
+        if self.text.is_condition and (read := self.read(tree)) and read[1].get("type") in _BARE:
+            hint = "compare it with a value"
+            message = f"{read[0]} is {described(read[1])}: it holds unless it is empty or 0"
+            yield _Fault(tree.lineno, "action", message, hint, "warning")
+        for node in (tree, *tree.find_all(nodes.Node)):
+            if isinstance(node, nodes.Getattr | nodes.Getitem):
+                yield from self.field(node)
+            elif isinstance(node, nodes.Compare):
+                first = node.expr
+                for operand in node.ops:
+                    yield from self.compared(first, operand.op, operand.expr)
+                    first = operand.expr
+            elif isinstance(node, nodes.Sub | nodes.Mul | nodes.Div | nodes.FloorDiv | nodes.Neg):
+                yield from self.computed(node)
+
+    def role(self, node: nodes.Node) -> str | None:
+        """Return the role of which a syntax node is a turn; None for another value."""
+        match node:
+            case nodes.Name(name=name):
+                return self.text.roles.get(name)
+            case nodes.Getitem(node=nodes.Name(name=name), arg=nodes.Const(value=int())):
+                return self.text.roles.get(name)
+            case nodes.Call(node=nodes.Name(name="first" | "last"), args=[nodes.Name(name=name)]):
+                return self.text.roles.get(name)
+            case _:
+                return None
+
+    def read(self, node: nodes.Node) -> tuple[str, Shape] | None:
+        """Return the text and the schema of a value inside of an action; None for another value."""
+        match node:
+            case nodes.Name(name="action") if self.text.own:
+                return "action", self.shape(self.text.own)
+            case nodes.Getattr(node=holder, attr="action") if (role := self.role(holder)) is not None:
+                return f"{role}.action", self.shape(role)
+            case (
+                nodes.Getattr(node=holder, attr=key)
+                | nodes.Getitem(node=holder, arg=nodes.Const(value=str(key)))
+            ):
+                before = self.read(holder)
+                return before and (f"{before[0]}.{key}", inside(inside(before[1], "properties"), key))
+            case nodes.Getitem(node=holder, arg=nodes.Const(value=int(key))):
+                before = self.read(holder)
+                return before and (f"{before[0]}[{key}]", inside(before[1], "items"))
+            case _:
+                return None
+
+    def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[_Fault]:
+        """Yield the fault of a field that a value inside of an action cannot have."""
+        key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
+        before = self.read(node.node) if isinstance(key, str) else None
+        if before is None or not isinstance(key, str):
+            return
+        text, shape = before
+        properties = inside(shape, "properties")
+        if "enum" in shape or shape.get("type") in (*_BARE, "boolean", "null", "array"):
+            hint = "read it whole, take a position, or let its parser give JSON"
+            yield _Fault(node.lineno, key, f"{text} is {described(shape)}, and has no {key!r}", hint)
+        elif properties and key not in properties:
+            hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
+            is_closed = shape.get("additionalProperties") is False
+            message = f"{text} is {described(shape)}, and {'has' if is_closed else 'names'} no {key!r}"
+            yield _Fault(node.lineno, key, message, hint, "error" if is_closed else "warning")
+
+    def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[_Fault]:
+        """Yield the fault of a comparison of a value inside of an action with values that it never has."""
+        read, values = self.read(one), _constants(other)
+        if read is None:
+            read, values = self.read(other), _constants(one) if sign not in ("in", "notin") else None
+        if read is None or not values or not read[1]:
+            return
+        text, shape = read
+        never = [value for value in values if not self.may_be(shape, value, text, sign)]
+        if len(never) < len(values):
+            return
+        shown = " or ".join(repr(value) for value in never)
+        words = [str(word) for word in shape.get("enum", ())]
+        hint = next((near for value in never if (near := did_you_mean(str(value), words))), "")
+        if not hint and words:
+            hint = f"it is one of {', '.join(words)}"
+        if not hint and shape.get("type") == "string":
+            hint = f"write number({text}), or let its parser read a number"
+        verb = "compared in order with" if sign in _ORDERED else "equal to"
+        word = str(never[0]) if isinstance(never[0], str) else "action"
+        yield _Fault(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
+
+    def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[_Fault]:
+        """Yield the fault of arithmetic on a text."""
+        parts = [node.left, node.right] if isinstance(node, nodes.BinExpr) else [node.node]
+        for text, shape in filter(None, map(self.read, parts)):
+            words = cast("Sequence[Any]", shape.get("enum", ()))
+            if shape.get("type") == "string" or any(isinstance(word, str) for word in words):
+                hint = f"write number({text}), or let its parser read a number"
+                if words:
+                    pairs = ", ".join(f"'{word}': {place}" for place, word in enumerate(words))
+                    hint = f"give each word a number: {{{pairs}}}[{text}]"
+                yield _Fault(node.lineno, "action", f"{text} is {described(shape)}, and no number", hint)
+
+    def may_be(self, shape: Shape, value: Any, text: str, sign: str) -> bool:
+        """Return True if a value of a schema can be equal to a constant, or in order with it."""
+        kind, is_number = shape.get("type"), isinstance(value, int | float) and not isinstance(value, bool)
+        role = self.text.own if text == "action" else text.removesuffix(".action")
+        if value is None or (sign not in _ORDERED and value == self.defaults.get(role)):
+            return True
+        if "enum" in shape:
+            members = cast("Sequence[Any]", shape["enum"])
+            if sign in _ORDERED:
+                return any(isinstance(it, str) is isinstance(value, str) for it in members)
+            return value in members
+        matches = {
+            "string": isinstance(value, str),
+            "number": is_number,
+            "integer": is_number,
+            "boolean": isinstance(value, bool),
+            "object": isinstance(value, dict) and sign not in _ORDERED,
+            "array": isinstance(value, list | tuple),
+        }
+        return matches.get(kind, True) if isinstance(kind, str) else True
+
+
+def _constants(node: nodes.Node) -> list[Any] | None:
+    """Return the values that an expression can have where it is written out; None for any other."""
+    match node:
+        case nodes.Const(value=value):
+            return [value]
+        case nodes.CondExpr(expr1=one, expr2=nodes.Expr() as other):
+            first, second = _constants(one), _constants(other)
+            return None if first is None or second is None else first + second
+        case nodes.List(items=items) | nodes.Tuple(items=items):
+            each = [_constants(item) for item in items]
+            return None if None in each else [value for values in each for value in values or ()]
+        case _:
+            return None

@@ -71,7 +71,8 @@ def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:
     def compiling(loops: int) -> int:
         role = "{trainable: false, prompt: hi}"
         roles = "\n".join(f"  r{n}: {role}" for n in range(loops))
-        ends = "\n".join(f"  l{n}: {{roles: r{n}, times: 6, until: r{n}.action == 'x'}}" for n in range(loops))
+        until = "r{0}.action == 'x'"
+        ends = "\n".join(f"  l{n}: {{roles: r{n}, times: 6, until: {until.format(n)}}}" for n in range(loops))
         spec = write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles:\n{roles}\nloops:\n{ends}\n")
         return calls(lambda: check_file(spec).valid())
 

@@ -31,12 +31,12 @@ class _Text(NamedTuple):
     path: Path
     text: Template | Expression
     roles: Mapping[str, str]
-    own: str = ""
+    owner: str = ""
     """Role whose action is `action`; empty for none."""
     is_condition: bool = False
 
 
-class _Fault(NamedTuple):
+class _Misread(NamedTuple):
     """Read of an action that has no such value."""
 
     position: int
@@ -50,8 +50,8 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find reads and comparisons of actions that no action, or not every action, can satisfy."""
     shapes: dict[str, Shape] = {}
     for text in _texts(names):
-        walk = _Walk(text, lambda role: shape_of(names, role, shapes), _defaults(names))
-        for fault in walk.faults():
+        reader = _ActionReader(text, lambda role: shape_of(names, role, shapes), _defaults(names))
+        for fault in reader.faults():
             finding = Finding(
                 text.path, fault.message, "", fault.hint, fault.severity, fault.word, offset=fault.position
             )
@@ -97,18 +97,18 @@ def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterato
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _ActionReader:
     text: _Text
     shape: Callable[[str], Shape]
     defaults: Mapping[str, Any]
 
-    def faults(self) -> Iterator[_Fault]:
+    def faults(self) -> Iterator[_Misread]:
         """Yield the faults of the text, in its order."""
         tree = syntax_of(self.text.text)
         if self.text.is_condition and (read := self.read(tree)) and read[1].get("type") in _BARE:
             hint = "compare it with a value"
             message = f"{read[0]} is {described(read[1])}: it holds unless it is empty or 0"
-            yield _Fault(tree.lineno, "action", message, hint, "warning")
+            yield _Misread(tree.lineno, "action", message, hint, "warning")
         for node in (tree, *tree.find_all(nodes.Node)):
             if isinstance(node, nodes.Getattr | nodes.Getitem):
                 yield from self.field(node)
@@ -135,8 +135,8 @@ class _Walk:
     def read(self, node: nodes.Node) -> tuple[str, Shape] | None:
         """Return the text and the schema of a value inside of an action; None for another value."""
         match node:
-            case nodes.Name(name="action") if self.text.own:
-                return "action", self.shape(self.text.own)
+            case nodes.Name(name="action") if self.text.owner:
+                return "action", self.shape(self.text.owner)
             case nodes.Getattr(node=holder, attr="action") if (role := self.role(holder)) is not None:
                 return f"{role}.action", self.shape(role)
             case (
@@ -151,7 +151,7 @@ class _Walk:
             case _:
                 return None
 
-    def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[_Fault]:
+    def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[_Misread]:
         """Yield the fault of a field that a value inside of an action cannot have."""
         key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
         before = self.read(node.node) if isinstance(key, str) else None
@@ -161,14 +161,14 @@ class _Walk:
         properties = inside(shape, "properties")
         if "enum" in shape or shape.get("type") in (*_BARE, "boolean", "null", "array"):
             hint = "read it whole, take a position, or let its parser give JSON"
-            yield _Fault(node.lineno, key, f"{text} is {described(shape)}, and has no {key!r}", hint)
+            yield _Misread(node.lineno, key, f"{text} is {described(shape)}, and has no {key!r}", hint)
         elif properties and key not in properties:
             hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
             is_closed = shape.get("additionalProperties") is False
             message = f"{text} is {described(shape)}, and {'has' if is_closed else 'names'} no {key!r}"
-            yield _Fault(node.lineno, key, message, hint, "error" if is_closed else "warning")
+            yield _Misread(node.lineno, key, message, hint, "error" if is_closed else "warning")
 
-    def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[_Fault]:
+    def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[_Misread]:
         """Yield the fault of a comparison of a value inside of an action with values that it never has."""
         read, values = self.read(one), _constants(other)
         if read is None:
@@ -188,9 +188,9 @@ class _Walk:
             hint = f"write number({text}), or let its parser read a number"
         verb = "compared in order with" if sign in _ORDERED else "equal to"
         word = str(never[0]) if isinstance(never[0], str) else "action"
-        yield _Fault(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
+        yield _Misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
 
-    def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[_Fault]:
+    def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[_Misread]:
         """Yield the fault of arithmetic on a text."""
         parts = [node.left, node.right] if isinstance(node, nodes.BinExpr) else [node.node]
         for text, shape in filter(None, map(self.read, parts)):
@@ -200,12 +200,12 @@ class _Walk:
                 if words:
                     pairs = ", ".join(f"'{word}': {place}" for place, word in enumerate(words))
                     hint = f"give each word a number: {{{pairs}}}[{text}]"
-                yield _Fault(node.lineno, "action", f"{text} is {described(shape)}, and no number", hint)
+                yield _Misread(node.lineno, "action", f"{text} is {described(shape)}, and no number", hint)
 
     def may_be(self, shape: Shape, value: Any, text: str, sign: str) -> bool:
         """Return True if a value of a schema can be equal to a constant, or in order with it."""
         kind, is_number = shape.get("type"), isinstance(value, int | float) and not isinstance(value, bool)
-        role = self.text.own if text == "action" else text.removesuffix(".action")
+        role = self.text.owner if text == "action" else text.removesuffix(".action")
         if value is None or (sign not in _ORDERED and value == self.defaults.get(role)):
             return True
         if "enum" in shape:

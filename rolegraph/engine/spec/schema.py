@@ -6,7 +6,7 @@ express that the first key of an item is its name, or that a role exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +18,17 @@ from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.sources import ModelRef
 from rolegraph.engine.spec.teacher import Teacher, TeacherChoice
 from rolegraph.engine.spec.yaml_source import FOR_ANCHORS
-from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of, signals
+from rolegraph.engine.vocabulary import (
+    OF_A_TURN,
+    SUFFIXES,
+    ItemCall,
+    Option,
+    Registry,
+    datasets,
+    registry_of,
+    rewards,
+    signals,
+)
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -142,12 +152,22 @@ def _linked(schema: Any, groups: set[str]) -> Any:
     return linked
 
 
+_EXPRESSIONS: Sequence[Schema] = (
+    {"type": "string", "pattern": r"[^A-Za-z0-9_]", "description": "Expression over the episode."},
+    {"enum": [*OF_A_TURN], "description": "Value of the turn."},
+    {"type": ["number", "boolean"], "description": "The same reward for every answer."},
+)
+"""JSON Schemas of an expression as a reward."""
+
+
 def _items(group: str) -> dict[str, Schema]:
     """Return JSON Schema definitions by name: that of a group's items, and all that it refers to."""
     registry, definitions = registry_of(group), dict[str, Schema]()
     forms = [form for name in registry.names() for form in _calls(registry, name, definitions)]
     if registry is datasets:
         forms += _files(definitions)
+    if registry is rewards:
+        forms += _EXPRESSIONS
     return {**definitions, group: {"anyOf": forms}}
 
 

@@ -77,9 +77,9 @@ def outcome(done: Episode, role: str = "solver") -> tuple[float | None, bool, li
         ("task.nums[9] + 1", (None, False, GOOD)),
         ("action", (None, False, ["reward_error"])),
         ("1 / 0", (None, False, ["reward_error"])),
-        ("action.score", (None, False, ["reward_error"])),
+        ("(action ~ '').score", (None, False, ["reward_error"])),
         ("1e308 * 10", (None, False, ["reward_error"])),
-        (("1 + 0", "action.score > 1"), (None, False, ["reward_error"])),
+        (("1 + 0", "(action ~ '').score > 1"), (None, False, ["reward_error"])),
         (("1 + 0", "task.nums[9] > 1"), (1.0, False, GOOD)),
     ],
     ids=str,
@@ -272,3 +272,37 @@ def test_random_expressions_have_the_value_that_python_gives_them(
             target = type("Task", (), {"target": COUNTDOWN["target"]})
             value = eval(text, {}, {**names, "self": own, "task": target})
             assert step.reward == pytest.approx(float(value))
+
+
+def test_the_own_name_means_all_siblings(tmp_path: Path) -> None:
+    roles: Roles = {"solver": {"count": 3, "parser": "text", "reward": "mean(solver.action == action)"}}
+    done = run_one(plan(tmp_path, roles), Counted(lambda request: "76"[request.id.node.index // 3]))
+    assert [t.reward for t in done["solver"]] == [pytest.approx(2 / 3)] * 2 + [pytest.approx(1 / 3)]
+    with pytest.raises(SpecError, match="reads solver itself"):
+        plan(tmp_path, {"solver": {**roles["solver"], "reward": "mean(solver.reward)"}})
+
+
+def test_a_reward_that_is_unknown_masks_the_turn(tmp_path: Path) -> None:
+    roles: Roles = {
+        "judge": {"when": "task.target > 100", "reward": "countdown"},
+        "solver": {"needs": ["judge"], "parser": "text", "reward": "judge.reward"},
+        "kept": {"needs": ["judge"], "parser": "text", "reward": "judge.reward | default(0.25)"},
+    }
+    done = run_one(plan(tmp_path, roles), Counted(lambda _: "7"))
+    assert [t.name for t in done.trajectories] == ["solver", "kept"]
+    assert (done["solver"][0].reward, done["solver"][0].masked) == (None, True)
+    assert (done["kept"][0].reward, done["kept"][0].masked) == (0.25, False)
+
+
+def test_an_unreadable_answer_is_wrong_and_earns_what_failures_do(tmp_path: Path) -> None:
+    unread: Roles = {
+        "judge": {"parser": {"number": {}}, "reward": "countdown", "on_failure": {"reward": -1}},
+        "team": {"needs": ["judge"], "parser": "text", "reward": "judge.reward"},
+        "checker": {"needs": ["judge"], "parser": "text", "reward": "judge.right == false and judge.failed"},
+        "side": {"parser": {"number": {}}, "reward": "2 + 3", "on_failure": {"then": "reward"}},
+        "lost": {"parser": {"number": {}}, "reward": "2 + 3"},
+    }
+    done = run_one(plan(tmp_path, unread), Counted(lambda _: "no number"))
+    earned = {t.name: t.reward for t in done.trajectories}
+    assert earned == {"judge": -1.0, "team": -1.0, "checker": 1.0, "side": 5.0, "lost": 0.0}
+    assert not any(t.is_correct for t in done.trajectories if t.name in ("judge", "side", "lost"))

@@ -17,10 +17,10 @@ from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one, write_sp
 from tests.run.written import plan, said
 
 BAD = "no tags"
-RAISES: dict[str, Any] = {"value": "exact_match(action - 1, task.target)"}
+RAISES: dict[str, Any] = {"value": "exact_match(action + 1, task.target)"}
 """Reward that cannot be computed for any answer."""
 FAILING = {
-    "its reward raises": ({"reward": {"value": "exact_match(action - 1, task.target)"}}, RIGHT),
+    "its reward raises": ({"reward": {"value": "exact_match(action + 1, task.target)"}}, RIGHT),
     "its answer is malformed": ({}, BAD),
     "its model is down": ({}, None),
 }
@@ -149,7 +149,7 @@ def test_an_episode_that_a_failed_reward_decides_is_in_no_mean(tmp_path: Path) -
         "any": {"any_correct": "solver"},
         "agrees": {"correct": "reader"},
     }
-    solver = {"reward": {"value": "exact_match(action if task.target > 5 else action - 1, '7')"}}
+    solver = {"reward": {"value": "exact_match(action if task.target > 5 else action + 1, '7')"}}
     made = team(
         tmp_path, {"agrees_with": "solver"}, solver, episode={"correct": "solver", "metrics": metrics}
     )
@@ -175,7 +175,7 @@ def test_an_answer_that_failed_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("second", ["right", "wrong", "raises"])
 def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, second: str) -> None:
-    reward = {"value": "exact_match(action if action != 'raises' else action - 1, '7')"}
+    reward = {"value": "exact_match(action if action != 'raises' else action + 1, '7')"}
     metrics = {"acc": {"correct": "solver"}, "any": {"any_correct": "solver"}}
     roles = {"solver": {"count": 2, "reward": reward}}
     made = plan(tmp_path, roles, episode={"correct": "solver", "metrics": metrics})

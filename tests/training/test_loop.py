@@ -207,13 +207,13 @@ def test_a_step_in_which_every_answer_of_a_role_failed_stops_the_training(traini
     assert [line["step"] for line in training.folder.metrics()] == [0, 1]
 
 
-RAISING = "roles.solver.reward={value: action - 1}"
+RAISING = "roles.solver.reward={value: action + 1}"
 
 
 def test_a_reward_that_raises_stops_the_training_at_its_first_validation(training: Training) -> None:
     with pytest.raises(FailedRole) as caught:
         training.run(RAISING)
-    for word in ("step 0", "solver", "reward_error", "action - 1", "--keep-going"):
+    for word in ("step 0", "solver", "reward_error", "action + 1", "--keep-going"):
         assert word in str(caught.value)
     assert training.service.asked_for("optim_step") == []
 

@@ -140,7 +140,9 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
             message = f"the reward reads what {name} gets from an environment, but {name} moves in none"
             expected = f"a player: {', '.join(players)}" if players else "a loop with `env`"
             yield Finding(path, message, expected, word="env")
-        if reward and name in reward.read_roles:
+        # An expression reads the siblings of a turn under the role's own name, but not what they earned.
+        barred = (reward.roles if reward.formulas else reward.read_roles) if reward else ()
+        if name in barred:
             message = f"the reward of {name} reads {name} itself"
             yield Finding(path, message, "other roles", word=name)
     for cycle in cycles(scored(rewards)):

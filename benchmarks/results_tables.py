@@ -157,6 +157,8 @@ class Run(_Part):
 
     work: str
     """Name of the folder of its training or run: spec, hash of the spec, digest of the model, seed."""
+    measured_as: str = ""
+    """That name when it was measured; empty where the spec is written as it was."""
     overrides: tuple[str, ...]
     values: dict[str, ByTask]
     """Figures: '' is the arm's own, `start` the untrained model's; then tests and metrics by their names.

@@ -27,7 +27,7 @@ from rolegraph.engine.errors import DataError, SpecError
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
 from rolegraph.engine.prompts.scope import RenderScope
-from rolegraph.engine.prompts.templates import compile_template
+from rolegraph.engine.prompts.templates import compile_expression, compile_template
 from rolegraph.engine.vocabulary import View, Views
 from rolegraph.roles.corpus import open_corpus, search
 from tests.attack import (
@@ -79,11 +79,11 @@ def render(source: str) -> Came:
 
 def hold(source: str) -> Came:
     """Compile and evaluate a condition and return the outcome."""
-    condition, faults = compile_template(source, replace(AROUND, is_condition=True))
+    condition, faults = compile_expression(source, replace(AROUND, is_condition=True))
     if condition is None:
         return of_faults(source, faults)
     try:
-        return Came("text", str(condition.holds(VARIABLES)))
+        return Came("text", repr(condition.truth(VARIABLES)))
     except PromptError as error:
         return Came("error", str(error))
 

@@ -41,7 +41,7 @@ MISTAKES = [
     pytest.param("sums.yaml", "    parser: {tag", "    praser: {tag", "sums.yaml:7:5:", id="misspelt key"),
     pytest.param("sums.yaml", "name: sums", "nmae: sums", "sums.yaml:2:1:", id="misspelt key at the top"),
     pytest.param("sums.yaml", "tag: answer", "tga: answer", "sums.yaml:7:14:", id="misspelt item"),
-    pytest.param("sums.yaml", "task.question", "task.questoin", "sums.yaml:6:31:", id="wrong column"),
+    pytest.param("sums.yaml", "task.question", "task.questoin", "sums.yaml:6:22:", id="wrong column"),
     pytest.param(
         "sums.yaml", "field: target", "field: targt", "sums.yaml:14:", id="wrong column of a reward"
     ),

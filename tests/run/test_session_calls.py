@@ -88,7 +88,8 @@ def run(plan: Plan, model: ScriptedModel) -> Episode:
 def test_a_function_is_called_in_the_session_that_a_role_had(tmp_path: Path) -> None:
     """Add twice, and read the sum, which is the reward's; the plan goes through pickle, as to a worker."""
     arguments = '{"of": {{ task.target }}, "said": {{ agent.action | tojson }}}'
-    state = {**STATE, "run": {**STATE["run"], "with": arguments}, "reward": {"value": "action.sum == 7"}}
+    state = {**STATE, "run": {**STATE["run"], "with": arguments}, "reward": "0 + (action.sum == 7)"}
+    state["right"] = "action.sum == 7"
     plan = checked(tmp_path, {"agent": {**AGENT, "reward": {"of": "state"}}, "state": state}).valid()
     model = script(call("add", by=3), call("add", by=4), "done")
     done = run(pickle.loads(pickle.dumps(plan)), model)

@@ -85,7 +85,7 @@ def test_a_list_of_needs_holds_names() -> None:
 def test_nothing_stands_in_for_a_prompt_that_does_not_fit() -> None:
     fitting = validate(spec_of(roles={"solver": {**SOLVER, "prompt": {"flie": "x.j2"}}}))
     assert fitting.value.roles["solver"].prompt is None
-    assert fitting.left_out == {("roles", "solver", "prompt", "flie")}
+    assert fitting.left_out == {("roles", "solver", "prompt")}
 
 
 def test_two_hundred_roles_with_two_faults_each_are_reported_with_their_places() -> None:

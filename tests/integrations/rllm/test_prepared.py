@@ -6,6 +6,7 @@ import pytest
 
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import UsageError
+from rolegraph.integrations.rllm.keys import refuse
 from rolegraph.integrations.rllm.prepared import prepared
 
 SIGNAL = "roles.judge.signal={imitation: {demonstration: '{{ task.solution }}'}}"
@@ -24,4 +25,4 @@ def test_a_signal_of_a_role_that_is_not_trained_is_no_reason_to_refuse() -> None
 )
 def test_what_rllm_cannot_train_is_refused(override: str) -> None:
     with pytest.raises(UsageError):
-        prepared(compile_file("solver_judge", (override,)))
+        refuse(compile_file("solver_judge", (override,)))

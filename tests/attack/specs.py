@@ -128,7 +128,7 @@ CASES = [
     Case('a chain of each', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, ' + (f'needs: {{r{i - 1}: each}}' if i else 'count: 200') + ', prompt: "a"}\n' for i in range(199))), 'fault', 'limit: spec_lineages'),
     Case('a tree of each', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, count: 9, ' + (f'needs: {{r{i - 1}: each}}, ' if i else '') + 'prompt: "a"}\n' for i in range(40))), 'fault', 'limit: spec_turns'),
     Case('a loop of 10000 in 10000', HEAD + R + '    count: 4096\nloops: {l: {roles: [a], times: 10000}}\n', 'fault', 'limit: spec_turns'),
-    Case('many roles with long prompts', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, prompt: "' + '{{ task.a }} ' * 300 + '"\n' for i in range(150))), 'fault', 'limit: spec_templates'),
+    Case('many roles with long prompts', HEAD + 'roles:\n' + ''.join((f'  r{i}: {{trainable: false, prompt: "' + '{{ task.a }} ' * 300 + '"}\n' for i in range(150))), 'fault', 'limit: spec_templates'),
     Case('a template that is a device', HEAD + R.replace('"hi"', '/dev/zero'), 'fault', "'/dev/zero' is no template"),
     Case('an extension that is a device', HEAD + R + 'extends: /dev/zero\n', 'fault', "/dev/zero lies outside the spec's folder"),
     Case('data that is a device', HEAD + R + 'data: {train: /dev/zero}\n', 'fault', "unknown dataset '/dev/zero'"),

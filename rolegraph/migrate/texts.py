@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from rolegraph.engine.prompts.templates import FILE_LIKE
 from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
 
 _TEXTS = (
@@ -17,8 +18,6 @@ _TEXTS = (
     "train.stages.*.imitation.*",
 )
 """Paths of templates."""
-_FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
-"""Word that version 2 takes for the name of a file."""
 
 
 def texts(document: Document) -> Iterator[Change | Problem]:
@@ -36,7 +35,7 @@ def texts(document: Document) -> Iterator[Change | Problem]:
 def _misnamed(node: yaml.Node) -> Iterator[Problem]:
     """Yield the problem of a file whose name does not end in `.j2`."""
     name = scalar(node) or ""
-    if _FILE_LIKE.fullmatch(name) and not name.endswith(".j2"):
+    if FILE_LIKE.fullmatch(name) and not name.endswith(".j2"):
         message = f"a template's file ends in .j2; rename {name} and write its name here"
         yield Problem(node.start_mark.index, message)
 
@@ -53,7 +52,7 @@ def _unwrapped(
     text = scalar(value) or ""
     if name == "file":
         yield from _misnamed(value)
-    elif _FILE_LIKE.fullmatch(text) and value.start_mark.index > key.start_mark.index:
+    elif FILE_LIKE.fullmatch(text) and value.start_mark.index > key.start_mark.index:
         written = f"\"{{{{ '{text}' }}}}\""
     if is_flow or entry.key is None:
         yield Change(start, end, written)

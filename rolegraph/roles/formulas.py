@@ -16,6 +16,7 @@ from jinja2.parser import Parser
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import (
     OF_A_TURN,
+    SCORERS,
     UNKNOWN,
     ActionRead,
     Formula,
@@ -33,7 +34,6 @@ _NO_ROLES = {*OF_A_TURN, *"task self episode range true false none True False No
 """Names that mean no role."""
 _EARNED = ("reward", "right", "terms")
 """Fields of a turn that its reward decides."""
-_SCORERS = ("math", "exact_match", "f1", "close_to")
 
 
 def value(expression: str, /) -> Reward:
@@ -145,7 +145,7 @@ class Reading(NamedTuple):
         """True for a call of a scorer, such as `math(action, task.answer)`."""
         match self.parts:
             case [nodes.Call(node=nodes.Name(name=name)), *_]:
-                return name in _SCORERS
+                return name in SCORERS
             case _:
                 return False
 

@@ -20,12 +20,11 @@ from rolegraph.engine.prompts.evaluate import (
     FUNCTIONS,
     NUMBER,
     RAMP,
-    SCORERS,
     function_of,
     named_in,
 )
 from rolegraph.engine.prompts.filters import FILTERS, TAKING, wrong_arguments
-from rolegraph.engine.vocabulary import EXAMPLES, VIEW_FIELDS
+from rolegraph.engine.vocabulary import EXAMPLES, SCORERS, VIEW_FIELDS
 
 _SECRETS = {
     "reward",

@@ -14,10 +14,10 @@ instance that an aggregate reads, is paid for from the budget of `RenderScope`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
+from operator import neg, not_, pos
 from statistics import fmean
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from jinja2 import TemplateSyntaxError, Undefined, nodes
 from jinja2.utils import _PassArg as PassArg  # pyright: ignore[reportPrivateUsage]
@@ -26,9 +26,11 @@ from rolegraph.engine.prompts import scope as operations
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, SELF
 from rolegraph.engine.prompts.scope import ITEM, NODE, PromptError, RenderScope
 from rolegraph.engine.vocabulary import (
+    SCORERS,
     UNKNOWN,
     ItemCall,
     ParseFailure,
+    Reward,
     Turn,
     Turns,
     UnknownName,
@@ -45,8 +47,6 @@ RAMP = "ramp"
 """Function for a number that follows the training step: `ramp(from, to, steps, after=0)`."""
 NUMBER = "number"
 """Function for the number in a text, as the parser of this name reads it."""
-SCORERS = ("math", "exact_match", "f1", "close_to")
-"""Rewards of the vocabulary that compare two values."""
 FUNCTIONS = (RAMP, NUMBER, *SCORERS)
 """Functions that an expression may call, besides aggregates and `range`."""
 _PER_TURN = 8 * ITEM
@@ -55,30 +55,18 @@ _COUNTING = ("sum", "count", "length")
 """Filters that are unknown where an item is; others go over the known items."""
 
 
-class Scorer(NamedTuple):
-    """Function of the vocabulary that compares an answer with the right one."""
-
-    compare: Callable[[Any, Any], Any]
-    timeout: float | None
-    """Seconds that it may take, in a process of its own; None for a fast one."""
+Roles = Mapping[str, int]
+"""Roles by the names that an expression knows them by, with the number of instances at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Names that an expression may read or call, besides its plain values."""
-
-    roles: Mapping[str, int]
-    """Roles by the names that the expression knows them by, with the number of instances at most."""
-
-
-def compiled(node: nodes.Node, names: Names) -> Evaluate:
+def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
     """Return an expression as a function of its variables.
 
     Args:
         node: Root of the expression, which `checks` found without a fault.
-        names: Names of roles and functions.
+        roles: Names of roles that it may read.
     """
-    part: Callable[[nodes.Node], Evaluate] = partial(compiled, names=names)
+    part: Callable[[nodes.Node], Evaluate] = partial(compiled, roles=roles)
     match node:
         case nodes.Const(value=value):
             return lambda scope: value
@@ -89,7 +77,7 @@ def compiled(node: nodes.Node, names: Names) -> Evaluate:
             holder = part(inner)
             return lambda scope: _field(holder(scope), attribute)
         case nodes.Getitem(node=inner, arg=nodes.Slice() as arg):
-            holder, ends = part(inner), _each(names, [arg.start, arg.stop, arg.step])
+            holder, ends = part(inner), _each(roles, [arg.start, arg.stop, arg.step])
             return lambda scope: _if_known(partial(operations.slice_, scope), holder(scope), *ends(scope))
         case nodes.Getitem(node=inner, arg=arg):
             holder, key_of = part(inner), part(arg)
@@ -98,39 +86,36 @@ def compiled(node: nodes.Node, names: Names) -> Evaluate:
             return _logic(isinstance(node, nodes.And), part(node.left), part(node.right))
         case nodes.Not(node=inner):
             operand = part(inner)
-            return lambda scope: UNKNOWN if (value := operand(scope)) is UNKNOWN else not value
+            return lambda scope: _if_known(not_, operand(scope))
         case nodes.CondExpr(test=test, expr1=one, expr2=other):
             return _choice(part(test), part(one), part(other) if other is not None else lambda scope: UNKNOWN)
         case nodes.Compare(expr=first, ops=operands):
             return _comparison(part(first), [(each.op, part(each.expr)) for each in operands])
-        case nodes.Neg(node=inner):
-            operand = part(inner)
-            return lambda scope: UNKNOWN if (value := operand(scope)) is UNKNOWN else -value
-        case nodes.Pos(node=inner):
-            operand = part(inner)
-            return lambda scope: UNKNOWN if (value := operand(scope)) is UNKNOWN else +value
+        case nodes.Neg(node=inner) | nodes.Pos(node=inner):
+            operand, sign = part(inner), neg if isinstance(node, nodes.Neg) else pos
+            return lambda scope: _if_known(sign, operand(scope))
         case nodes.Concat(nodes=inside):
-            texts = _each(names, inside)
+            texts = _each(roles, inside)
             return lambda scope: _if_known(lambda *each: operations.concat(scope, each), *texts(scope))
         case nodes.BinExpr(left=left, right=right, operator=str(sign)):
             one, other = part(left), part(right)
             return lambda scope: _binary(scope, sign, one(scope), other(scope))
         case nodes.List(items=items):
-            return _each(names, items)
+            return _each(roles, items)
         case nodes.Tuple(items=items):
-            members = _each(names, items)
+            members = _each(roles, items)
             return lambda scope: tuple(members(scope))
         case nodes.Dict(items=pairs):
-            keys, values = _each(names, [it.key for it in pairs]), _each(names, [it.value for it in pairs])
+            keys, values = _each(roles, [it.key for it in pairs]), _each(roles, [it.value for it in pairs])
             return lambda scope: dict(
                 zip([operations.key(scope, key) for key in keys(scope)], values(scope), strict=True)
             )
         case nodes.Filter():
-            return _filter(node, names)
+            return _filter(node, roles)
         case nodes.Test():
-            return _test(node, names)
+            return _test(node, roles)
         case nodes.Call(node=nodes.Name(name=name)):
-            return _aggregate(name, node, names) if name in AGGREGATES else _function(name, node, names)
+            return _aggregate(name, node, roles) if name in AGGREGATES else _function(name, node, roles)
         case _:
             raise TypeError(f"{type(node).__name__} has no value")
 
@@ -153,8 +138,8 @@ def _if_known(function: Callable[..., Any], *arguments: Any) -> Any:
     return UNKNOWN if any(it is UNKNOWN for it in arguments) else _known(function(*arguments))
 
 
-def _each(names: Names, inside: Sequence[nodes.Node | None]) -> Callable[[RenderScope], list[Any]]:
-    parts = [compiled(node or nodes.Const(None), names) for node in inside]
+def _each(roles: Roles, inside: Sequence[nodes.Node | None]) -> Callable[[RenderScope], list[Any]]:
+    parts = [compiled(node or nodes.Const(None), roles) for node in inside]
     return lambda scope: [part(scope) for part in parts]
 
 
@@ -255,10 +240,10 @@ def _taken(function: Any, scope: RenderScope) -> Callable[..., Any]:
 _Arguments = Callable[[RenderScope], tuple[list[Any], dict[str, Any]]]
 
 
-def _arguments(node: nodes.Filter | nodes.Test | nodes.Call, names: Names) -> _Arguments:
+def _arguments(node: nodes.Filter | nodes.Test | nodes.Call, roles: Roles) -> _Arguments:
     """Return a function that computes the positional and the named arguments of a call."""
-    positional = _each(names, node.args)
-    keywords = [(str(it.key), compiled(it.value, names)) for it in node.kwargs]
+    positional = _each(roles, node.args)
+    keywords = [(str(it.key), compiled(it.value, roles)) for it in node.kwargs]
 
     def evaluate(scope: RenderScope) -> tuple[list[Any], dict[str, Any]]:
         return positional(scope), {name: value(scope) for name, value in keywords}
@@ -266,9 +251,9 @@ def _arguments(node: nodes.Filter | nodes.Test | nodes.Call, names: Names) -> _A
     return evaluate
 
 
-def _filter(node: nodes.Filter, names: Names) -> Evaluate:
+def _filter(node: nodes.Filter, roles: Roles) -> Evaluate:
     name, function = node.name, ENVIRONMENT.filters[node.name]
-    value_of, arguments = compiled(cast("nodes.Node", node.node), names), _arguments(node, names)
+    value_of, arguments = compiled(cast("nodes.Node", node.node), roles), _arguments(node, roles)
 
     def evaluate(scope: RenderScope) -> Any:
         value = value_of(scope)
@@ -291,11 +276,11 @@ def _filter(node: nodes.Filter, names: Names) -> Evaluate:
     return evaluate
 
 
-def _test(node: nodes.Test, names: Names) -> Evaluate:
+def _test(node: nodes.Test, roles: Roles) -> Evaluate:
     name, function = node.name, ENVIRONMENT.tests.get(node.name)
     if function is None:
         raise TemplateSyntaxError(f"No test named {name!r}.", node.lineno)
-    value_of, arguments = compiled(node.node, names), _arguments(node, names)
+    value_of, arguments = compiled(node.node, roles), _arguments(node, roles)
 
     def evaluate(scope: RenderScope) -> Any:
         value = value_of(scope)
@@ -307,10 +292,10 @@ def _test(node: nodes.Test, names: Names) -> Evaluate:
     return evaluate
 
 
-def _function(name: str, node: nodes.Call, names: Names) -> Evaluate:
-    arguments = _arguments(node, names)
+def _function(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
+    arguments = _arguments(node, roles)
     if name == RAMP:
-        step = compiled(nodes.Name("step", "load", lineno=node.lineno), names)
+        step = compiled(nodes.Name("step", "load", lineno=node.lineno), roles)
 
         def ramp(scope: RenderScope) -> Any:
             given, keywords = arguments(scope)
@@ -347,24 +332,26 @@ def function_of(node: nodes.Call) -> _Function:
         return partial(_unmetered, operations.GLOBALS["range"])
     if name == NUMBER:
         return partial(_number, parsers.build(ItemCall(NUMBER)).parse)
-    return partial(_unmetered, scorer_of(node).compare)
+    compare = scorer_of(node).compare
+    assert compare is not None  # else it is no scorer
+    return partial(_unmetered, compare)
 
 
 def _unmetered(function: Callable[..., Any], scope: RenderScope, *given: Any) -> Any:
     return function(*given)
 
 
-def scorer_of(node: nodes.Call) -> Scorer:
+def scorer_of(node: nodes.Call) -> Reward:
     """Return the scorer that a call names, with the options that the call has; raises as `function_of`."""
     name = cast("nodes.Name", node.node).name
     options = {str(it.key): it.value.as_const() for it in node.kwargs}
     reward = rewards.build(ItemCall(name, None, options, has_value=True) if options else ItemCall(name))
     if reward.compare is None:
         raise UnknownName("function", name, sorted(SCORERS))
-    return Scorer(reward.compare, reward.timeout)
+    return reward
 
 
-def scorers_in(node: nodes.Node) -> list[Scorer]:
+def scorers_in(node: nodes.Node) -> list[Reward]:
     """Return the scorers that an expression calls."""
     calls = [it for it in (node, *node.find_all(nodes.Call)) if isinstance(it, nodes.Call)]
     return [scorer_of(it) for it in calls if cast("nodes.Name", it.node).name in SCORERS]
@@ -380,7 +367,7 @@ def _number(parse: Callable[..., Any], scope: RenderScope, value: Any) -> Any:
         return UNKNOWN
 
 
-def _aggregate(name: str, node: nodes.Call, names: Names) -> Evaluate:
+def _aggregate(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
     """Return the reduction of what an expression gives for each instance of the first role that it names.
 
     Without a role, and where a single role gives a list, the reduction is that of the list's items. Of
@@ -390,15 +377,15 @@ def _aggregate(name: str, node: nodes.Call, names: Names) -> Evaluate:
     inside = node.args[0]
     items = inside.items if isinstance(inside, nodes.List | nodes.Tuple) else node.args
     if len(items) != 1 or items is not node.args:
-        values_of = _each(names, items)
+        values_of = _each(roles, items)
         return lambda scope: reduce(values_of(scope))
-    body = compiled(inside, names)
-    where = next((compiled(it.value, names) for it in node.kwargs if it.key == "where"), None)
-    read = dict.fromkeys(named_in(node, names.roles.keys()))
+    body = compiled(inside, roles)
+    where = next((compiled(it.value, roles) for it in node.kwargs if it.key == "where"), None)
+    read = dict.fromkeys(named_in(node, roles.keys()))
     if not read:
         return lambda scope: reduce(_listed(scope, name, body(scope)))
     first, *others = read
-    is_single = names.roles[first] == 1
+    is_single = roles[first] == 1
     is_role = isinstance(inside, nodes.Name)
 
     def evaluate(scope: RenderScope) -> Any:

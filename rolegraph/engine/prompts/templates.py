@@ -24,7 +24,7 @@ from rolegraph.engine.errors import Suggestion, did_you_mean
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
-from rolegraph.engine.prompts.evaluate import Evaluate, Names, compiled, scorers_in
+from rolegraph.engine.prompts.evaluate import Evaluate, Roles, compiled, scorers_in
 from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.mistakes import explain
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, check_shape, metered, too_deep
@@ -103,11 +103,11 @@ class Expression:
     """Number of nodes of the syntax tree."""
     timeout: float | None
     """Seconds that its slow functions may take, in a process of their own; None without one."""
-    _names: Names
+    _roles: Roles
     _evaluate: Evaluate
 
-    def __reduce__(self) -> tuple[Callable[..., Expression], tuple[str, frozenset[str], int, Names]]:
-        return _restored_expression, (self.source, self.mentions, self.parts, self._names)
+    def __reduce__(self) -> tuple[Callable[..., Expression], tuple[str, frozenset[str], int, Roles]]:
+        return _restored_expression, (self.source, self.mentions, self.parts, self._roles)
 
     def value(self, variables: Mapping[str, Any]) -> Any:
         """Return the value, or UNKNOWN.
@@ -166,10 +166,10 @@ def compile_expression(source: str, around: TemplateScope) -> tuple[Expression |
     Returns:
         The expression, or None and its faults.
     """
-    names = Names(dict(around.needs))
+    roles = dict(around.needs)
 
     def make(mentions: frozenset[str], parts: int, tree: nodes.Template) -> Expression:
-        return _made(source, mentions, parts, names, tree)
+        return _made(source, mentions, parts, roles, tree)
 
     return _checked(source, around, make)
 
@@ -192,17 +192,17 @@ def _checked(
 
 
 def _made(
-    source: str, mentions: frozenset[str], parts: int, names: Names, tree: nodes.Template
+    source: str, mentions: frozenset[str], parts: int, roles: Roles, tree: nodes.Template
 ) -> Expression:
     (written,) = cast("nodes.Output", tree.body[0]).nodes
     limits = [scorer.timeout for scorer in scorers_in(written) if scorer.timeout is not None]
     timeout = sum(limits) if limits else None
-    return Expression(source, mentions, parts, timeout, names, compiled(written, names))
+    return Expression(source, mentions, parts, timeout, roles, compiled(written, roles))
 
 
-def _restored_expression(source: str, mentions: frozenset[str], parts: int, names: Names) -> Expression:
+def _restored_expression(source: str, mentions: frozenset[str], parts: int, roles: Roles) -> Expression:
     """Rebuild an unpickled expression: compile its source again without the checks that it passed before."""
-    return _made(source, mentions, parts, names, _tree(source, True))
+    return _made(source, mentions, parts, roles, _tree(source, True))
 
 
 def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
@@ -387,8 +387,8 @@ def _places(folders: Sequence[FilePath]) -> list[FilePath]:
     return [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
 
 
-_FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
-
+FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
+"""Word with a folder or an ending, which is taken for the name of a file."""
 _NEAR = 0.8
 """Least likeness of a word and a template's name; `text` and `expert` have 0.6, `jugde` and `judge` 0.8."""
 
@@ -402,7 +402,7 @@ def _file_meant(path: Path, word: str, folders: Sequence[FilePath]) -> Finding |
         return None
     stems = [FilePath(name).stem for name in names_in(_places(folders), "*.j2")]
     near = difflib.get_close_matches(FilePath(word).stem, stems, 1, _NEAR)
-    if not (near or _FILE_LIKE.fullmatch(word)):
+    if not (near or FILE_LIKE.fullmatch(word)):
         return None
     hint = f"did you mean {near[0]}.j2?" if near else "name a template's file NAME.j2"
     expected = f"a file that ends in .j2, or a text; as a text, `{word}` is {{{{ {word!r} }}}}"

@@ -66,6 +66,10 @@ class _Lines(NamedTuple):
     quote: int | None
     """Index of the line in which a quoted text of several lines begins that ends at the mistake."""
 
+    def following(self, index: int) -> str:
+        """Return the next line behind a line that is neither empty nor a comment; empty without one."""
+        return next(filter(_is_code, self.lines[index + 1 :]), "")
+
     @property
     def suspects(self) -> list[int]:
         """Indices of the lines that may hold the mistake, the likeliest first."""
@@ -305,6 +309,7 @@ def _dashes(around: _Lines, index: int) -> Iterator[_Repair]:
     """Yield the repairs of a list whose items do not all begin with a dash."""
     line = around.lines[index]
     depth = _indent(line)
+    dashless = line[:depth] + line[depth:].removeprefix("- ").lstrip()
     rows = range(index - 1, -1, -1)
     item = next(
         (it for it in rows if _is_code(around.lines[it]) and _indent(around.lines[it]) <= depth), None
@@ -316,8 +321,7 @@ def _dashes(around: _Lines, index: int) -> Iterator[_Repair]:
         and not following[depth:].startswith("-")
     ):
         message = "a list item among keys: the key below has no dash"
-        written = line[:depth] + line[depth:].removeprefix("- ").lstrip()
-        yield _Repair(index, written, depth, 1, message, "a dash before each item, or before no key")
+        yield _Repair(index, dashless, depth, 1, message, "a dash before each item, or before no key")
     if item is None or _indent(around.lines[item]) != depth:
         return
     above = around.lines[item].lstrip().startswith("- ")
@@ -332,8 +336,7 @@ def _dashes(around: _Lines, index: int) -> Iterator[_Repair]:
         yield _Repair(index, f"{line[:depth]}- {line[depth:]}", depth, 1, message, hint=hint)
     elif not above and line.lstrip().startswith("- "):
         message = f"a list item among keys: line {item + 1} begins without a dash"
-        written = line[:depth] + line[depth:].removeprefix("- ").lstrip()
-        yield _Repair(index, written, depth, 1, message)
+        yield _Repair(index, dashless, depth, 1, message)
 
 
 def _first_of(around: _Lines, item: int) -> int:
@@ -389,7 +392,7 @@ def _indents(around: _Lines, index: int) -> Iterator[_Repair]:
         depth = _indent(above)
         if _is_code(above) and depth not in levels and all(depth < level for level in levels):
             levels[depth] = before
-    following = next((it for it in around.lines[index + 1 :] if _is_code(it)), "")
+    following = around.following(index)
     if (deeper := _indent(following)) != indent and _is_code(following):
         levels.setdefault(deeper, around.lines.index(following, index))
     for depth in sorted(levels, key=lambda depth: (abs(depth - indent), -depth)):

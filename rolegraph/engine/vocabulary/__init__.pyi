@@ -11,6 +11,7 @@ from rolegraph.engine.vocabulary.actions import ActionRead as ActionRead
 from rolegraph.engine.vocabulary.actions import Shape as Shape
 from rolegraph.engine.vocabulary.call import EXPRESSION as EXPRESSION
 from rolegraph.engine.vocabulary.call import OF_A_TURN as OF_A_TURN
+from rolegraph.engine.vocabulary.call import SCORERS as SCORERS
 from rolegraph.engine.vocabulary.call import CallField as CallField
 from rolegraph.engine.vocabulary.call import ItemCall as ItemCall
 from rolegraph.engine.vocabulary.call import RewardField as RewardField

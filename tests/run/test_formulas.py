@@ -301,8 +301,23 @@ def test_an_unreadable_answer_is_wrong_and_earns_what_failures_do(tmp_path: Path
         "checker": {"needs": ["judge"], "parser": "text", "reward": "judge.right == false and judge.failed"},
         "side": {"parser": {"number": {}}, "reward": "2 + 3", "on_failure": {"then": "reward"}},
         "lost": {"parser": {"number": {}}, "reward": "2 + 3"},
+        "own": {"parser": {"number": {}}, "reward": "1 if ok else -2", "on_failure": {"then": "reward"}},
     }
     done = run_one(plan(tmp_path, unread), Counted(lambda _: "no number"))
     earned = {t.name: t.reward for t in done.trajectories}
-    assert earned == {"judge": -1.0, "team": -1.0, "checker": 1.0, "side": 5.0, "lost": 0.0}
+    assert earned == {"judge": -1.0, "team": -1.0, "checker": 1.0, "side": 5.0, "lost": 0.0, "own": -2.0}
     assert not any(t.is_correct for t in done.trajectories if t.name in ("judge", "side", "lost"))
+
+
+def test_a_turn_without_an_answer_has_no_reward_to_compute(tmp_path: Path) -> None:
+    def fail(request: Request) -> str:
+        if request.id.node.role == "solver":
+            raise ModelError("down")
+        return "7"
+
+    roles: Roles = {
+        "judge": {"parser": "text", "reward": "countdown"},
+        "solver": {"needs": ["judge"], "reward": "2 + judge.tokens", "on_failure": {"then": "reward"}},
+    }
+    done = run_one(plan(tmp_path, roles), Counted(fail))
+    assert outcome(done) == (0.0, False, ["model_error"])

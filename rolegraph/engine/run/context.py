@@ -13,7 +13,7 @@ from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, Expression, PromptError
 from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult
+from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, action_of
 from rolegraph.engine.vocabulary import UNKNOWN, SelfView, Upstream, View, Views
 from rolegraph.engine.vocabulary.isolation import Isolation
 
@@ -101,15 +101,15 @@ class EpisodeContext(EpisodeSession):
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
     def of_turn_end(self, node: int, view: View) -> Mapping[str, Any]:
-        """Return what the expressions and texts of a reward read of a readable turn that has ended, with all
+        """Return what the expressions and texts of a reward read of a turn that has ended, with all
         fields of the task."""
         return {
             "task": {**self.task},
             SELF: self.of_node(node)[SELF],
-            "action": view.action,
+            "action": action_of(view),
             "response": view.response,
             "thought": view.thought,
-            "ok": True,
+            "ok": not view.failed,
             "tokens": UNKNOWN if view.tokens is None else view.tokens,
             "calls": view.calls,
             "step": self.job.step or 0,

@@ -55,11 +55,7 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
         EpisodeStop: The turn failed, and its role says `then: fail`.
     """
     reward = result.role.reward
-    failure = result.failure
-    scored = failure is None or (
-        failure.name.cause == "form" and result.role.spec.on_failure.then == "reward"
-    )
-    if reward is not None and scored and not reward.is_deferred:
+    if reward is not None and not reward.is_deferred and _is_computed(result, reward):
         later = _score(
             result, node, context, reward, _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         )
@@ -67,6 +63,20 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
             create_task(later)
     if result.failure is not None:
         stop_at_failure(result)
+
+
+def _is_computed(result: NodeResult, reward: Reward) -> bool:
+    """Return True if the reward of a turn is computed, which it is for few of the turns that failed.
+
+    Those are turns that were not readable, under `then: reward`, and turns whose score comes from other roles
+    or the environment, where `on_failure` gives none.
+    """
+    failing = result.role.spec.on_failure
+    if result.failure is None:
+        return True
+    if failing.then == "reward":
+        return result.failure.name.cause == "form"
+    return (reward.delegates or reward.reads_environment) and failing.reward is None
 
 
 def stop_at_failure(result: NodeResult) -> None:
@@ -106,12 +116,10 @@ class LateRewards:
         """
         if before:
             await asyncio.wait(before)
-        elsewhere = (reward.delegates or reward.reads_environment) and role.spec.on_failure.reward is None
-        elsewhere = elsewhere or role.spec.on_failure.then == "reward"
         isolated: list[asyncio.Task[None]] = []
         for node in role.nodes:
             result = self.results[node]
-            if result is not None and (elsewhere or result.failure is None):
+            if result is not None and _is_computed(result, reward):
                 later = _score(result, node, self.context, reward, *self._inputs(node, result, reward))
                 if later is not None:
                     isolated.append(create_task(later))

@@ -241,6 +241,12 @@ def node_result(
     return NodeResult(role, view, calls, failure, failure_score(role) if failed and role.reward else None)
 
 
+def action_of(view: View) -> Any:
+    """Return a turn's action as expressions see it after the episode: UNKNOWN where the answer was not
+    readable and its parser has no default."""
+    return UNKNOWN if view.failed and view.action in ("", None) else view.action
+
+
 def turn_of(result: NodeResult, within: Lineage) -> Turn:
     """Return a turn that ran as expressions see it after the episode: the table of `Turn`."""
     view, failure, score = result.view, result.failure, result.score
@@ -260,8 +266,7 @@ def turn_of(result: NodeResult, within: Lineage) -> Turn:
     fields["tokens"] = UNKNOWN if view.tokens is None else view.tokens
     fields["failure"] = failure.name.value if failure else ""
     fields["ok"] = not fields["failed"]
-    if fields["ok"] or view.action not in ("", None):  # the default, where there is one
-        fields["action"] = view.action
+    fields["action"] = action_of(view)
     if score is not None and (failure is None or fields["failed"]):
         reward, right, terms = score
         fields["reward"] = UNKNOWN if reward is None else reward

@@ -321,3 +321,11 @@ def test_a_turn_without_an_answer_has_no_reward_to_compute(tmp_path: Path) -> No
     }
     done = run_one(plan(tmp_path, roles), Counted(fail))
     assert outcome(done) == (0.0, False, ["model_error"])
+
+
+def test_right_without_a_reward_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="`right` has no effect"):
+        unpaid = {"right": "tokens < 3", "reward": None, "estimator": None, "trainable": False}
+        plan(tmp_path, {"solver": unpaid, "judge": {"reward": "countdown"}})
+    both: Roles = {"solver": {"reward": "2 + 3", "on_failure": {"then": "reward", "reward": -1}}}
+    assert plan(tmp_path, both)

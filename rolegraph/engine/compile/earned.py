@@ -173,16 +173,19 @@ def _unjudged(rewards: Rewards) -> Iterator[Finding]:
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
-    """Find values of `on_failure.reward` without effect: the role has no reward, or does not score failed
-    turns."""
+    """Find a `right` without effect, and values of `on_failure.reward`: the role has no reward, or does not
+    score failed turns."""
     for name, role in spec.roles.items():
         failing = role.on_failure
+        if role.right is not None and role.reward is None:
+            message = f"{name} has no reward, so `right` has no effect"
+            yield Finding(("roles", name, "right"), message, "a reward", at_key=True)
         if failing.reward is None:
             continue
         path: Path = ("roles", name, "on_failure", "reward")
         if role.reward is None:
             yield Finding(path, f"{name} has no reward, so `on_failure.reward` has no effect", at_key=True)
-        elif failing.then != "zero":
+        elif failing.then in ("mask", "fail"):
             what = "is kept out of the gradient" if failing.then == "mask" else "ends the episode"
             message = f"a failed turn of {name} {what}, so its reward has no effect"
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)

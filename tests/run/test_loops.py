@@ -214,7 +214,8 @@ def test_a_reward_reads_the_last_turn_of_who_is_on_its_own_branch(tmp_path: Path
     }
     solver = {**PAIR["solver"], "parser": {"tag": "answer", "keep_tag": True}}
     roles = {**PAIR, "solver": solver, "verifier": verifier}
-    refine = plan(tmp_path, roles, {"refine": {**REFINE["refine"], "times": 2}})
+    loop = {"roles": ["solver", "verifier"], "times": 2, "until": 'verifier.action == "incorrect"'}
+    refine = plan(tmp_path, roles, {"refine": loop})
 
     def answer(request: Request) -> str:
         node = request.id.node

@@ -22,6 +22,7 @@ from rolegraph.engine.compile.imitation import demonstration_findings, stage_fin
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.overrides import override_findings
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
@@ -218,6 +219,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += coded("policy", policies.check_policies(spec, names.counts))
     findings += coded("policy", policies.checkpoint_findings(spec, names.counts))
     findings += coded("policy", policies.body_findings(spec, names.counts))
+    findings += coded("override", override_findings(loaded, spec, names.counts))
     findings += coded("reward", earning_findings(names))
     for check in (read_findings, type_findings, instruction_findings, stop_findings):
         findings += coded("answer", check(names))

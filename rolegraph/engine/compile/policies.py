@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
 
 from rolegraph.engine.compile.role_plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Sampling, Spec
+from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Sampling, Spec
+from rolegraph.engine.spec.base import laid_over
 from rolegraph.engine.spec.sources import NO_BODY
 from rolegraph.engine.spec.validation import name_not_found
-
-S = TypeVar("S", Lora, Sampling)
 
 
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
@@ -22,7 +20,7 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
     for name in dict.fromkeys((MAIN, *spec.policies)):
         if name in used:
             policy, train = spec.policy_named(name), spec.train
-            lora = _laid_over(train.lora, policy.lora)
+            lora = laid_over(train.lora, policy.lora)
             plans[name] = PolicyPlan(_model(spec, name), lora, policy.learning_rate or train.learning_rate)
     return plans
 
@@ -66,20 +64,25 @@ def answering(spec: Spec, name: str, counts: Mapping[str, int]) -> list[ModelRef
     return list(dict.fromkeys(endpoint.model for endpoint in endpoints))
 
 
-def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
-    """Return the sampling of each instance of a role, with its key in the spec; nothing for a tool role."""
+def samplings_of(spec: Spec, name: str, count: int, key: str = "temperature") -> list[tuple[Path, Sampling]]:
+    """Return the sampling of each instance of a role, with the path in the spec of its setting `key`.
+
+    The settings are merged key by key: the spec's, those of a past self's policy, the policy's, the role's.
+    Empty for a role that runs a tool.
+    """
     role = spec.roles[name]
     if role.run is not None:
         return []
-    if role.sampling is not None:
-        return [(("roles", name, "sampling"), role.sampling)] * count
     samplings: list[tuple[Path, Sampling]] = []
     for policy in role.policy_names(count) or ("",) * count:
-        if (written := spec.policy_named(policy)).of and written.sampling is None:
-            policy = written.of  # a past self answers as its policy does
-        sampling = spec.policy_named(policy).sampling
-        path: Path = ("sampling",) if sampling is None else ("policies", policy, "sampling")
-        samplings.append((path, _laid_over(spec.sampling, sampling)))
+        parts: list[tuple[Path, Policy | Role]] = [
+            (("policies", it), spec.policy_named(it)) for it in (spec.policy_named(policy).of, policy) if it
+        ]
+        path, sampling = ("sampling", key), spec.sampling
+        for part, it in (*parts, (("roles", name), role)):
+            path = (*part, "sampling", key) if it.sampling and key in it.sampling.model_fields_set else path
+            sampling = laid_over(sampling, it.sampling)
+        samplings.append((path, sampling))
     return samplings
 
 
@@ -201,10 +204,3 @@ def _model(spec: Spec, name: str) -> ModelRef:
     policy = spec.policy_named(policy.of) if policy.of else policy
     model = policy.model or spec.model
     return model.model_copy(update={"checkpoint": policy.checkpoint}) if policy.checkpoint else model
-
-
-def _laid_over(base: S, over: S | None) -> S:
-    """Return a copy of `base` in which the keys set in `over` take their values from `over`."""
-    if over is None:
-        return base
-    return base.model_copy(update={key: getattr(over, key) for key in over.model_fields_set})

@@ -205,13 +205,13 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
 def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Warn of each stop text (`sampling.stop`) that cuts off a mark which the role's parser needs to find."""
     for name, role in names.roles.items():
-        samplings = dict(samplings_of(names.spec, name, names.counts[name])) if role.parser else {}
+        samplings = dict(samplings_of(names.spec, name, names.counts[name], "stop")) if role.parser else {}
         for path, sampling in samplings.items():
             for stop, mark in product(sampling.stop, role.parser.marks if role.parser else ()):
                 if _cuts(stop, mark):
                     message = f"an answer of {name} ends before {stop!r}, and its parser needs {mark!r}"
                     hint = f"remove it: without {mark!r} every answer is the failure malformed_output"
-                    yield Finding((*path, "stop"), message, "", hint, "warning", stop)
+                    yield Finding(path, message, "", hint, "warning", stop)
                     break
 
 

@@ -14,6 +14,7 @@ from rolegraph.engine.errors import FOREIGN_ERRORS, DataError, UserError, did_yo
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.shipped import fetched_folder, names_model
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
+from rolegraph.engine.spec.base import laid_over
 from rolegraph.engine.spec.files import display_path, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.validation import short_value
@@ -141,7 +142,7 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
     if name is None:
         return ref, []
     is_file_name = ref.provider == "replay" or (ref.served_here and not names_model(name))
-    if not is_file_name or loaded.is_overridden((*path, "name")):
+    if not is_file_name or loaded.source.is_overridden((*path, "name")):
         return ref, []
     places = [(folder, folder / name) for folder in loaded.folders]
     inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
@@ -158,6 +159,7 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
 def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
     """Return a copy of the spec with the paths of its local models resolved, and findings for missing ones.
 
+    A model of a role or a policy that names neither `provider` nor `name` is the spec's with other keys.
     Models of signals' teachers are left as they are.
     """
     findings: list[Finding] = []
@@ -165,6 +167,8 @@ def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
     def located(part: P, *path: str) -> P:
         if part.model is None:
             return part
+        if path and not {"provider", "name"} & part.model.model_fields_set:
+            return part.model_copy(update={"model": laid_over(spec.model, part.model)})
         model, wrong = locate_model(loaded, part.model, (*path, "model"))
         findings.extend(wrong)
         return part.model_copy(update={"model": model})

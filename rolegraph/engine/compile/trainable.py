@@ -172,20 +172,19 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
     """
     unlike: dict[Path, Finding] = {}
     for role in plan.trained.values():
-        for key, sampling in drawn(plan, role).items():
-            temperature, top_p = sampling.temperature, sampling.top_p
-            if temperature == 1.0 and top_p == 1.0:
-                continue
-            path = (*key, "temperature" if temperature != 1.0 else "top_p")
-            samples = f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}"
-            message = f"{samples}, but learns from samples of the policy itself"
-            unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
+        for key in ("temperature", "top_p"):
+            for path, sampling in drawn(plan, role, key).items():
+                if getattr(sampling, key) == 1.0 or (key == "top_p" and sampling.temperature != 1.0):
+                    continue
+                samples = f"temperature {sampling.temperature:g} and top_p {sampling.top_p:g}"
+                message = f"{role.name} samples with {samples}, but learns from samples of the policy itself"
+                unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
     yield from unlike.values()
 
 
-def drawn(plan: Plan, role: RolePlan) -> dict[Path, Sampling]:
-    """Return the sampling settings that a role's instances use, each by the path of its key in the spec."""
-    return dict(samplings_of(plan.spec, role.name, role.count))
+def drawn(plan: Plan, role: RolePlan, key: str) -> dict[Path, Sampling]:
+    """Return the samplings that a role's instances use, each by the path in the spec of its setting `key`."""
+    return dict(samplings_of(plan.spec, role.name, role.count, key))
 
 
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.outer", "self.times"})

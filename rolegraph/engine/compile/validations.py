@@ -34,9 +34,12 @@ def validation_sources(loaded: LoadedSpec, source: Source) -> tuple[list[Source]
     """
     sources: list[Source] = []
     findings: list[Finding] = []
+    if loaded.spec.train.validation.workflow and loaded.source.overridden(("data", "validation")):
+        message = "the training validates on the rows of `train.validation.workflow`, not on these"
+        findings.append(Finding(("data", "validation"), message, severity="warning", at_key=True))
     for place, name in enumerate(loaded.spec.train.validation.workflow):
         path = (*PATH, place)
-        file = _as_typed(name, path) if loaded.is_overridden(path) else _beside(loaded, name, path)
+        file = _as_typed(name, path) if loaded.source.is_overridden(path) else _beside(loaded, name, path)
         if isinstance(file, Finding):
             findings.append(file)
         else:

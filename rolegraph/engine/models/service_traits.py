@@ -99,12 +99,14 @@ def unmet_needs(plan: Plan, traits: ServiceTraits, policy: str | None = None) ->
     """
     train = plan.spec.train
     roles = [role.name for role in plan.trained.values() if policy in plan.policies_of(role.name)]
-    for path, sampling in (drawing for role in plan.asking for drawing in drawn(plan, role).items()):
-        if sampling.stop and not traits.has_stop:
-            message = "ends an answer where the chat template does, and takes no `stop`"
-            yield Finding((*path, "stop"), message, "", "remove it, and let the parser find the end")
-        if sampling.seed is not None and not traits.has_seed:
-            yield Finding((*path, "seed"), "samples without a seed", hint="remove it", severity="warning")
+    for role in plan.asking:
+        for path, sampling in drawn(plan, role, "stop").items():
+            if sampling.stop and not traits.has_stop:
+                message = "ends an answer where the chat template does, and takes no `stop`"
+                yield Finding(path, message, "", "remove it, and let the parser find the end")
+        for path, sampling in drawn(plan, role, "seed").items():
+            if sampling.seed is not None and not traits.has_seed:
+                yield Finding(path, "samples without a seed", hint="remove it", severity="warning")
     if train.gradient_clip and not traits.has_clip_norm:
         message = f"does not clip gradients, at {train.gradient_clip:g} or at all"
         hint = "`train.gradient_clip: 0` accepts it"

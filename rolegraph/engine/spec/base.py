@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
@@ -54,3 +54,12 @@ Texts = Annotated[
     BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
 """A list of strings, none of them empty; a single string stands for a list of one."""
+
+
+S = TypeVar("S", bound=SpecModel)
+
+
+def laid_over(base: S, over: S | None) -> S:
+    """Return a copy of `base` in which the keys set in `over` take their values from `over`."""
+    written = {} if over is None else {key: getattr(over, key) for key in over.model_fields_set}
+    return base.model_copy(update=written)

@@ -17,7 +17,7 @@ from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path
 from rolegraph.engine.spec.files import names_in, resolve_path
-from rolegraph.engine.spec.merge import choose_model, merge, override
+from rolegraph.engine.spec.merge import choose_model, merge, override, widen_overrides
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.schedules import SpecSchedules, data_at, find_schedules
 from rolegraph.engine.spec.validation import REQUIRED, validate
@@ -64,12 +64,6 @@ class LoadedSpec:
                 message = f"and {len(more) - 1:,} more: {more[0].message}"
                 shown.append(replace(more[0], message=message, expected="", hint=hint))
         return tuple(sorted(shown, key=by_place))
-
-    def is_overridden(self, path: Path) -> bool:
-        """Return True for a value that the command line set, not a file."""
-        while path not in self.source.positions:
-            path = path[:-1]
-        return self.source.positions[path].value.file not in self.source.texts
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Add findings to the diagnostics, each with its place, except findings that only follow from other
@@ -167,6 +161,7 @@ def load_spec(
     for position, text in enumerate(() if unreadable else overrides):
         override(source, text, position)
     if not unreadable:
+        widen_overrides(source)
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
     schedules, wrong = find_schedules(source.data)

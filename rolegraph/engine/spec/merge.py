@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 from rolegraph.engine.limits.specs import SPEC_DEPTH
@@ -17,7 +18,14 @@ from rolegraph.engine.spec.files import has_surrogate
 from rolegraph.engine.spec.models import is_atomic, type_at
 from rolegraph.engine.spec.sources import ModelRef, api_of
 from rolegraph.engine.spec.validation import name_not_found
-from rolegraph.engine.spec.yaml_source import KeyPosition, KeyPositions, YamlSource, parse_yaml, walk_paths
+from rolegraph.engine.spec.yaml_source import (
+    KeyPosition,
+    KeyPositions,
+    YamlSource,
+    parse_yaml,
+    value_at,
+    walk_paths,
+)
 from rolegraph.engine.vocabulary import ItemCall
 
 _refused = partial(Diagnostic, code="override")
@@ -87,6 +95,21 @@ def override(source: YamlSource, text: str, position: int) -> None:
     else:
         _put(source, tuple(keys), parsed.data["value"], KeyPosition(place, value_place))
     source.faults += [fault] if fault else []
+
+
+def widen_overrides(source: YamlSource) -> None:
+    """Remove what roles and policies say of a setting that the command line sets for the whole spec.
+
+    `sampling.KEY` goes before that of every policy and role, `train.lora.KEY` before that of every policy,
+    but not before those of the command line.
+    """
+
+    for general, parts in ((("sampling",), ("policies", "roles")), (("train", "lora"), ("policies",))):
+        for key, part in product((str(it[-1]) for it in source.overridden(general)), parts):
+            for name in _mapping(source.data.get(part)):
+                path = (part, name, general[-1], key)
+                if value_at(source.data, path) is not None and not source.is_overridden(path):
+                    _put(source, path, None, source.positions[()])
 
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:

@@ -177,7 +177,7 @@ class Spec(SpecModel):
     model: ModelRef = ModelRef()
     """Model that answers for each role without a model of its own: the policy `main`."""
     sampling: Sampling = Sampling()
-    """Sampling settings for each role without its own."""
+    """Sampling settings of all roles, as far as their policies and they themselves set no others."""
     policies: Mapping[Identifier, Policy] = {}
     """Separately trained weights, by name; `main` exists without being named."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]

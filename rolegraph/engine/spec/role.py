@@ -330,14 +330,15 @@ class Role(SpecModel):
     trainable: bool = True
     """True for a role that training changes, which needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None
-    """Model of this role; None uses the spec's."""
+    """Model of this role; None uses the spec's, and without `provider` and `name` it is that one with these
+    keys."""
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
     `main`, and for a role that is not trained its unchanged model."""
     weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Weight of this role's loss among the roles of its policy."""
     sampling: Sampling | None = None
-    """Sampling settings; None uses the policy's."""
+    """Sampling settings; a key that is left out has the policy's value, else the spec's."""
     body: Body = JsonObject()
     """Further fields of the role's requests to an `openai` or a `litellm` model, over the model's, such as
     `{chat_template_kwargs: {enable_thinking: false}}`; null leaves a field out."""

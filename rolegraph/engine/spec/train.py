@@ -60,7 +60,7 @@ class Policy(SpecModel):
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Learning rate of Adam, under the schedule of `train`."""
     sampling: Sampling | None = None
-    """Sampling settings for its roles without their own; a key that is left out has the spec's value."""
+    """Sampling settings of its roles; a key that is left out has the spec's value."""
     of: str | None = None
     """Trained policy of which this one is a past self: frozen copies, never trained. Each task of a step
     plays against one copy in all its rollouts; outside of training steps it is the start."""

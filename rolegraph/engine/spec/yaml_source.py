@@ -72,6 +72,18 @@ class YamlSource:
         """Faults without the warnings."""
         return [fault for fault in self.faults if fault.severity == "error"]
 
+    def is_overridden(self, path: Path) -> bool:
+        """Return True for a value that the command line set, not a file."""
+        while path not in self.positions:
+            path = path[:-1]
+        return self.positions[path].value.file not in self.texts
+
+    def overridden(self, path: Path) -> list[Path]:
+        """Return `path`, or for a mapping those of its keys, as far as the command line set their values."""
+        value = value_at(self.data, path)
+        keys = [(key,) for key in cast("Mapping[str, object]", value)] if isinstance(value, Mapping) else [()]
+        return [(*path, *key) for key in keys if value is not None and self.is_overridden((*path, *key))]
+
     def diagnostic(self, finding: Finding) -> Diagnostic:
         """Return the diagnostic of a finding at its place in the files that were read."""
         place = finding.place or self._place_of(finding)

@@ -353,7 +353,10 @@ def temperature(target: CheckTarget) -> Iterator[Finding]:
         yield from (it for it in sampling_findings(plan) if it.path[-1] == "temperature")
     first = next(iter(plan.trained.values()), plan.asking[0])
     for role in plan.trained.values() if traits.name == "verl" else ():
-        if any(it.temperature != first.samplings[0].temperature for it in drawn(plan, role).values()):
+        if any(
+            it.temperature != first.samplings[0].temperature
+            for it in drawn(plan, role, "temperature").values()
+        ):
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
             message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
             expected = f"temperature: {first.samplings[0].temperature:g}"
@@ -373,13 +376,13 @@ def max_tokens(target: CheckTarget) -> Iterator[Finding]:
     plan, traits = target.plan, target.traits
     longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
     for role in plan.asking if traits.name == "fireworks" else ():
-        for path, sampling in drawn(plan, role).items():
+        for path, sampling in drawn(plan, role, "max_tokens").items():
             if sampling.max_tokens < longest:
                 # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
                 message = (
                     f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
                 )
-                yield Finding((*path, "max_tokens"), message, f"{longest}", severity="warning")
+                yield Finding(path, message, f"{longest}", severity="warning")
     yield from _overwritten(target, "max_tokens")
 
 
@@ -389,14 +392,14 @@ def _overwritten(target: CheckTarget, key: str) -> Iterator[Finding]:
     for role in plan.asking if enforced is not None else ():
         if not any(is_policy(plan, endpoint) for endpoint in plan.endpoints_of(role)):
             continue
-        for path, sampling in drawn(plan, role).items():
+        for path, sampling in drawn(plan, role, key).items():
             value = getattr(sampling, key)
             if key in sampling.model_fields_set and value != enforced:
                 # rllm-model-gateway, middleware.py, _mutate: what the session has goes before the call's own.
                 message = f"rLLM's gateway replaces {role.name}'s {key}, {value:g}, by {enforced}"
                 null = f"rllm: {{rollout: {{train: {{{key}: null}}, val: {{{key}: null}}}}}}"
                 hint = f"--{key.replace('_', '-')} {value:g}, or in --config, for each role its own: {null}"
-                yield Finding((*path, key), message, f"{enforced}", hint)
+                yield Finding(path, message, f"{enforced}", hint)
 
 
 def need_of(key: str) -> Check:

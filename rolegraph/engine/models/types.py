@@ -105,6 +105,8 @@ class Completion(NamedTuple):
         unusable += [_named(name, it) for name, it in self.usage.items() if name not in usage]
         if prompt_ids and response_ids:
             usage = NO_USAGE
+        if not unusable and usage is self.usage:
+            return self
         return self._replace(
             prompt_ids=prompt_ids,
             response_ids=response_ids,

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from rolegraph.engine.compile import Endpoint, Plan, RolePlan
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models import LimitedModel, Model, Models, open_model
+from rolegraph.engine.models import LimitedModel, Models, open_model
 from rolegraph.engine.models.opening import Open
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
@@ -72,9 +72,9 @@ class PreparedPlan:
         for models in (self._opened.pop() or {}).values():
             await models.aclose()
 
-    async def table(self, model: Model, open_: Open | None = None) -> list[LimitedModel]:
-        """Return a model for each endpoint: the trainer's `model` for a policy, else what `open_` opens."""
-        policy, models = LimitedModel(model, self.plan.spec.model.concurrency), self.models(open_)
+    async def table(self, policy: LimitedModel, open_: Open | None = None) -> list[LimitedModel]:
+        """Return a model for each endpoint: the trainer's `policy` for a policy, else what `open_` opens."""
+        models = self.models(open_)
         return [
             policy if is_policy(self.plan, endpoint) else await models.model(endpoint.model)
             for endpoint in self.plan.endpoints

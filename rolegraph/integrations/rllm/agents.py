@@ -32,6 +32,7 @@ from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.connections import client_options
 from rolegraph.engine.errors import RolegraphError, UsageError
+from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_message
 from rolegraph.engine.prompts.chat import split_reasoning
@@ -131,7 +132,7 @@ class SpecFlow:
             if isinstance(event, CallDone) and event.answered and event.id.node.role in shared.by_policy:
                 answered.append((event.id.node, event.id.call))
 
-        table = await shared.table(model)
+        table = await shared.table(LimitedModel(model, self.plan.spec.model.concurrency))
         job = EpisodeJob(row, rollout)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=record)
         if not answered:

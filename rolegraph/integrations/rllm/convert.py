@@ -29,7 +29,7 @@ Roles = Mapping[str, RolePlan]
 def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
     """Yield ((node, number of the call in its turn), step) for each step of a trajectory."""
     for steps in trajectory.turns:
-        node = trajectory.node._replace(round=steps[0].round)
+        node = NodeId(trajectory.name, trajectory.index, steps[0].round)
         yield from (((node, number), step) for number, step in enumerate(steps, 1))
 
 
@@ -83,7 +83,7 @@ def trajectories_to_rllm(
             steps=made,
             reward=reward,
             signals=dict(unit.terms),
-            metadata=unit.info | {**compared_as} | ({WITHHELD: withheld} if withheld else {}),
+            metadata={**unit.info, **compared_as, **({WITHHELD: withheld} if withheld else {})},
         )
 
 

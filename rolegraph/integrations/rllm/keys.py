@@ -95,7 +95,8 @@ TABLE: Mapping[str, KeyRow] = {
         YES, REFUSED, YES, ELSEWHERE, ELSEWHERE, (checks.base_url,), "verl loads the model itself"
     ),
     "ModelRef.checkpoint": _same(REFUSED, checks.checkpoint, note="a training begins at the model itself"),
-    **_rows("ModelRef", _CARRIED, "concurrency replay_any escape_markers body bf16"),
+    "ModelRef.concurrency": _same(ELSEWHERE, flow=YES, note="n_parallel_tasks bounds rLLM's engine"),
+    **_rows("ModelRef", _CARRIED, "replay_any escape_markers body bf16"),
     "ModelRef.price": _DOLLARS,
     **_rows("Price", _DOLLARS, "prompt response train"),
     "Sampling.temperature": KeyRow(

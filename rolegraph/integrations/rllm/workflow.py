@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copyreg
 import json
+import time
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,7 +28,7 @@ from rolegraph.engine.models.opening import Open
 from rolegraph.engine.prompts.call_forms import HERMES, tool_call
 from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.prompts.tools import described
-from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId
+from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId, Observer
 from rolegraph.engine.records import TerminationReason as Reason
 from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.training.advantages.ledger import Membership, add_signals
@@ -36,23 +38,27 @@ from rolegraph.integrations.rllm.keys import refuse
 from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 
-class PolicyModel:
-    """rLLM's rollout engine as the model of one episode.
+class PolicyModel(LimitedModel):
+    """rLLM's rollout engine as the model of one episode: rLLM limits and repeats the calls, and reads the
+    numbers of the answers.
 
     A TerminationEvent of the engine fails the calling instance alone: with `timeout` for a timeout, else with
     `model_error`. The event's reason is kept in `ended`.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
+        super().__init__(engine, 1)  # the limit is unused
         self._engine = engine
         self.outputs: dict[Call, ModelOutput] = {}
         """Last answer to each call."""
         self.ended: dict[NodeId, TerminationReason] = {}
         """Reason of the TerminationEvent of each turn that got no answer."""
 
-    async def complete(self, request: Request) -> Completion:
+    async def complete(
+        self, request: Request, seconds: float | None = None, observe: Observer | None = None
+    ) -> tuple[Completion, float, float]:
         """Answer a request; raises ModelError or TimeoutError if the engine terminates the call."""
-        node = request.id.node
+        node, start = request.id.node, time.monotonic()
         # What the spec leaves out is as in rLLM's config, whose `max_tokens` is the longest of all roles.
         sampling = request.sampling
         written = sampling.model_fields_set & {"temperature", "top_p", "stop"}
@@ -65,7 +71,8 @@ class PolicyModel:
         # rLLM's engines render a chat and encode it at once, template and texts alike.
         messages = escape_families([*map(wire_message, request.messages)])
         try:
-            output = await self._engine.get_model_response(messages, **options)
+            async with asyncio.timeout(seconds):
+                output = await self._engine.get_model_response(messages, **options)
         except TerminationEvent as event:
             self.ended[node] = event.reason
             if event.reason is TerminationReason.TIMEOUT:
@@ -73,7 +80,7 @@ class PolicyModel:
             raise ModelError(f"rLLM's engine ended the call: {event.reason.value}") from event
         self.outputs[node, request.id.call] = output
         text, calls = _text_and_calls(output, request.tools)
-        return Completion(
+        answer = Completion(
             text=text,
             thought=output.reasoning or "",
             prompt_ids=output.prompt_ids or (),
@@ -83,9 +90,7 @@ class PolicyModel:
             weight_version=output.weight_version,
             calls=calls,
         )
-
-    async def aclose(self) -> None:
-        """Do nothing: rLLM owns the engine."""
+        return answer, start, time.monotonic() - start
 
 
 def _text_and_calls(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:

@@ -157,7 +157,8 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
         row = task.data.row
         async with AsyncExitStack() as rollouts:
             policy = _Agents(agents, task, rollouts, self._client)
-            table = await self._prepared.table(policy)
+            limited = LimitedModel(policy, self.plan.spec.model.concurrency)
+            table = await self._prepared.table(limited)
             job = EpisodeJob(row, next(self._rollouts[row["id"]]))
             episode = await run_episode(self.plan, job, table, isolation=self._prepared.isolation)
         self._record(episode, policy.traces)

@@ -58,6 +58,7 @@ UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
     "ModelRef.name": ("model=tinker",),
     "ModelRef.base_url": (NAMED.format("base_url: 'http://127.0.0.1:1'"),),
     "ModelRef.checkpoint": (NAMED.format("checkpoint: 'tinker://x'"),),
+    "ModelRef.concurrency": (NAMED.format("concurrency: 4"),),
     "ModelRef.price": (NAMED.format("price: {prompt: 1}"),),
     **{f"Price.{key}": (NAMED.format(f"price: {{{key}: 1}}"),) for key in ("prompt", "response", "train")},
     "Sampling.temperature": ("roles.judge.sampling.temperature={from: 1, to: 0.5, steps: 9}",),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
+from rolegraph.engine.compile import check_file
+from rolegraph.engine.models import Request
 from rolegraph.engine.records import Step, Trajectory
-from rolegraph.engine.training.analysis.constants import MOST_ANSWERS, AnswerTally
+from rolegraph.engine.training.analysis.constants import MOST_ANSWERS, AnswerTally, tally_answers
+from tests.edge import ScriptedModel, run_one, write_spec
 
 Given = Iterable[tuple[str, str, float | None]]
 """Task, answer and reward of each answer."""
@@ -110,3 +115,39 @@ def test_failed_and_masked_answers_do_not_count() -> None:
     made.add("t0", Trajectory("solver", 1, [step], reward=None, masked=True))
     made.add("t0", Trajectory("solver", 1, [Step(action=None)], reward=0.0))
     assert made.result and made.result.share == 1.0
+
+
+def test_what_each_word_would_earn_is_computed_whatever_was_said_and_however(tmp_path: Path) -> None:
+    golds = "AAABBBBCCCC"  # C is never said, and half of the validator's answers have no form
+    text = """
+rolegraph: 2
+name: flow
+data: {train: rows.jsonl, hidden: [answer]}
+roles:
+  solver: {prompt: "{{ task.question }}", parser: {one_of: [A, B, C]}, reward: exact_match, estimator: grpo}
+  validator:
+    needs: solver
+    prompt: "{{ solver.action }}"
+    parser: {one_of: [correct, incorrect]}
+    reward: 'action == ("correct" if solver.right else "incorrect")'
+    estimator: grpo
+episode: {correct: solver}
+"""
+    rows = [{"id": f"t{n}", "question": "?", "answer": gold} for n, gold in enumerate(golds)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = check_file(write_spec(tmp_path, text)).valid()
+
+    def said(request: Request) -> str:
+        number = int(request.id.task.removeprefix("t"))
+        return "A" if request.id.node.role == "solver" else ("hm", "correct")[number % 2]
+
+    episodes = [run_one(plan, ScriptedModel(said), row) for row in rows]
+    results = tally_answers(episodes, {role.name: role.allowed_answers for role in plan.asking})
+    solver, validator = (results[name].result for name in ("solver", "validator"))
+    assert solver is not None and validator is not None
+    assert (solver.best, solver.reward) == ("B", pytest.approx(4 / 11))
+    assert (validator.best, validator.reward) == ("incorrect", pytest.approx(8 / 11))
+
+
+def test_a_word_that_decides_who_answers_has_no_computed_reward() -> None:
+    assert check_file("router").valid().word_scored == frozenset()

@@ -18,7 +18,7 @@ import networkx as nx
 
 from rolegraph.engine.compile import role_plan
 from rolegraph.engine.compile.role_plan import RolePlan
-from rolegraph.engine.compile.structure import frozen
+from rolegraph.engine.compile.structure import ancestors, frozen, role_graph
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
@@ -117,6 +117,10 @@ class StagePlan(NamedTuple):
     """The plan's roles in these steps, with the estimators and signals of the stage."""
 
 
+MOST_WORDS = 20
+"""Most words of a parser for which the reward of each is computed on every turn."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan(TurnGraph):
     """Compiled workflow: roles, turns and blocks with their order, ready to run."""
@@ -169,6 +173,24 @@ class Plan(TurnGraph):
         formulas = (formula for role in self.roles for formula in role.formulas.values())
         gates = (signal.gate for signal in self.signals.values() if signal.gate)
         return any("step" in formula.mentions for formula in (*formulas, *gates))
+
+    @cached_property
+    def word_scored(self) -> frozenset[str]:
+        """Roles of which a run computes what each word that their parser allows would have earned.
+
+        The reward is fast, and reads nothing that another answer of the role would have changed.
+        """
+        graph = role_graph(self.spec)
+        return frozenset(
+            role.name
+            for role in self.roles
+            if (reward := role.reward) is not None
+            and 1 < len(role.allowed_answers) <= MOST_WORDS
+            and role.loop is None
+            and not (reward.reads_environment or reward.delegates or reward.timeout or role.likelihoods)
+            and not any(formula.timeout for formula in role.formulas.values())
+            and ancestors(graph, role.name).issuperset(reward.read_roles)
+        )
 
     @cached_property
     def wiring(self) -> Wiring:

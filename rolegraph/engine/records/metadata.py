@@ -84,6 +84,8 @@ class StepMetadata(TypedDict, total=False, extra_items=Any):
     """Functions that the answer called, in order."""
     by: Mapping[str, str | None] | None
     """Digest of each expression that the role's turns are grouped by; None where it cannot be computed."""
+    word_rewards: Mapping[str, Figure]
+    """Reward that each answer which the parser allows would have had, by answer, on the turn's last call."""
     signal: Figure | None
     """Mean over the tokens of the signal's part of the advantage."""
     gate: Figure | None

@@ -252,6 +252,8 @@ def _call_metadata(turn: NodeResult, call: ModelCall) -> StepMetadata:
         metadata["by"] = dict(turn.group_keys)
     if turn.opening and call is turn.calls[0]:
         metadata.update(turn.opening)
+    if turn.word_rewards and call is turn.calls[-1]:
+        metadata["word_rewards"] = turn.word_rewards
     if role.has_functions:
         metadata["call"] = call.number
     if call.results:

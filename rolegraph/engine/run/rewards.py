@@ -55,12 +55,12 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
         EpisodeStop: The turn failed, and its role says `then: fail`.
     """
     reward = result.role.reward
-    if reward is not None and not reward.is_deferred and _is_computed(result, reward):
-        later = _score(
-            result, node, context, reward, _turn_inputs(result) if reward.reads_turn else NO_INPUTS
-        )
+    if reward is not None and not reward.is_deferred:
+        inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
+        later = _score(result, node, context, reward, inputs) if _is_computed(result, reward) else None
         if later is not None:
             create_task(later)
+        _score_words(result, node, context, reward, inputs)
     if result.failure is not None:
         stop_at_failure(result)
 
@@ -119,11 +119,17 @@ class LateRewards:
         isolated: list[asyncio.Task[None]] = []
         for node in role.nodes:
             result = self.results[node]
-            if result is not None and _is_computed(result, reward):
-                later = _score(result, node, self.context, reward, *self._inputs(node, result, reward))
-                if later is not None:
+            if result is None:
+                continue
+            is_computed = _is_computed(result, reward)
+            is_needed = is_computed or role.name in self.plan.word_scored
+            inputs = self._inputs(node, result, reward) if is_needed else None
+            if is_computed and inputs is not None:
+                if (later := _score(result, node, self.context, reward, *inputs)) is not None:
                     isolated.append(create_task(later))
                 stop_at_failure(result)
+            if inputs is not None:
+                _score_words(result, node, self.context, reward, *inputs)
         await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Turns]]:
@@ -247,6 +253,34 @@ def _score(
     except FOREIGN_ERRORS as error:  # a reward is the user's code
         _fail_by(result, error)
     return None
+
+
+def _score_words(
+    result: NodeResult,
+    node: int,
+    context: EpisodeContext,
+    reward: Reward,
+    inputs: RewardInputs,
+    turns: Mapping[str, Turns] | None = None,
+) -> None:
+    """Set what each answer that the parser allows would have earned on an answered turn, readable or not."""
+    role = result.role
+    if role.name not in context.plan.word_scored or context.is_large or not result.calls:
+        return
+    rewards: dict[str, float] = {}
+    for word in role.parser.gives.get("enum", (True, False)):
+        view = result.view._replace(action=word, failed=False)
+        try:
+            if role.formulas:
+                variables = {**context.of_turn_end(node, view), **(turns or {})}
+                inputs = inputs._replace(values=values_of(role.formulas, variables))
+            score = reward.score(context.task, word, inputs)
+        except FOREIGN_ERRORS:  # the turn's own score tells the reason
+            return
+        if score is None or score.reward is None:
+            return
+        rewards[str(word)] = score.reward
+    result.word_rewards = rewards
 
 
 async def _score_later(

@@ -196,6 +196,8 @@ class NodeResult:
     """Digest of each expression that the role's turns are grouped by; None without a digest."""
     opening: StepMetadata | None = None
     """`forked` or `restarted`, for the first Step of a turn that does not go on from its own conversation."""
+    word_rewards: Mapping[str, float] | None = None
+    """Reward that each answer which the parser allows would have had; None where that is not computed."""
 
     @property
     def known_score(self) -> Score | None:

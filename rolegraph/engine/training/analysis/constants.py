@@ -37,7 +37,8 @@ class ConstantAnswers:
     best: str = ""
     """Answer that would score most as a constant; empty for a role without rewards."""
     scores: ByTask = field(default_factory=dict[str, float])
-    """Its reward on each task, at least: where it was never given, 0 or the role's lowest reward below 0."""
+    """Its reward on each task: computed where the parser allows only some words, else estimated from below:
+    where the answer was never given, 0 or the role's lowest reward below 0."""
 
     @property
     def share(self) -> float:
@@ -83,6 +84,8 @@ class AnswerTally:
         self._words = words
         self._tasks: dict[str, dict[str, _Given]] = {}
         self._counts: dict[str, int] = {}
+        self._of_words: dict[str, dict[str, list[float]]] = {}
+        """By word and task, the rewards that the word would have had on the turns, as far as recorded."""
         self._rewards: set[float] = set()
         """Different rewards, up to three."""
         self._lowest = 0.0
@@ -91,6 +94,9 @@ class AnswerTally:
     def add(self, task: str, trajectory: Trajectory) -> None:
         """Count a trajectory's answers on a task with their rewards, one for each turn that gave a usable
         answer."""
+        for step in trajectory.steps:
+            for word, reward in step.metadata.get("word_rewards", {}).items():
+                self._of_words.setdefault(word, {}).setdefault(task, []).append(reward)
         for answer, reward in () if self._is_open else _answers(trajectory):
             self._counts[answer] = self._counts.get(answer, 0) + 1
             given = self._tasks.setdefault(task, {}).setdefault(answer, _Given())
@@ -117,9 +123,14 @@ class AnswerTally:
         commonest, same = self._commonest(), self._same()
         if not self._rewards:
             return ConstantAnswers(commonest, same)
-        candidates = nlargest(MOST_CANDIDATES, self._counts, key=lambda answer: self._counts[answer])
-        scores = {answer: self._scores(answer, by_task=self._by_task) for answer in candidates}
-        best = max(scores, key=lambda answer: fmean(scores[answer].values()))
+        scores: dict[str, ByTask] = {
+            word: {task: fmean(rewards) for task, rewards in of_task.items()}
+            for word, of_task in self._of_words.items()
+        }
+        if not scores:
+            candidates = nlargest(MOST_CANDIDATES, self._counts, key=lambda answer: self._counts[answer])
+            scores = {answer: self._scores(answer, by_task=self._by_task) for answer in candidates}
+        best = max(scores, key=lambda it: (fmean(scores[it].values()), self._counts.get(it, 0)))
         return ConstantAnswers(commonest, same, best, scores[best])
 
     def _commonest(self) -> str:

@@ -82,6 +82,8 @@ class Outcome:
     """Whether weights were saved that a command can export."""
     learnt: bool = True
     """Whether any step of a training changed the weights."""
+    rate: float | None = None
+    """Learning rate of a training; None where its policies have several."""
     better: bool | None = None
     """Whether weights are better than those at the start; None where that was not measured."""
 
@@ -177,4 +179,8 @@ def _remarks(it: Outcome) -> Iterator[str]:
         if role.dead and not role.all_failed:
             yield f"{role.name} is dead: none of its groups taught anything"
     if it.kind == "train" and it.better is False:
-        yield "no weights were better than those at the start"
+        others = [f"train.learning_rate={it.rate * factor:.2g}" for factor in (3, 1 / 3) if it.rate]
+        rates = f" ({', '.join(others)})" if others else ""
+        change = f"change first the learning rate, up as well as down{rates}"
+        more = "then more tasks a step (train.batch_size), then a stage of imitation (train.stages)"
+        yield f"no weights were better than those at the start; {change}, {more}"

@@ -284,6 +284,7 @@ class _TrainEnd:
             for role in self._plan.roles
         ]
         figure = f"{VALIDATION}{self._plan.spec.train.validation.best}"
+        rates = {rate.value for rate in api.policy_rates(self._plan).values()}
         is_measured = any(figure in line for line in self._lines)
         return api.Outcome(
             "train",
@@ -292,6 +293,7 @@ class _TrainEnd:
             roles,
             has_weights=self._best is not None,
             learnt=any(line.get("optim/data") for line in self._lines),
+            rate=next(iter(rates)) if len(rates) == 1 else None,
             better=self._best.best if self._best and is_measured else None,
         )
 

@@ -58,7 +58,10 @@ def test_the_role_at_fault_is_what_to_look_at() -> None:
     [
         (Outcome("run", 4, 4, [MALFORMED]), ["solver", "malformed", "<answer>…</answer>"]),
         (Outcome("train", 4, 4, [FINE, DEAD], has_weights=True, better=True), ["judge", "dead"]),
-        (Outcome("train", 4, 4, [FINE], has_weights=True, better=False), ["no weights"]),
+        (
+            Outcome("train", 4, 4, [FINE], has_weights=True, rate=0.001, better=False),
+            ["no weights", "up as well as down (train.learning_rate=0.003, train.learning_rate=0.00033)"],
+        ),
     ],
 )
 def test_a_remark_names_the_reason(outcome: Outcome, words: list[str]) -> None:

@@ -28,6 +28,13 @@ CAPTURED_SHARE = 0.9
 """Share of a policy's gradient above which one role is said to capture the policy."""
 CAPTURED_STEPS = 10
 """Consecutive updates above `CAPTURED_SHARE` before the warning."""
+LEAST_ANSWERS = 8
+"""Number of untrained answers from which their equal rewards mean something."""
+NOTHING_RIGHT = (
+    "first show worked examples in the prompt (data.examples), then begin with a stage of imitation "
+    "(train.stages), then take another model (--model)"
+)
+"""Remedies for a role that is never right, in the order in which to try them."""
 COLLAPSED_SHARE = 0.9
 """Share of the commonest answer above which a role's answers have collapsed."""
 
@@ -346,6 +353,35 @@ def lasting_signs(
             if steps >= sign.steps:
                 text = sign.text.format(role=role, sharing=", ".join(sorted(alive)))
                 yield LastingSign(metric, text, steps, sign.steps)
+
+
+def start_warnings(plan: Plan, episodes: Sequence[Episode], when: str) -> Iterator[Note]:
+    """Warn of trained roles whose answers the limit of tokens cuts off, and of roles with equal rewards.
+
+    Args:
+        plan: The plan of the first step.
+        episodes: Episodes of the untrained weights.
+        when: Words for when they were made, such as "before training".
+    """
+    by_role = _by_role(episodes)
+    for name, role in plan.trained.items():
+        answers = by_role.get(name, [])
+        rewards = [t.reward for t in answers if t.reward is not None]
+        cut = sum("truncated" in t.remarks for t in answers)
+        if len(answers) < LEAST_ANSWERS:
+            continue
+        if 2 * cut > len(answers):
+            most = max(sampling.max_tokens for sampling in role.samplings)
+            remedy = f"raise roles.{name}.sampling.max_tokens"
+            text = f"{name}: {cut} of {len(answers)} answers were cut off at max_tokens ({most}); {remedy}"
+            yield Note(text, "warning", f"cut off/{name}")
+        elif role.compares_rewards and role.signal is None and len({*rewards}) == 1:
+            right, is_judged = sum(t.is_correct for t in answers), name in plan.judged
+            have = f"{right} of {len(answers)} right" if is_judged else f"every reward is {rewards[0]:g}"
+            by = role.estimator.name.upper() if role.estimator else "training"
+            learns = f"{by} learns from differences, and there is no difference"
+            remedy = "take harder tasks" if right == len(answers) else NOTHING_RIGHT
+            yield Note(f"{name}: {have} {when}: {learns}; {remedy}", "warning", f"equal rewards/{name}")
 
 
 def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[Note]:

@@ -47,6 +47,7 @@ from rolegraph.engine.training.analysis.metrics import (
     lost_roles,
     mean_metrics,
     sign_warnings,
+    start_warnings,
     update_metrics,
 )
 from rolegraph.engine.training.loop.ending import Usage, stalled
@@ -302,6 +303,8 @@ class _Loop:
         failed = (t for t in failed_roles(episodes) if t.name not in mended or t.failed_by != "form")
         self._check_roles(step, failed, episodes)
         self._warn_of_failures(step, episodes)
+        if step == 1 and not setup.validating:
+            self._warn([*start_warnings(plan, episodes, "in the first step")])
         return await _completed(self._learn(step, ledger, batch_metrics(ledger, rows, plan), times))
 
     async def _learn(self, step: int, ledger: Ledger, metrics: Metrics, times: Metrics) -> _Step:
@@ -378,6 +381,7 @@ class _Loop:
             self._check_roles(step, unjudged, episodes)
             self._warn_of_failures(step, episodes)
             if step == 0 and not it.prefix:
+                self._warn([*start_warnings(plan_at(it.plan, 1), episodes, "before training")])
                 self.constants = self._best_constants(episodes)
             constants = constant_metrics(it.plan.asking, episodes)
             metrics |= mean_metrics(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))

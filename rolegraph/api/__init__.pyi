@@ -119,6 +119,11 @@ from rolegraph.engine.training.analysis.metrics import taught_share as taught_sh
 from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS as POLICY_METRICS
 from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS as ROLE_METRICS
 from rolegraph.engine.training.analysis.role_metrics import StepMetric as StepMetric
+from rolegraph.engine.training.analysis.routing import RouteTally as RouteTally
+from rolegraph.engine.training.analysis.routing import route_remarks as route_remarks
+from rolegraph.engine.training.analysis.routing import routes_of as routes_of
+from rolegraph.engine.training.analysis.routing import shares_of as shares_of
+from rolegraph.engine.training.analysis.routing import summed_routes as summed_routes
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE as BEST_ON_THESE
 from rolegraph.engine.training.analysis.verdict import TrainingVerdict as TrainingVerdict
 from rolegraph.engine.training.analysis.verdict import training_verdict as training_verdict

@@ -210,6 +210,8 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
                 trainable=role.spec.is_trained,
                 policies=_policies(plan, role),
                 answers=role.allowed_answers,
+                default=plan.defaults.get(role.name, ""),
+                when=role.when.source if role.when else "",
             )
             for role in plan.roles
         },

@@ -61,6 +61,7 @@ class Display:
                 raise api.UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._roles = {role.name: _RoleSums() for role in self._plan.roles}
         self._answers = {role.name: api.AnswerTally(role.allowed_answers) for role in self._plan.asking}
+        self._routes = api.RouteTally(self._plan)
         self._answered = 0
         """Number of trajectories that a model answered."""
         self._first_failures: dict[tuple[str, str], str] = {}
@@ -124,6 +125,7 @@ class Display:
     def _count(self, episode: api.Episode) -> None:
         self._episodes += 1
         self._means.add(episode.figures)
+        self._routes.add(episode)
         for trajectory in episode.trajectories:
             self._count_trajectory(trajectory, self._roles[trajectory.name])
             if trajectory.name in self._answers:
@@ -172,6 +174,10 @@ class Display:
             lines += [f"{remark}: {role.explain(remark)}" for remark in self._roles[role.name].remarks]
             for line in lines:
                 out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
+        if self._episodes:
+            info, counts = self._run.info.roles, self._routes.answers
+            for name, remark in api.route_remarks(info, counts, self._routes.metrics()):
+                out.print(api.printable(f"{name}: {remark}"), style="yellow", markup=False)
         for model, fields in self._folder.info().left_out.items():
             out.print(api.printable(f"{model} refuses {', '.join(fields)}: left out"), style="yellow")
         if missing := self._asked() - self._answered:
@@ -239,6 +245,7 @@ class Display:
 
     def _document(self, seconds: float) -> dict[str, Any]:
         """Return the JSON document; docs/command.md describes its keys."""
+        routes = self._routes.metrics()
         return {
             "folder": str(self._folder.path),
             "episodes": self._episodes,
@@ -253,6 +260,9 @@ class Display:
                     "right": self._mean("right", name),
                     "n": self._means.counts[f"reward/{name}"],
                     "constant": self._constant(name),
+                    "routes": api.shares_of(name, routes),
+                    "defaults": routes.get(f"defaults/{name}", 0.0),
+                    "defaults_reward": routes.get(f"defaults/reward/{name}"),
                     "prompt_tokens": sums.prompt_tokens,
                     "response_tokens": sums.response_tokens,
                     "calls": sums.calls,
@@ -317,9 +327,11 @@ class Display:
     def _print_table(self) -> None:
         constants = {name: tally.result for name, tally in self._answers.items()}
         beside = ("constant", "commonest") if any(constants.values()) else ()
+        routes = {name: api.routes_of(name, self._routes.metrics()) for name in self._roles}
+        chosen = ("routes",) if any(routes.values()) else ()
         cost = ("cost",) if any(sums.cost for sums in self._roles.values()) else ()
         tokens = ("tokens in", "out", *cost)
-        headings = ("role", "runs", "reward", "right", *beside, *tokens, "s/call", "failures")
+        headings = ("role", "runs", "reward", "right", *beside, *chosen, *tokens, "s/call", "failures")
         table = make_table(*headings, texts=(len(headings) - 1,))
         for name, sums in self._roles.items():
             failed = [*sums.failures.most_common(), *sums.remarks.items()]
@@ -333,6 +345,7 @@ class Display:
                 "–" if reward is None else f"{reward:.3f}{n}",
                 "–" if right is None else f"{right:.1%}{n}",
                 *(_constant_cells(constants.get(name)) if beside else ()),
+                *(routes[name].replace(", ", "\n") or "–" for _ in chosen),
                 f"{sums.prompt_tokens:,}" if name in self._answers else "–",
                 f"{sums.response_tokens:,}" if name in self._answers else "–",
                 *(f"${sums.cost:,.4f}" for _ in cost),

@@ -111,6 +111,7 @@ def run_command(
 @options.count("--tasks", None, "Number of tasks. Default: 128.")
 @options.count("--rollouts", None, "Episodes of each task and side. Default: 4.")
 @options.seed("Seed of the draws, the same for both sides. Default: 0.", None)
+@options.flag("--greedy", "Every role at temperature 0, with one episode of each task and side by default.")
 @options.multirun
 @options.path("--out", "out", "FOLDER", "Folder of both sides' episodes. Default: runs/NAME-eval-TIME.")
 @options.flag("--resume", "Continue the evaluation in --out; with -m, the newest sweep.")
@@ -118,6 +119,7 @@ def run_command(
 def eval_command(
     source: api.Source,
     checkpoint: str,
+    greedy: bool,
     multirun: bool,
     out: Path | None,
     resume: bool,
@@ -130,6 +132,9 @@ def eval_command(
     is an evaluation for each combination of values, in folders of one sweep.
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    if greedy:
+        source = replace(source, overrides=(*source.overrides, "sampling.temperature=0"))
+        given = {"rollouts": 1, **given}
     if multirun:
         output.check_single("evaluation")
         of_points = {"limit" if name == "tasks" else name: value for name, value in given.items()}

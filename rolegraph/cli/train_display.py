@@ -256,7 +256,10 @@ class _TrainEnd:
                 name: {"before": self._first[key], "now": self._last[key]} for name, key in values
             },
             "controls": [row.model_dump() for row in self._folder.controls()],
-            "greedy": {name: self._lines[-1][key] for name, key in self._greedy()},
+            "greedy": {
+                name: {"before": self._lines[0].get(key), "now": self._lines[-1][key]}
+                for name, key in self._greedy()
+            },
             "diverged": [it._asdict() for it in self._verdict.diverged],
             "warnings": self._warnings,
             "best": self._best and {"step": self._best.step, "policies": [*self._best.policies]},
@@ -265,8 +268,8 @@ class _TrainEnd:
         }
 
     def _greedy(self) -> list[tuple[str, str]]:
-        """Return the figures of the greedy validation, each with its name in the last line."""
-        names = self._lines[-1] if self._lines else ()
+        """Return the figures of the greedy validation at the end, each with its name in the last line."""
+        names = self._lines[-1] if self._done else ()
         return [(it, f"{GREEDY}{it}") for it in self._figures if f"{GREEDY}{it}" in names]
 
     def _outcome(self) -> api.Outcome:
@@ -334,6 +337,11 @@ class _TrainEnd:
         yield from self._folder.common_failures()
         if idle := sum(line.get("optim/data") == 0 for line in self._lines):
             yield f"{idle} of {self._done} steps had no gradient: every advantage in them is 0"
+        if self._done and self._folder.info_file.exists():
+            answers = {name: it.count for name, it in self._folder.answers().items()}
+            routes, info = api.summed_routes(self._lines), self._folder.info().roles
+            yield from (f"{name}: {text}" for name, text in api.route_remarks(info, answers, routes))
+            yield from (f"{it} chose {of}" for it in self._plan.routers if (of := api.routes_of(it, routes)))
         for role in self._plan.roles:
             for remark in api.REMARKS:
                 if count := sum(line.get(f"{remark}/{role.name}", 0) for line in self._lines):
@@ -348,7 +356,9 @@ class _TrainEnd:
                 before, now = (line[VALIDATION + name] for line in (self._first, self._last))
                 n = self._last.get(f"{VALIDATION}n/{name}")
                 shown = "–" if n is None else f"{n:,.0f}"
-                beside = [f"{self._lines[-1][greedy[name]]:.3f}" if name in greedy else "–"] if greedy else []
+                ends = [line.get(greedy.get(name, "")) for line in (self._lines[0], self._lines[-1])]
+                values = [f"{value:.3f}" for value in ends if value is not None]
+                beside = [" -> ".join(values) or "–"] if greedy else []
                 add_row(table, name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown, *beside)
             yield table
         if controls := self._folder.controls():

@@ -233,16 +233,16 @@ def test_its_end_has_greedy_figures_and_rewards_that_one_answer_would_get(
     validated |= {"validation/reward/validator": 0.69, "validation/n/reward/validator": 64.0}
     validated |= {"validation/answers/constant/validator": 0.69, "validation/answers/same/validator": 1.0}
     greedy = {"greedy/correct": 0.25, "greedy/n/correct": 32.0, "time/greedy": 1.5}
-    folder.add_metrics({"step": 0, **validated})
+    folder.add_metrics({"step": 0, **validated, "greedy/correct": 0.125})
     folder.add_metrics({"step": 1, **validated, **greedy})
     training = SimpleNamespace(flow=flow, folder=folder, steps=1, done=1)
     with train_display(cast("rg.TrainingJob", training), OutputOptions(as_json=True)):
         pass
     shown = capsys.readouterr()
     document = json.loads(shown.out)
-    assert document["greedy"] == {"correct": 0.25}
+    assert document["greedy"] == {"correct": {"before": 0.125, "now": 0.25}}
     remark = "validator: 0.69 in validation (n 64), no better than always saying one answer (0.69)"
     assert remark in document["warnings"] and rg.Run(folder.path).verdict == [remark]
     (row,) = (line.split() for line in shown.err.splitlines() if line.split()[:1] == ["correct"])
-    assert row == ["correct", "0.500", "0.500", "+0.000", "64", "0.250"]
+    assert row == ["correct", "0.500", "0.500", "+0.000", "64", "0.125", "->", "0.250"]
     assert "temperature 0 (n 32), 1.5 s" in shown.err

@@ -148,7 +148,7 @@ def test_a_step_costs_its_answers_and_its_updates_and_a_budget_of_dollars_ends_t
     first, second = training.folder.metrics()
     episodes = training.episodes("train", 1)
     episodes += [*training.episodes("validation", 0), *training.episodes("validation", 1)]
-    episodes += training.episodes("greedy", 1)
+    episodes += [*training.episodes("greedy", 0), *training.episodes("greedy", 1)]
     steps = [step for it in episodes for trajectory in it.trajectories for step in trajectory.steps]
     trained = [
         len(datum.tokens) for it in training.service.asked_for("forward_backward") for datum in it["data"]

@@ -104,6 +104,7 @@ def test_events_tell_what_goes_on_in_order(finished: Training) -> None:
     ]
     assert texts == [
         "step 0: validation",
+        "step 0: greedy validation",
         "logged 0",
         "step 1: rollouts",
         "step 1: advantages",

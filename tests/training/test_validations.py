@@ -94,7 +94,7 @@ def test_another_workflow_validates_with_its_own_data_prompts_and_figures(
     assert [it.path.name for it in (alone, other)] == ["alone", "other"]
     for it in (alone, other):
         assert [step for step, _ in it.episodes_files("validation")] == [0, 1, 2, 3]
-        assert [step for step, _ in it.episodes_files("greedy")] == [3]
+        assert [step for step, _ in it.episodes_files("greedy")] == [0, 3]
     assert not folder.episodes_files("validation")
     first = [*read_episodes(alone.episodes_file("validation", 0))]
     assert {episode.task_id for episode in first} == {"v0", "v1"}

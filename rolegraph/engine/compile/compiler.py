@@ -24,7 +24,12 @@ from rolegraph.engine.compile.lineage import Instances, history_findings, instan
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.overrides import override_findings
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
-from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
+from rolegraph.engine.compile.readable import (
+    default_findings,
+    instruction_findings,
+    read_findings,
+    stop_findings,
+)
 from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
@@ -221,7 +226,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += coded("policy", policies.body_findings(spec, names.counts))
     findings += coded("override", override_findings(loaded, spec, names.counts))
     findings += coded("reward", earning_findings(names))
-    for check in (read_findings, type_findings, instruction_findings, stop_findings):
+    for check in (read_findings, type_findings, instruction_findings, stop_findings, default_findings):
         findings += coded("answer", check(names))
     findings += coded("training", learning_findings(names))
     if any(isinstance(it.hint, Suggestion) for it in findings):  # prompts tell which spelling is meant

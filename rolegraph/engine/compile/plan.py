@@ -175,6 +175,20 @@ class Plan(TurnGraph):
         return any("step" in formula.mentions for formula in (*formulas, *gates))
 
     @cached_property
+    def defaults(self) -> dict[str, str]:
+        """By role, the action that stands in for an unreadable answer, as far as it is one."""
+        standing_in = {role.name: role.parser.default for role in self.asking}
+        return {name: str(action) for name, action in standing_in.items() if action not in (None, "")}
+
+    @cached_property
+    def routers(self) -> frozenset[str]:
+        """Roles of whose answers the condition `when` of another role depends."""
+        mentioned = {
+            name.partition(".")[0] for role in self.roles if role.when for name in role.when.mentions
+        }
+        return frozenset(role.name for role in self.asking if role.name in mentioned)
+
+    @cached_property
     def word_scored(self) -> frozenset[str]:
         """Roles of which a run computes what each word that their parser allows would have earned.
 

@@ -215,6 +215,26 @@ def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
                     break
 
 
+def default_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Warn of each default that opens the way to the roles that pay its role, unreadable or not."""
+    deciding = {
+        mentioned.partition(".")[0]: other
+        for other, role in names.roles.items()
+        if role.when is not None
+        for mentioned in role.when.mentions
+    }
+    for name, role in names.roles.items():
+        failing, default = role.spec.on_failure, role.parser.default if role.parser else ""
+        is_paid = failing.then == "reward" or (
+            role.reward and role.reward.delegates and failing.reward is None
+        )
+        if name in deciding and is_paid and default not in (None, ""):
+            asks = f"counts as {default!r}, by which {deciding[name]} is asked, and is paid"
+            message = f"an unreadable answer of {name} {asks}"
+            hint = "on_failure: {reward: 0}"
+            yield Finding(("roles", name, "parser"), message, "", hint, "warning", "default")
+
+
 def _cuts(stop: str, mark: str) -> bool:
     """Return True if ending an answer before the text `stop` may cut off `mark`, or a part of it."""
     bare = stop.strip() or stop

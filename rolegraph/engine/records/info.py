@@ -44,6 +44,10 @@ class RoleInfo(_Record):
     """Name of the policy of each instance, or one name for all of them; empty for an untrained model."""
     answers: tuple[str, ...] = ()
     """All answers that the role's parser allows; empty where it allows any."""
+    default: str = ""
+    """Action that stands in for an unreadable answer; empty without one."""
+    when: str = ""
+    """Condition of the role's turns; empty without one."""
 
 
 class ResumeRecord(_Record):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import Interval, difference
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
+from rolegraph.engine.training.analysis.routing import route_remarks, routes_of, summed_routes
 from rolegraph.pages.report.charts import number, share_bar
 from rolegraph.pages.report.digest import Digest, RoleGroups, Validations
 from rolegraph.pages.report.panels import OUTCOMES
@@ -39,8 +40,8 @@ class FigureChange:
     """Whether `best` is at the best step, which the first figure alone chooses for all of them."""
     change: Interval | None
     """Change from the first to the last validation, paired by task; None without two validations."""
-    greedy: float | None
-    """Value at temperature 0 after the last step; None where it was not measured."""
+    greedy: Sequence[Point]
+    """(step, value) at temperature 0, before the first and after the last step; none where not measured."""
 
     @property
     def first(self) -> Point:
@@ -85,6 +86,10 @@ class RoleSummary(NamedTuple):
     """Reward of the best constant answer; None where the role's answers are not discrete."""
     same: float | None
     """Share of the commonest answer, from 0 to 1, at the same step."""
+    routes: str = ""
+    """Shares of the role's answers in the last step, where they decide who is asked; else empty."""
+    remarks: Sequence[str] = ()
+    """Clauses on the role's default, or on why it was never asked."""
 
     @property
     def failed(self) -> int:
@@ -151,7 +156,7 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
                     at_best or largest,
                     at_best is not None,
                     change if change and change.n else None,
-                    run.latest(f"greedy/{name}"),
+                    run.series(f"greedy/{name}"),
                 )
             )
     return changes
@@ -159,7 +164,16 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
 
 def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:
     """Return the outcome of each role; none before the first step."""
-    return [_role_summary(run, name, digest.roles) for name in run.info.roles] if run.done else []
+    if not run.done:
+        return []
+    summaries = [_role_summary(run, name, digest.roles) for name in run.info.roles]
+    routes = summed_routes(run.lines)
+    remarks: dict[str, list[str]] = {}
+    for name, text in route_remarks(run.info.roles, {it.role: it.answers for it in summaries}, routes):
+        remarks.setdefault(name, []).append(text)
+    return [
+        it._replace(routes=routes_of(it.role, routes), remarks=remarks.get(it.role, [])) for it in summaries
+    ]
 
 
 def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -> RoleSummary:

@@ -174,6 +174,7 @@ class _Loop:
         setup, train = self.setup, self.train
         if done == 0:
             metrics = await self.validate(0)
+            metrics |= await self.validate_greedy(0, metrics)
             self.best = metrics.get(self._best_metric)
             self.log(0, metrics)
         elif self.step is not None and not self.step.logged:  # it was interrupted in its validation
@@ -214,7 +215,7 @@ class _Loop:
             metrics = metrics | await self.validate(step.number, times)
         step.last |= stalled([*self.lines, {"step": float(step.number), **metrics}], self.train) is not None
         if step.last:
-            metrics = metrics | await self.validate_greedy(step, times)
+            metrics = metrics | await self.validate_greedy(step.number, step.metrics)
         metrics = metrics | times | {"time/step": monotonic() - began}
         self.log(step.number, metrics)
         step.metrics, step.logged = metrics, True
@@ -397,24 +398,23 @@ class _Loop:
             self._warn([Note(text, "warning", self._best_metric)])
         return metrics
 
-    async def validate_greedy(self, step: _Step, times: Metrics) -> Metrics:
+    async def validate_greedy(self, step: int, so_far: Metrics) -> Metrics:
         """Run one greedy episode of each validation task, write the episodes, and return the metrics,
-        `greedy/*`.
+        `greedy/*`, with the time that it took.
 
         Weights that diverge have none: at temperature 0 their answers repeat themselves up to `max_tokens`.
 
         Args:
-            step: The last step.
-            times: Durations of the step's parts, to which that of this validation is added.
+            step: The first or the last step, from 0.
+            so_far: Metrics of the step.
         """
         validating, began, metrics = self.setup.validating, monotonic(), Metrics()
-        if not validating or self._diverged({"step": float(step.number), **step.metrics}):
+        if not validating or self._diverged({"step": float(step), **so_far}):
             return {}
         for it in validating:
-            episodes = await self._validated(step.number, it, 1, "greedy")
+            episodes = await self._validated(step, it, 1, "greedy")
             metrics |= mean_metrics(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
-        times["time/greedy"] = monotonic() - began
-        return metrics
+        return metrics | {"time/greedy": monotonic() - began}
 
     async def _validated(
         self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]

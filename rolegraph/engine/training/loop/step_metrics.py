@@ -19,6 +19,7 @@ from rolegraph.engine.training.analysis.metrics import (
     rewards_by_role,
 )
 from rolegraph.engine.training.analysis.outcomes import outcome_metrics
+from rolegraph.engine.training.analysis.routing import route_metrics
 from rolegraph.engine.training.policies.batches import RoleBatch
 
 
@@ -34,7 +35,7 @@ def batch_metrics(ledger: Ledger, rows: Iterable[CreditRow], plan: Plan) -> Metr
     metrics = {**ledger.group_metrics, **ledger.estimates.metrics, **ledger.signals.metrics}
     metrics |= _own_rewards(ledger, plan, metrics)
     metrics |= mean_metrics(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-    metrics |= outcome_metrics(rows) | answer_metrics(ledger.roles, episodes)
+    metrics |= outcome_metrics(rows) | answer_metrics(ledger.roles, episodes) | route_metrics(plan, episodes)
     metrics["staleness/mean"] = _staleness(ledger)
     metrics |= {f"schedule/{path}": value for path, value in plan.scheduled.items()}
     if ledger.kept is not None:

@@ -1,0 +1,116 @@
+"""Metrics of routes that roles choose, and of defaults that stand in for unreadable answers. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import Episode
+from rolegraph.engine.records.info import RoleInfo
+from rolegraph.engine.vocabulary import short_repr
+
+DEFAULTS, PAID, ROUTE = "defaults/{}", "defaults/reward/{}", "route/{}/"
+"""Names of the metrics: answers for which the default stood in, their mean reward, shares of routes."""
+MOST_ROUTES = 20
+"""Answers of a role that decides who is asked, of which the shares are shown."""
+
+
+@dataclass(slots=True)
+class RouteTally:
+    """Counts of the answers of roles with a default, and of roles whose answers decide who is asked."""
+
+    plan: Plan
+    answers: Counter[str] = field(default_factory=Counter[str])
+    """Number of trajectories by role."""
+    defaults: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Rewards of the unreadable answers of each role with a default, 0 where there was none."""
+    routes: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    """Number of turns by action, defaults among them, of each role that decides who is asked."""
+
+    def add(self, episode: Episode) -> None:
+        """Count an episode's trajectories."""
+        for trajectory in episode.trajectories:
+            name = trajectory.name
+            self.answers[name] += 1
+            if name in self.plan.defaults and trajectory.failed_by == "form":
+                self.defaults.setdefault(name, []).append(trajectory.reward or 0.0)
+            if name in self.plan.routers:
+                actions = (str(step.action) for step in trajectory.steps if step.action is not None)
+                self.routes.setdefault(name, Counter()).update(actions)
+
+    def metrics(self) -> dict[str, float]:
+        """Return `defaults/{role}`, `defaults/reward/{role}` and `route/{role}/{answer}`, a share of the
+        turns."""
+        metrics: dict[str, float] = {}
+        for name, rewards in self.defaults.items():
+            metrics[DEFAULTS.format(name)] = float(len(rewards))
+            metrics[PAID.format(name)] = sum(rewards) / len(rewards)
+        for name, counts in self.routes.items():
+            most = counts.most_common(MOST_ROUTES)
+            metrics |= {ROUTE.format(name) + action: n / counts.total() for action, n in most}
+        return metrics
+
+
+def route_metrics(plan: Plan, episodes: Iterable[Episode]) -> dict[str, float]:
+    """Return the metrics of a RouteTally of some episodes."""
+    tally = RouteTally(plan)
+    for episode in episodes:
+        tally.add(episode)
+    return tally.metrics()
+
+
+def shares_of(role: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each route of a role, by answer."""
+    start = ROUTE.format(role)
+    return {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
+
+
+def routes_of(role: str, metrics: Mapping[str, float]) -> str:
+    """Return the shares of a role's routes, such as `'hard' 98 %, 'easy' 2 %`; empty without routes."""
+    ordered = sorted(shares_of(role, metrics).items(), key=lambda it: -it[1])
+    return ", ".join(f"{short_repr(answer)} {share:.0%}" for answer, share in ordered)
+
+
+def route_remarks(
+    roles: Mapping[str, RoleInfo], answers: Mapping[str, float], metrics: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
+    """Yield each role with a remark: on its defaults, or that it was never asked, with the cause.
+
+    Args:
+        roles: The roles of the run.
+        answers: Number of answers by role.
+        metrics: Metrics of a RouteTally.
+    """
+    for name, info in roles.items():
+        if count := metrics.get(DEFAULTS.format(name)):
+            of = f"{count:.0f} of {answers.get(name, count):.0f} answers"
+            paid = f"which earned {metrics[PAID.format(name)]:.3f} in the mean"
+            yield name, f"the default {short_repr(info.default)} stood in for {of}, {paid}"
+        if info.when and not answers.get(name):
+            words = re.findall(r"\w+", info.when)
+            deciding = ((it, routes_of(it, metrics)) for it in roles if it in words)
+            shares = "; ".join(f"{it}: {of_role}" for it, of_role in deciding if of_role)
+            yield name, f"never asked: `when: {info.when}` never held" + (f" ({shares})" if shares else "")
+
+
+def summed_routes(lines: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the metrics of a training: defaults of all steps, and routes of the last step that has any."""
+    metrics: dict[str, float] = {}
+    earned: dict[str, float] = {}
+    for line in (line for line in lines if line["step"]):
+        if any(name.startswith("route/") for name in line):
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("route/")}
+        for name, value in line.items():
+            if name.startswith("route/"):
+                metrics[name] = value
+            elif name.startswith("defaults/reward/"):
+                role = name.removeprefix("defaults/reward/")
+                earned[role] = earned.get(role, 0.0) + value * line[DEFAULTS.format(role)]
+            elif name.startswith("defaults/"):
+                metrics[name] = metrics.get(name, 0.0) + value
+    return metrics | {
+        PAID.format(role): paid / metrics[DEFAULTS.format(role)] for role, paid in earned.items()
+    }

@@ -299,7 +299,7 @@ roles:
     needs: a
     when: a.action != 5
     prompt: "{{ a.action }} {% for x in a %}{{ x.action }}{% endfor %}"
-    reward: {weighted: {x: {reward: fuzz_reward}, y: {reward: {of: a}}}}
+    reward: {sum: {x: {reward: fuzz_reward}, y: {reward: {of: a}}}}
     trainable: false
 episode: {correct: a, metrics: {m: {fuzz_metric: a}, n: {mean_reward: b}}}
 """

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 import yaml
 
 from rolegraph.engine.vocabulary.call import reward_call
-from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
-
-_REWARDS = ("roles.*.reward", "roles.*.reward.*")
-"""Paths of rewards, and of terms of a sum."""
+from rolegraph.migrate.document import Change, Document, Problem, pairs, scalar
+from rolegraph.migrate.raters import document_beside, rewards_in
 
 
 def expressions(document: Document) -> Iterator[Change | Problem]:
     """Write an expression for `{value: …}`, and the role's `right` for its option `right`."""
-    for entry in document.entries(*_REWARDS):
+    for entry in rewards_in(document):
         keys = pairs(entry.value)
         if [*keys] != ["value"]:
             continue
@@ -32,19 +30,13 @@ def expressions(document: Document) -> Iterator[Change | Problem]:
             yield Problem(options["right"][0].start_mark.index, message)
         elif scalar(text) is not None and reward_call(scalar(text)).is_bare:
             right = options["right"][1] if "right" in options else None
-            yield document.replace(entry.value, _written(document, text) + _beside(document, entry, right))
+            beside = f"right: {_written(document, right)}" if right else ""
+            yield document.replace(
+                entry.value, _written(document, text) + document_beside(document, entry, beside)
+            )
 
 
 def _written(document: Document, text: yaml.Node) -> str:
     """Return an expression on one line, as it is written where that is one line."""
     source = document.source(text)
     return source if "\n" not in source else f'"{" ".join((scalar(text) or "").split())}"'
-
-
-def _beside(document: Document, entry: Entry, right: yaml.Node | None) -> str:
-    """Return the text of the key `right` behind the value of the entry; empty without one."""
-    if right is None or entry.key is None:
-        return ""
-    is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
-    between = ", " if is_flow else "\n" + " " * entry.key.start_mark.column
-    return f"{between}right: {_written(document, right)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rolegraph.migrate.document import Change, Document, Rewrite, pairs, scalar
+from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
 
@@ -28,5 +29,5 @@ def header(document: Document) -> Iterator[Change]:
         yield Change(first, first, f"rolegraph: 2{between}")
 
 
-REWRITES: tuple[Rewrite, ...] = (header, texts, expressions)
+REWRITES: tuple[Rewrite, ...] = (header, texts, raters, expressions)
 """All rewrites, in the order in which they are made."""

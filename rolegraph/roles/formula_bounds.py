@@ -20,7 +20,7 @@ def bounds_of(node: nodes.Node) -> Bounds | None:
     match node:
         case nodes.Const(value=bool() | int() | float() as value):
             return float(value), float(value)
-        case nodes.Compare() | nodes.Not() | nodes.Test():
+        case nodes.Compare() | nodes.Not() | nodes.Test() | nodes.Getattr(attr="reward" | "right"):
             return UNIT
         case nodes.Name(name="tokens" | "calls" | "step"):
             return COUNT

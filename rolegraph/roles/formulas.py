@@ -18,7 +18,6 @@ from rolegraph.engine.vocabulary import (
     OF_A_TURN,
     SCORERS,
     UNKNOWN,
-    ActionRead,
     Formula,
     Reward,
     RewardFacts,
@@ -36,31 +35,36 @@ _EARNED = ("reward", "right", "terms")
 """Fields of a turn that its reward decides."""
 
 
-def value(expression: str, /) -> Reward:
+def expression(text: str, /) -> Reward:
     """Pay an expression over the turn, the task and the turns of other roles; a bool is 1 or 0.
 
     A number says nothing about right and wrong. A bool says it where the expression reads the task or whether
     another role is right, and the call of a scorer, such as `math(action, task.answer)`, says it.
 
-    expression: the expression, with the syntax of `when`
+    text: the expression, with the syntax of `when`
     """
-    read = Reading.of(expression)
+    read = Reading.of(text)
     fields = dict.fromkeys(keys_of(read.parts, "task"))
-    reads = dict.fromkeys(ActionRead(None, path, (), (0,)) for path in keys_of(read.parts, "action"))
+    reads_turn = any(map(read.reads, (*OF_A_TURN, "self")))
     facts = RewardFacts(
         fields=tuple(fields),
         labels=tuple(fields),
         required=tuple(dict.fromkeys(_compared(read.parts))),
-        reads=tuple(reads),
         judges=read.is_scorer or (read.says_right and read.compares_task),
         verdicts=read.right if read.says_right else (),
         compares_verdicts=read.right,
-        outcomes=() if read.reads("action") else read.roles,
+        outcomes=() if reads_turn else read.roles,
         bounds=read.bounds or UNIT,
     )
-    score = partial(_value, expression, read.says_right)
     earned, views = read.earned, tuple(it for it in read.roles if it not in read.earned)
-    return Reward(score, facts, roles=earned, views=views, formulas=(Formula(expression, (0,)),))
+    return Reward(
+        partial(_value, text, read.says_right),
+        facts,
+        roles=earned,
+        views=views,
+        formulas=(Formula(text, (0,)),),
+        delegates=bool(read.roles) and not reads_turn,
+    )
 
 
 def _value(text: str, says_right: bool, task: Task, action: Any, inputs: RewardInputs) -> Score:

@@ -41,9 +41,7 @@ def likelihood(
     scored = Likelihood(of, after, named, turn, roles)
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
-        if not inputs.ran.issuperset(roles):
-            return None
-        if scored not in inputs.likelihoods:  # a turn that the text reads failed
+        if scored not in inputs.likelihoods:  # a turn that the text reads failed, or did not run
             return Score(None, None)
         total = math.fsum(logprobs := inputs.likelihoods[scored])
         value = total if per == "text" else total / len(logprobs)

@@ -21,9 +21,8 @@ from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, 
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.likelihood import likelihood as likelihood
 from rolegraph.roles.numbers import exact, exact_number_of
-from rolegraph.roles.others import agrees_with as agrees_with
 from rolegraph.roles.patterns import Pattern, compile_pattern, pay
-from rolegraph.roles.weighted import weighted as weighted
+from rolegraph.roles.sums import weighted_sum as weighted_sum
 from rolegraph.roles.wording import plain, spellings, without_padding, words
 
 Bound = Annotated[int, Field(ge=0)]
@@ -150,7 +149,7 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
         return _scored(same_json(answer, wanted))
 
     fields = () if field is None else (field,)
-    reads = (ActionRead(None, path, ()),)
+    reads = (ActionRead(None, path),)
     return Reward(score, RewardFacts(fields=fields, labels=fields, values=fields, reads=reads))
 
 
@@ -254,6 +253,16 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
         return _scored(match is not None)
 
     return Reward(score, RewardFacts(patterns=(pattern,), form=True))
+
+
+def env() -> Reward:
+    """Pay the environment's reward from this turn until the player's next; a trajectory earns the sum."""
+
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
+        reward = inputs.env_reward
+        return None if reward is None else Score(reward, reward >= 1.0)
+
+    return Reward(score, reads_environment=True)
 
 
 @lru_cache(maxsize=256)

@@ -177,7 +177,7 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
         ranked = sorted(scored, key=itemgetter(0), reverse=True)
         return pick([action for _, action in ranked])
 
-    names, reads = (of, scorer), (ActionRead(scorer, path),)
+    names, reads = (of, scorer), (ActionRead(scorer, path, is_number=True),)
     return Tool(choose=choose, roles=names, pairs=names, least=2, gives=gives, reads=reads)
 
 

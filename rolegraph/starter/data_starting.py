@@ -326,7 +326,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
                 "needs": ["solver"],
                 "prompt": "validator.j2",
                 "parser": {"one_of": ["correct", "incorrect"]},
-                "reward": {"agrees_with": "solver"},
+                "reward": 'action == ("correct" if solver.right else "incorrect")',
                 "estimator": "grpo",
                 "weight": 0.5,
                 "sampling": {"max_tokens": 8},

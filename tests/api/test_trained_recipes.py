@@ -55,7 +55,7 @@ roles:
     tool: {describe: Compute an arithmetic expression., arguments: {expression: string}}
     prompt: "Use {{ self.arguments.expression }}. Answer in <answer></answer>."
     parser: {tag: answer, default: "?"}
-    reward: {of: agent}
+    reward: agent.reward
     estimator: grpo
 train: {steps: 1}
 """
@@ -100,7 +100,7 @@ def test_a_folded_branch_goes_on_from_the_agents_tokens_and_trains_for_a_step(
     service: LocalService, tmp_path: Path
 ) -> None:
     always = ("roles.branch.when=null", "loops.work.until=null", "loops.subtask.until=null")
-    paid = ("roles.branch.reward={value: tokens}", "roles.agent.reward={value: tokens}")
+    paid = ("roles.branch.reward=tokens", "roles.agent.reward=tokens")
     done, episodes = conversing("Context folding", tmp_path, service, *always, *paid)
     assert done.metrics[-1]["outcome/agent/taught"] == done.metrics[-1]["outcome/branch/taught"] == 1
     forked = 0
@@ -124,7 +124,7 @@ def test_a_thinker_that_begins_anew_trains_for_a_step(service: LocalService, tmp
         "roles.thinker.when=null",
         "roles.meta.parser=text",
     )
-    paid = ("roles.thinker.reward={value: tokens}", "roles.meta.reward={value: tokens}")
+    paid = ("roles.thinker.reward=tokens", "roles.meta.reward=tokens")
     done, episodes = conversing("Lazy agents", tmp_path, service, *anew, *paid)
     assert done.metrics[-1]["outcome/thinker/taught"] == 1
     for episode in episodes:

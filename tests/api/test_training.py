@@ -77,7 +77,7 @@ RIGHT = [
 def reward(role: str, weight: float) -> str:
     """Return an override for `weight` times the countdown reward; the term `right` stays unweighted."""
     terms = f"right: {{reward: countdown, weight: {weight}}}, never: {{reward: {NEVER}, weight: 1}}"
-    return f"roles.{role}.reward={{weighted: {{{terms}}}}}"
+    return f"roles.{role}.reward={{sum: {{{terms}}}}}"
 
 
 def test_both_roles_of_a_shared_policy_learn_their_rewards(service: LocalService, tmp_path: Path) -> None:

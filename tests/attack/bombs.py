@@ -54,9 +54,9 @@ FILES = [
 ]  # fmt: skip
 RUNS = [
     Case("a text cut to two characters", 'run:{prompt: "{{ task.question | truncate(task.most) }}"}', "error", "prompt_error"),
-    Case("a named term beyond floats", "run:{prompt: hi, reward: {weighted: {big: {reward: huge, weight: 100000}}}}", "error", "reward_error"),
-    Case("a term that is infinite", "run:{prompt: hi, reward: {weighted: {big: {reward: infinite, weight: 0}, fine: {reward: huge}}}}", "error", "reward_error"),
-    Case("a weight that floats lose", "run:{prompt: hi, reward: {weighted: {big: {reward: huge, weight: 1.0e+300}}}}", "error", "reward_error"),
+    Case("a named term beyond floats", "run:{prompt: hi, reward: {sum: {big: {reward: huge, weight: 100000}}}}", "error", "reward_error"),
+    Case("a term that is infinite", "run:{prompt: hi, reward: {sum: {big: {reward: infinite, weight: 0}, fine: {reward: huge}}}}", "error", "reward_error"),
+    Case("a weight that floats lose", "run:{prompt: hi, reward: {sum: {big: {reward: huge, weight: 1.0e+300}}}}", "error", "reward_error"),
 ]  # fmt: skip
 CASES = [
     *(Case(f"{kind}: {case.name}", f"{kind}:{case.source}", "error", case.says) for kind in ("argument", "demonstration") for case in BOMBS),

@@ -40,7 +40,7 @@ roles:
   solver:
     count: 2
     prompt: "{{ task.question }}"
-    reward: {weighted: {form: {matches: Make}, likely: {likelihood: {of: "{{ task.gold }}{{ GIVEN }}"}}}}
+    reward: {sum: {form: {matches: Make}, likely: {likelihood: {of: "{{ task.gold }}{{ GIVEN }}"}}}}
     estimator: grpo
     signal:
       reverse_kl:

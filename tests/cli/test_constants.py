@@ -27,7 +27,7 @@ roles:
     needs: solver
     prompt: "Is {{ solver.action }} right? <verdict></verdict>"
     parser: {tag: verdict, one_of: [correct, incorrect]}
-    reward: {agrees_with: solver}
+    reward: action == ("correct" if solver.right else "incorrect")
     trainable: false
 episode: {correct: solver, metrics: {solver_acc: {correct: solver}}}
 """

@@ -27,7 +27,7 @@ roles:
     needs: solver
     prompt: "{{ solver.action }} Say correct or incorrect in <answer></answer>."
     parser: {tag: answer}
-    reward: {agrees_with: solver}
+    reward: action == ("correct" if solver.right else "incorrect")
     estimator: grpo
 episode: {metrics: {validator_acc: {correct: validator}}}
 """

@@ -52,7 +52,7 @@ rolegraph: 2
 name: rated
 data: {train: {countdown: {count: 4}}}
 roles:
-  solver: {prompt: <answer>, parser: {tag: answer}, reward: {rated_by: judge}, estimator: grpo}
+  solver: {prompt: <answer>, parser: {tag: answer}, reward: number(judge.action), estimator: grpo}
   judge: {needs: [solver], prompt: "Rate {{ solver.action }}", parser: text, trainable: false}
 """
 

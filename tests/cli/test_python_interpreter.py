@@ -23,7 +23,7 @@ model: replay:none.jsonl
 episode: {correct: plain}
 roles:
   plain: {run: {echo: "{{ task.code }}"}, reward: tests, on_failure: {reward: -0.5}}
-  both: {run: {echo: "{{ task.code }}"}, reward: {weighted: {right: tests, one: {python: "1"}}}}
+  both: {run: {echo: "{{ task.code }}"}, reward: {sum: {right: tests, one: {python: "1"}}}}
   value: {run: {python: "{{ task.code }}\\nf([2, 1])"}}
 """
 ECHO = """from contextlib import nullcontext

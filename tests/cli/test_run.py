@@ -198,7 +198,7 @@ def test_unknown_flags_and_verbs_are_the_user_s_mistake(rolegraph: Command) -> N
 
 def test_list_shows_every_kind_with_a_line_of_help(rolegraph: Command) -> None:
     shown = rolegraph("list").stdout
-    for name in ("solver_judge_validator", "json", "agrees_with", "rloo", "any_correct", "huggingface"):
+    for name in ("solver_judge_validator", "json", "countdown", "rloo", "any_correct", "huggingface"):
         assert f"  {name} " in shown
     assert rolegraph("list", "parsers").stdout.startswith("parsers")
 
@@ -291,9 +291,9 @@ roles:
   verifier:
     needs: [one]
     prompt: "{{ one.action }}"
-    reward: {weighted: {team: {of: one}, form: {matches: "."}}}
+    reward: {sum: {team: one.reward, form: {matches: "."}}}
     trainable: false
-  rater: {needs: [one], prompt: "{{ one.action }}", reward: {same_as: one}, trainable: false}
+  rater: {needs: [one], prompt: "{{ one.action }}", reward: action == one.action, trainable: false}
 episode: {metrics: {verifier_acc: {correct: verifier}}}
 """
 

@@ -64,7 +64,7 @@ def test_each_form_of_an_item_is_one_that_a_spec_may_write(
     (tmp_path / "rows.csv").write_text(rows)
     spec["data"] = {"train": "rows.csv"}
     spec["episode"] = {}
-    spec["roles"]["judge"]["reward"] = {"value": "1"}
+    spec["roles"]["judge"]["reward"] = "1"
     spec["roles"]["vote"] = {"needs": ["solver"], "run": "majority"}
     for kind, role in (("parser", "validator"), ("reward", "validator")):
         for name, meaning in table(text, kind).items():
@@ -78,7 +78,7 @@ def test_each_form_of_an_item_is_one_that_a_spec_may_write(
                 if target == "validator":
                     other["roles"][target]["needs"] = ["judge", "solver"]
                 if kind == "parser":
-                    other["roles"][target]["reward"] = {"value": "1"}
+                    other["roles"][target]["reward"] = "1"
                 (tmp_path / "form.yaml").write_text(json.dumps(other))
                 done = rolegraph("validate", "form.yaml")
                 faults = [part for part in done.stderr.split("\n\n") if f"{kind} '{name}'" in part]

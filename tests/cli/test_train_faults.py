@@ -102,7 +102,7 @@ def test_a_teacher_that_is_down_is_named_before_anything_is_trained(
 def test_a_reward_that_always_raises_stops_a_training_unless_it_is_told_to_keep_going(
     service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
-    failing = ("train.steps=1", "roles.solver.reward={value: action + 1}")
+    failing = ("train.steps=1", "roles.solver.reward=action + 1")
     words = ("train", "solver_judge", *SMALL, *failing, *at(service))
     stopped = rolegraph(*words, "--out", "stopped", **key(service))
     assert stopped.returncode == 2

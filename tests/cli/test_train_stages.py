@@ -40,7 +40,7 @@ train:
   validation: {every: 0, tasks: 4, rollouts: 1}
 """
 """Spec whose form the shipped base never gives."""
-GOES_ON = "roles.solver.reward={weighted: {form: {matches: 'r'}, right: countdown}}"
+GOES_ON = "roles.solver.reward={sum: {form: {matches: 'r'}, right: countdown}}"
 
 
 def test_a_training_killed_in_its_stages_ends_with_the_weights_of_an_unbroken_one(

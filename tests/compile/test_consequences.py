@@ -73,7 +73,7 @@ def test_a_misspelt_key_is_not_said_to_be_missing_as_well(tmp_path: Path, key: s
 
 FLOW = """\
 roles:
-  solver: {prompt: go, parser: text, reward: {rated_by: judge}, estimator: grpo}
+  solver: {prompt: go, parser: text, reward: number(judge.action), estimator: grpo}
   judge:
     needs: [solver]
     prompt: "{{ solver.action }} {{ self.round }}"
@@ -157,32 +157,14 @@ def test_roles_themselves_are_no_numbers_and_no_words(tmp_path: Path, expression
 
 def test_a_word_that_a_map_leaves_out_is_warned_of(tmp_path: Path) -> None:
     text = (
-        "roles:\n  a: {prompt: go, parser: text, reward: {rated_by: judge, map: MAP}, "
+        "roles:\n  a: {prompt: go, parser: text, reward: 'MAP[judge.action]', "
         "estimator: reinforce}\n"
         "  judge: {needs: a, prompt: 'Is {{ a.action }} good, bad or unsure?', "
         "parser: {one_of: [good, bad, unsure]}, trainable: false}\n"
     )
-    (warning,) = found(tmp_path, text.replace("MAP", "{good: 1, BAD: 0}"))
-    assert warning[0] == "warning" and "unsure" in warning[1] and "bad" not in warning[1]
-    assert not found(tmp_path, text.replace("MAP", "{good: 1, bad: 0, unsure: 0.5}"))
-
-
-@pytest.mark.parametrize("parser", ["text", "{tag: answer}", "json"])
-def test_a_map_of_free_text_is_warned_of_unless_it_has_a_default(tmp_path: Path, parser: str) -> None:
-    text = (
-        "roles:\n  a: {prompt: go, parser: text, estimator: reinforce, "
-        "reward: {rated_by: judge, map: {good: 1, bad: 0}, ELSE}}\n"
-        "  judge: {needs: a, prompt: 'Is {{ a.action }} <answer>good</answer>?', "
-        f"parser: {parser}, trainable: false}}\n"
-    )
-    (warning,) = found(tmp_path, text.replace(", ELSE", ""))
-    assert warning[0] == "warning" and "any other text of judge" in warning[1]
-    for default in ("else: 0", "else: mask"):
-        assert not found(tmp_path, text.replace("ELSE", default))
-    one_of = text.replace(", ELSE", "").replace(
-        f"parser: {parser}, trainable", "parser: {one_of: [bad, good]}, trainable"
-    )
-    assert not [it for it in found(tmp_path, one_of) if "any other text" in it[1]]
+    (warning,) = found(tmp_path, text.replace("MAP", '{"good": 1, "bad": 0}'))
+    assert warning[0] == "warning" and "may be unsure" in warning[1]
+    assert not found(tmp_path, text.replace("MAP", '{"good": 1, "bad": 0, "unsure": 0.5}'))
 
 
 def test_a_chat_named_after_a_role_with_its_own_chat_is_a_fault_with_both_readings(tmp_path: Path) -> None:

@@ -55,15 +55,15 @@ LEAK = "and its words reach {}, which is rewarded by it"
     [
         ({"judge": {**SEES, "needs": ["solver"], "trainable": False, "reward": None}, "solver": PAID}, []),
         (
-            {"tutor": {**SEES, "reward": {"of": "solver"}}, "solver": {**PAID, "needs": ["tutor"]}},
+            {"tutor": {**SEES, "reward": "solver.reward"}, "solver": {**PAID, "needs": ["tutor"]}},
             ["and is rewarded by it", LEAK.format("solver")],
         ),
         (
             {
                 "tutor": {**SEES, "reward": {"length": {"under": 9}}},
                 "middle": {"needs": ["tutor"], "reward": {"length": {"under": 9}}},
-                "solver": {"needs": ["middle"], "reward": {"weighted": {"right": "exact_match"}}},
-                "team": {"needs": ["middle"], "reward": {"of": "solver"}},
+                "solver": {"needs": ["middle"], "reward": {"sum": {"right": "exact_match"}}},
+                "team": {"needs": ["middle"], "reward": "solver.reward"},
             },
             [LEAK.format("solver"), LEAK.format("team")],
         ),
@@ -106,7 +106,7 @@ def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
 
 
 def test_a_hidden_field_that_nobody_is_rewarded_by_may_be_shown_to_one(tmp_path: Path) -> None:
-    tutor = {"shows": "hint", "prompt": "{{ task.hint }}", "reward": {"of": "solver"}}
+    tutor = {"shows": "hint", "prompt": "{{ task.hint }}", "reward": "solver.reward"}
     assert remarks(tmp_path, {"tutor": tutor, "solver": {**PAID, "needs": ["tutor"]}}) == []
 
 
@@ -114,7 +114,7 @@ def test_a_hidden_field_that_nobody_is_rewarded_by_may_be_shown_to_one(tmp_path:
     ("parser", "reward", "warned"),
     [
         ({"tag": "answer"}, {"matches": "<answer>.+</answer>"}, "<answer>, </answer>"),
-        ({"tag": "answer"}, {"weighted": {"right": "f1", "form": {"matches": "^<answer>"}}}, "<answer>"),
+        ({"tag": "answer"}, {"sum": {"right": "f1", "form": {"matches": "^<answer>"}}}, "<answer>"),
         ({"number": {"tag": "answer"}}, {"matches": "<answer>"}, "<answer>"),
         ({"tag": "answer", "keep_tag": True}, {"matches": "<answer>"}, ""),
         ({"tag": "answer"}, {"matches": "<think>"}, ""),
@@ -132,15 +132,21 @@ def test_a_parser_that_takes_off_what_the_reward_looks_for_is_warned_of(
 
 
 CRITIC: dict[str, Any] = {"needs": ["solver"], "trainable": False}
-JUDGE: dict[str, Any] = {"needs": ["solver"], "reward": {"of": "solver"}}
-RATED: dict[str, Any] = {"needs": ["solver"], "reward": {"weighted": {"a": {"rated_by": "x"}, "b": FORM}}}
+JUDGE: dict[str, Any] = {"needs": ["solver"], "reward": "solver.reward", "right": "solver.right"}
+RATED: dict[str, Any] = {"needs": ["solver"], "reward": {"sum": {"a": "number(x.action)", "b": FORM}}}
 
 
 @pytest.mark.parametrize(
     ("roles", "decides"),
     [
         ({"solver": PAID, "critic": CRITIC}, "solver"),
-        ({"solver": PAID, "critic": {**CRITIC, "reward": {"agrees_with": "solver"}}}, "critic"),
+        (
+            {
+                "solver": PAID,
+                "critic": {**CRITIC, "reward": 'action == ("correct" if solver.right else "incorrect")'},
+            },
+            "critic",
+        ),
         ({"judge": JUDGE, "solver": PAID}, "solver"),
         ({"solver": PAID, "judge": JUDGE, "rated": RATED, "x": CRITIC}, "judge"),
         ({"solver": {"reward": FORM}}, "solver"),
@@ -160,11 +166,11 @@ def test_the_last_role_in_the_file_that_can_be_right_decides_of_the_episode(
 def test_a_named_role_that_can_never_be_right_is_warned_of_with_those_that_can(
     named: str, tmp_path: Path
 ) -> None:
-    against = {"needs": ["solver"], "reward": {"of": "solver", "scale": -1}}
+    against = {"needs": ["solver"], "reward": "-solver.reward"}
     roles = {
         "solver": PAID,
         "critic": CRITIC,
-        "rated": {"reward": {"rated_by": "critic"}},
+        "rated": {"reward": "number(critic.action)"},
         "against": against,
     }
     found = compiled(tmp_path, roles, episode={"correct": named}).diagnostics
@@ -175,7 +181,7 @@ def test_a_named_role_that_can_never_be_right_is_warned_of_with_those_that_can(
 
 
 def test_where_nobody_could_be_right_nothing_is_said_of_it(tmp_path: Path) -> None:
-    rated = {**PAID, "reward": {"rated_by": "critic"}}
+    rated = {**PAID, "reward": "number(critic.action)"}
     assert not [m for _, m in remarks(tmp_path, {"solver": rated, "critic": CRITIC}) if "ever correct" in m]
 
 
@@ -211,7 +217,7 @@ def test_a_rater_that_cannot_tell_answers_apart_is_warned_of(
 ) -> None:
     roles = {
         "plan": {"count": 3, "trainable": False},
-        "solver": {"count": 3, "needs": {"plan": "branch"}, "reward": {"rated_by": "judge"}},
+        "solver": {"count": 3, "needs": {"plan": "branch"}, "reward": "mean(number(judge.action))"},
         "summary": {"needs": ["solver"], "trainable": False},
         "judge": judge,
     }
@@ -223,13 +229,13 @@ def test_a_rater_that_cannot_tell_answers_apart_is_warned_of(
 @pytest.mark.parametrize(
     ("credit", "reward", "warned"),
     [
-        ({"return": 1}, {"of": "judge"}, True),
-        ({"return": 0.9}, {"weighted": {"own": "f1", "team": {"rated_by": "judge"}}}, True),
-        ({"return": 0}, {"of": "judge"}, False),
-        ("trajectory", {"of": "judge"}, False),
-        ("turn", {"of": "judge"}, False),
-        ({"return": 1}, {"agrees_with": "judge"}, False),
-        ({"return": 1}, {"of": "inside"}, False),
+        ({"return": 1}, "judge.reward", True),
+        ({"return": 0.9}, {"sum": {"own": "f1", "team": "judge.reward"}}, True),
+        ({"return": 0}, "judge.reward", False),
+        ("trajectory", "judge.reward", False),
+        ("turn", "judge.reward", False),
+        ({"return": 1}, 'action == ("correct" if judge.right else "incorrect")', False),
+        ({"return": 1}, "inside.reward", False),
     ],
     ids=str,
 )
@@ -282,5 +288,5 @@ def test_a_comparison_of_one_action_is_warned_of(
 
 
 def test_a_reward_of_an_unknown_role_is_a_fault_where_prompts_are_compared(tmp_path: Path) -> None:
-    roles = {"a": {"count": 2, "group": "prompt", "reward": {"of": "nobody"}}}
-    assert ("error", "no role 'nobody'") in remarks(tmp_path, roles)
+    roles = {"a": {"count": 2, "group": "prompt", "reward": "nobody.reward"}}
+    assert any("'nobody' does not exist here" in said for _, said in remarks(tmp_path, roles))

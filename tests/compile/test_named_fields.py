@@ -34,8 +34,8 @@ ROWS = "{train: rows.jsonl, hidden: [answer]}"
         (ROWS, "reward: exact_match, shows: [answr]", 5),
         (ROWS, "reward: countdown, right: action == task.answr", 5),
         (ROWS, "reward: {exact_match: {field: answr}}", 5),
-        (ROWS, "reward: {weighted: {right: {exact_match: {field: answr}}}}", 5),
-        (ROWS, "reward: {value: action == task.answr}", 5),
+        (ROWS, "reward: {sum: {right: {exact_match: {field: answr}}}}", 5),
+        (ROWS, "reward: action == task.answr", 5),
     ],
 )
 def test_a_name_that_is_no_field_is_a_fault_with_its_place_and_the_nearest_name(
@@ -55,13 +55,13 @@ def test_names_of_fields_are_no_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "reward",
     [
-        "{value: (action == task.answer) - 0.002 * tokens}",
-        "{value: 1 if action == task.answer else -1}",
-        "{value: 2 * (action == task.answer) - 1}",
-        "{value: 1 - ((action | float) - 7) | abs}",
-        "{weighted: {right: exact_match, long: {reward: {length: {over: 4}}, weight: -0.1}}}",
-        "{weighted: {right: exact_match, price: {value: -0.001 * tokens}}}",
-        "{weighted: {deep: {weighted: {right: exact_match, price: {value: -0.001 * tokens}}}}}",
+        "(action == task.answer) - 0.002 * tokens",
+        "1 if action == task.answer else -1",
+        "2 * (action == task.answer) - 1",
+        "1 - ((action | float) - 7) | abs",
+        "{sum: {right: exact_match, long: {reward: {length: {over: 4}}, weight: -0.1}}}",
+        "{sum: {right: exact_match, price: -0.001 * tokens}}",
+        "{sum: {deep: {sum: {right: exact_match, price: -0.001 * tokens}}}}",
     ],
 )
 def test_failing_that_pays_more_than_being_wrong_is_warned_of_with_the_fix(
@@ -79,10 +79,10 @@ def test_failing_that_pays_more_than_being_wrong_is_warned_of_with_the_fix(
     "reward",
     [
         "exact_match",
-        "{value: action == task.answer}",
-        "{value: '[0, 1 - 0.01 * tokens] | max'}",
-        "{value: action | float}",
-        "{weighted: {right: exact_match, noted: {reward: {length: {over: 4}}, weight: 0}}}",
+        "action == task.answer",
+        "'[0, 1 - 0.01 * tokens] | max'",
+        "action | float",
+        "{sum: {right: exact_match, noted: {reward: {length: {over: 4}}, weight: 0}}}",
     ],
 )
 def test_a_reward_that_is_never_below_0_is_not_warned_of(tmp_path: Path, reward: str) -> None:

@@ -43,7 +43,7 @@ SPEC = """
 extends: solver_judge.yaml
 name: mine
 roles:
-  solver: {reward: {weighted: {right: {reward: countdown}, short: {reward: {brief: {longest: 30}}}}}}
+  solver: {reward: {sum: {right: {reward: countdown}, short: {reward: {brief: {longest: 30}}}}}}
   judge: {reward: {brief: {timeout: 30}}}
 """
 ANSWERS = by_role({"solver": [RIGHT, WRONG], "judge": "<answer>1</answer>"})

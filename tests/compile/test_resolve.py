@@ -58,7 +58,7 @@ def test_a_wrong_option_is_pointed_at_with_what_may_be_written(
 @pytest.mark.parametrize(
     ("term", "at", "message", "expected"),
     [
-        ("{reward: countdwn}", "countdwn", "unknown reward 'countdwn'", "agrees_with, close_to, countdown, "),
+        ("{reward: countdwn}", "countdwn", "unknown reward 'countdwn'", "close_to, countdown, env, "),
         ("{reward: {f1: {feld: x}}}", "feld", "reward 'f1' has no option 'feld'", "field"),
         ("{reward: {f1: {field: 5}}}", "field", "reward 'f1': field cannot be 5", "text"),
         ("{reward: {json_field: a, feild: x}}", "feild", "'json_field' has no option", "field, value"),
@@ -68,22 +68,22 @@ def test_a_wrong_option_is_pointed_at_with_what_may_be_written(
         ("{reward: countdown, wieght: 2}", "wieght", "no option 'right.wieght'", "{reward, weight}"),
         ("{reward: countdown, weight: big}", "weight", "right.weight cannot be 'big'", "a number"),
         ("{reward: countdown, weight: .inf}", "weight", "right.weight cannot be inf", "a finite number"),
-        ("5", "right", "right cannot be 5", "{reward, weight}"),
+        ("[5]", "right", "right cannot be", "{reward, weight}"),
         ("{}", "right", "needs right.reward", "{reward, weight}"),
         ("{weight: 2}", "right", "needs right.reward", "{reward, weight}"),
-        ("countdwn", "countdwn", "unknown reward 'countdwn'", "agrees_with, close_to, countdown, "),
-        ("{f2: {field: x}}", "f2", "unknown reward 'f2'", "agrees_with, close_to, countdown, "),
+        ("countdwn", "countdwn", "unknown reward 'countdwn'", "close_to, countdown, env, "),
+        ("{f2: {field: x}}", "f2", "unknown reward 'f2'", "close_to, countdown, env, "),
         ("{f1: {feld: x}}", "feld", "reward 'f1' has no option 'feld'", "field"),
         ("{json_field: a, feild: x}", "feild", "'json_field' has no option", "field, value"),
         ("{json_field: a}", "json_field", "give one", ""),
-        ("{weighted: {deep: {f1: {feld: x}}}}", "feld", "no option 'feld'", "field"),
-        ("{reward: {weighted: {deep: {reward: {f1: {feld: x}}}}}}", "feld", "no option 'feld'", "field"),
+        ("{sum: {deep: {f1: {feld: x}}}}", "feld", "no option 'feld'", "field"),
+        ("{reward: {sum: {deep: {reward: {f1: {feld: x}}}}}}", "feld", "no option 'feld'", "field"),
     ],
 )
 def test_a_fault_in_a_term_of_a_weighted_reward_is_pointed_at_too(
     tmp_path: Path, term: str, at: str, message: str, expected: str
 ) -> None:
-    ((where, said, wanted),) = faults_of(tmp_path, f"reward: {{weighted: {{right: {term}}}}}")
+    ((where, said, wanted),) = faults_of(tmp_path, f"reward: {{sum: {{right: {term}}}}}")
     assert where == at
     assert message in said
     assert wanted.startswith(expected)
@@ -91,7 +91,7 @@ def test_a_fault_in_a_term_of_a_weighted_reward_is_pointed_at_too(
 
 def test_all_terms_that_are_wrong_are_said_at_once(tmp_path: Path) -> None:
     terms = "{a: {reward: countdwn}, b: {reward: {f1: {feld: x}}}, c: {reward: countdown}}"
-    found = faults_of(tmp_path, f"reward: {{weighted: {terms}}}")
+    found = faults_of(tmp_path, f"reward: {{sum: {terms}}}")
     assert [where for where, _, _ in found] == ["countdwn", "feld"]
 
 
@@ -110,10 +110,10 @@ def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None
     [
         ("parser: {tag: a, keep_tga: true}", "did you mean 'keep_tag'?"),
         ("parser: {text: {option: 5}}", ""),
-        ("reward: {weighted: {right: {reward: countdown, wieght: 2}}}", "did you mean 'weight'?"),
-        ("reward: {weighted: {right: {rewrd: countdown}}}", "did you mean 'reward'?"),
-        ("reward: {weighted: {right: countdwn}}", "did you mean 'countdown'?"),
-        ("reward: {weighted: {right: rewrd}}", OWN_NAME),
+        ("reward: {sum: {right: {reward: countdown, wieght: 2}}}", "did you mean 'weight'?"),
+        ("reward: {sum: {right: {rewrd: countdown}}}", "did you mean 'reward'?"),
+        ("reward: {sum: {right: countdwn}}", "did you mean 'countdown'?"),
+        ("reward: {sum: {right: rewrd}}", OWN_NAME),
     ],
 )
 def test_only_what_may_be_written_is_meant(tmp_path: Path, role: str, hint: str) -> None:

@@ -107,7 +107,7 @@ roles:
     count: 3
     needs: {kept: last}
     prompt: "{{ kept.action }}"
-    reward: {of: answer}
+    reward: answer.reward
     group: prompt
     estimator: grpo
   kept: {needs: thought, run: majority}
@@ -120,8 +120,8 @@ loops: {tree: {roles: [thought, kept], times: 2}}
     ("override", "warned"),
     [
         ((), True),
-        (("roles.thought.reward={weighted: {team: {of: answer}, more: {of: answer}}}",), True),
-        (("roles.thought.reward={weighted: {team: {of: answer}, form: {length: {under: 9}}}}",), False),
+        (("roles.thought.reward={sum: {team: answer.reward, more: answer.reward}}",), True),
+        (("roles.thought.reward={sum: {team: answer.reward, form: {length: {under: 9}}}}",), False),
         (("roles.thought.group=turn",), False),
         (("roles.thought.trainable=false",), False),
         (

@@ -24,10 +24,10 @@ def migrated(text: str) -> str:
         ("{value: action == task.answer}  # kept", "action == task.answer  # kept"),
         ("{value: tokens}", "tokens"),
         ('{value: {expr: "0.1 * tokens", right: "ok"}}', '"0.1 * tokens"\n    right: "ok"'),
-        ("{weighted: {a: {value: -0.1 * tokens}, b: math}}", "{weighted: {a: -0.1 * tokens, b: math}}"),
+        ("{weighted: {a: {value: -0.1 * tokens}, b: math}}", "{sum: {a: -0.1 * tokens, b: math}}"),
         (
             "{weighted: {a: {reward: {value: '1 - calls'}, weight: 0.5}}}",
-            "{weighted: {a: {reward: '1 - calls', weight: 0.5}}}",
+            "{sum: {a: {reward: '1 - calls', weight: 0.5}}}",
         ),
         ("{value: 1}", "1"),
         ("math", "math"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.vocabulary import BadOptions, Reward, Score, rewards
+from rolegraph.engine.vocabulary import BadOptions, Reward, Score
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 from tests.roles.vocabulary import earned, reward
 
@@ -188,36 +188,6 @@ def test_matches_looks_for_a_pattern_in_the_action_or_wants_all_of_it() -> None:
         reward({"matches": "(?=x)"})
 
 
-@pytest.mark.parametrize(
-    ("verdict", "judge", "pays"),
-    [
-        ("correct", RIGHT, 1.0),
-        (" INCORRECT ", WRONG, 1.0),
-        ("incorrect", RIGHT, 0.0),
-        ("correct", WRONG, 0.0),
-        ("?", WRONG, 0.0),
-    ],
-)
-def test_agrees_with_pays_when_the_verdict_is_true(verdict: str, judge: Score, pays: float) -> None:
-    score = earned({"agrees_with": "judge"}, verdict, {"judge": [judge]})
-    assert score == Score(pays, pays == 1.0)
-    assert reward({"agrees_with": "judge"}).roles == ("judge",)
-
-
-def test_that_all_of_a_role_s_instances_must_be_right_is_said_where_the_option_is_explained() -> None:
-    value = rewards.value("agrees_with")
-    assert value is not None
-    assert "all must be right, whichever of them were shown" in value.line
-
-
-def test_a_role_of_several_is_right_when_all_of_it_is_and_the_words_may_be_others() -> None:
-    yaml = {"agrees_with": "solver", "right": "ja", "wrong": "nein"}
-    assert earned(yaml, "nein", {"solver": [RIGHT, WRONG]}) == RIGHT
-    assert earned(yaml, "ja", {"solver": [RIGHT, RIGHT]}) == RIGHT
-    with pytest.raises(BadOptions, match="different"):
-        reward({"agrees_with": "judge", "right": "Yes", "wrong": "yes"})
-
-
 TERMS = {
     "right": {"reward": "countdown", "weight": 0.9},
     "match": {"reward": {"exact_match": {"field": "solution"}}, "weight": 0.1},
@@ -227,7 +197,7 @@ TASK = {"nums": [3, 4], "target": 7, "solution": "<answer>3+4</answer>"}
 
 
 def test_a_weighted_sum_keeps_each_term_as_a_signal() -> None:
-    score = earned({"weighted": TERMS}, "<answer>4+3</answer>", **TASK)
+    score = earned({"sum": TERMS}, "<answer>4+3</answer>", **TASK)
     assert score.reward == pytest.approx(0.9)
     assert not score.is_correct
     assert {name: score.terms[name] for name in ("right", "match")} == {"right": 1.0, "match": 0.0}
@@ -235,11 +205,9 @@ def test_a_weighted_sum_keeps_each_term_as_a_signal() -> None:
 
 
 def test_a_weighted_sum_is_right_when_every_term_of_positive_weight_is() -> None:
-    assert earned({"weighted": TERMS}, "<answer>3+4</answer>", **TASK).is_correct
+    assert earned({"sum": TERMS}, "<answer>3+4</answer>", **TASK).is_correct
     penalty = {"long": {"reward": {"exact_match": {"field": "solution"}}, "weight": -0.5}}
-    score = earned(
-        {"weighted": {"right": {"reward": "countdown"}, **penalty}}, "<answer>4+3</answer>", **TASK
-    )
+    score = earned({"sum": {"right": {"reward": "countdown"}, **penalty}}, "<answer>4+3</answer>", **TASK)
     assert (score.reward, score.is_correct) == (1.0, True)
 
 
@@ -251,14 +219,14 @@ def test_a_term_may_be_its_reward_alone() -> None:
     }
     full = {name: {"reward": written, "weight": 1} for name, written in short.items()}
     for action in ("3+4", "<answer>3+4</answer>", {"a": 1}):
-        assert earned({"weighted": short}, action, **TASK) == earned({"weighted": full}, action, **TASK)
+        assert earned({"sum": short}, action, **TASK) == earned({"sum": full}, action, **TASK)
     mixed = {"right": "countdown", "long": {"reward": {"length": {"over": 4}}, "weight": -0.1}}
-    assert earned({"weighted": mixed}, "3 + 4", **TASK).reward == pytest.approx(0.9)
-    assert earned({"weighted": mixed}, "3+4", **TASK) == Score(1.0, True, {"right": 1.0, "long": 0.0})
+    assert earned({"sum": mixed}, "3 + 4", **TASK).reward == pytest.approx(0.9)
+    assert earned({"sum": mixed}, "3+4", **TASK) == Score(1.0, True, {"right": 1.0, "long": 0.0})
 
 
 def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
-    made = reward({"weighted": {**TERMS, "says": {"reward": {"agrees_with": "judge"}}}})
+    made = reward({"sum": {**TERMS, "says": {"reward": "action == judge.action or judge.right"}}})
     assert made.facts.fields == ("nums", "target", "solution")
     assert made.facts.labels == ("solution",)
     assert made.roles == ("judge",)
@@ -274,14 +242,14 @@ def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
         ({"a": {"reward": {"f1": {"feld": "x"}}}}, "a.reward: reward 'f1': feld"),
         ({"a": {"reward": "countdown", "wight": 1}}, "wight"),
         ({"a": {"reward": "countdown", "weight": math.inf}}, "finite"),
-        ({"a": 5}, "dictionary|instance of Term"),
+        ({"a": [5]}, "dictionary|instance of Term"),
         ({"a": "countdwn"}, "a: unknown reward 'countdwn'; did you mean 'countdown'"),
         ({"a": {"f1": {"feld": "x"}}}, "a: reward 'f1': feld"),
     ],
 )
 def test_a_faulty_term_is_named(terms: object, message: str) -> None:
     with pytest.raises(BadOptions, match=message):
-        reward({"weighted": terms})
+        reward({"sum": terms})
 
 
 @pytest.mark.parametrize(
@@ -305,7 +273,7 @@ def test_math_runs_in_a_worker_that_is_stopped_at_its_limit() -> None:
 
     def made(seconds: float) -> Reward:
         right = {"reward": {"math": {"timeout": seconds}}}
-        return reward({"weighted": {"right": right, "f1": {"reward": "f1"}}})
+        return reward({"sum": {"right": right, "f1": {"reward": "f1"}}})
 
     async def score(made: Reward, action: str) -> Score:
         async with Isolation() as isolation:
@@ -334,8 +302,8 @@ def test_a_time_limit_must_leave_some_time() -> None:
         "close_to",
         {"length": {"over": 400}},
         {"matches": "x+"},
-        {"agrees_with": "x"},
-        {"weighted": TERMS},
+        'action == ("correct" if x.right else "incorrect")',
+        {"sum": TERMS},
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.records import Step
-from rolegraph.engine.vocabulary import MissingLabel, ParseFailure, RewardInputs, Score, View
+from rolegraph.engine.vocabulary import MissingLabel, ParseFailure, RewardInputs, View
 from tests.roles.vocabulary import parser, reward
 
 MALFORMED, UNPARSEABLE, MISSING, REFUSED = (
@@ -407,7 +407,7 @@ TABLE: list[tuple[object, object, list[Trick]]] = [
     ),
     (
         "text",
-        {"weighted": {"right": "exact_match", "short": {"reward": {"length": {"under": 9}}, "weight": 0}}},
+        {"sum": {"right": "exact_match", "short": {"reward": {"length": {"under": 9}}, "weight": 0}}},
         [("2", 2.0, 1.0), ("None", None, MISSING), ("nan", [float("nan")], MISSING)],
     ),
     (
@@ -480,38 +480,9 @@ def test_no_trick_solves_a_countdown(text: str, nums: object, target: object, ex
     assert result == expected
 
 
-@pytest.mark.parametrize(
-    ("earn", "action", "other", "expected"),
-    [
-        ({"same_as": "solver"}, "caf\u00e9", "cafe\u0301", 1.0),
-        ({"same_as": "solver"}, "cafe", "caf\u00e9", 0.0),
-        ({"same_as": "solver"}, {"a": True}, {"a": 1}, 0.0),
-        ({"rated_by": "solver"}, "x", "I give it 4/5", 0.8),
-        ({"rated_by": "solver"}, "x", "8,5", None),
-        ({"rated_by": "solver"}, "x", "7-2", None),
-        ({"rated_by": "solver", "map": {"good": 1, "bad": 0}}, "x", "not good", None),
-    ],
-)
-def test_no_trick_of_another_role_pays(
-    earn: object, action: object, other: object, expected: float | None
-) -> None:
-    inputs = RewardInputs(views={"solver": [View(1, other)]}, positions={"solver": [0]})
-    score = reward(earn).score({"id": "t"}, action, inputs)
-    assert score is not None
-    assert score.reward == expected
-
-
 OVER, LONG = {"length": {"over": 5}}, {"length": {"over": 2, "unit": "words"}}
 WORD = {"matches": "^42$"}
-AGREES = {"agrees_with": "solver"}
-RIGHT, WRONG, UNJUDGED = Score(1.0, True), Score(0.0, False), Score(0.5, None)
 CALLED = {"tool_calls": {"over": 0}}
-
-
-def scored(*scores: Score, failed: bool = False) -> RewardInputs:
-    """Return inputs with the scores of a solver, of which one more turn failed if so said."""
-    ran = frozenset({"solver"} if scores or failed else ())
-    return RewardInputs(scores={"solver": scores}, ran=ran, unknown=frozenset({"solver"} if failed else ()))
 
 
 def called(*calls: str, error: bool = False) -> RewardInputs:
@@ -551,30 +522,12 @@ def called(*calls: str, error: bool = False) -> RewardInputs:
         ({"tool_calls": {"over": 0, "name": "search"}}, "", called("searches"), 0.0),
         ({"tool_calls": {"under": 1, "failed": True}}, "", called("search"), 1.0),
         ({"tool_calls": {"under": 1, "failed": True}}, "", called("search", error=True), 0.0),
-        (AGREES, " Correct\n", scored(RIGHT), 1.0),
-        (AGREES, "correct", scored(WRONG), 0.0),
-        (AGREES, "incorrect", scored(WRONG), 1.0),
-        (AGREES, "not correct", scored(RIGHT), 0.0),
-        (AGREES, "correct or incorrect", scored(RIGHT), 0.0),
-        (AGREES, "", scored(WRONG), 0.0),
-        (AGREES, True, scored(RIGHT), 0.0),
-        (AGREES, None, scored(WRONG), 0.0),
-        (AGREES, "correct", scored(RIGHT, WRONG), 0.0),
-        (AGREES, "incorrect", scored(RIGHT, WRONG), 1.0),
-        (AGREES, "correct", scored(RIGHT, failed=True), None),
-        (AGREES, "incorrect", scored(failed=True), None),
-        (AGREES, "correct", scored(RIGHT, UNJUDGED), None),
-        ({"of": "solver"}, "", scored(RIGHT, WRONG), 0.5),
-        ({"of": "solver"}, "", scored(failed=True), None),
-        ({"of": "solver", "else": 0}, "", scored(failed=True), 0.0),
-        ({"of": "solver", "scale": -1}, "", scored(RIGHT), -1.0),
-        ({"of": "solver", "scale": -1}, "", scored(failed=True), None),
         ("env", "I win", RewardInputs(env_reward=-1.0), -1.0),
         ("env", "I win", RewardInputs(), None),
         ("env", "", RewardInputs(env_reward=1.0), 1.0),
     ],
 )
-def test_no_trick_of_form_or_of_another_s_reward_pays(
+def test_no_trick_of_form_or_of_the_environment_pays(
     earn: object, action: object, inputs: RewardInputs, expected: float | None
 ) -> None:
     score = reward(earn).score({"id": "t"}, action, inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rolegraph.engine.vocabulary import (
@@ -19,6 +18,7 @@ from rolegraph.engine.vocabulary import (
     environments,
     metrics,
     parsers,
+    reward_call,
     rewards,
 )
 
@@ -28,7 +28,7 @@ def parser(yaml: object) -> Parser:
 
 
 def reward(yaml: object) -> Reward:
-    return rewards.build(ItemCall.parse(yaml))
+    return rewards.build(reward_call(yaml))
 
 
 def metric(yaml: object) -> Metric:
@@ -50,10 +50,9 @@ def solvers(*actions: Any) -> Upstream:
 def earned(
     yaml: object,
     action: Any,
-    scores: dict[str, Sequence[Score]] | None = None,
     seen: RewardInputs | None = None,
     **task: Any,
 ) -> Score:
-    score = reward(yaml).score({"id": "t", **task}, action, seen or RewardInputs(scores or {}))
+    score = reward(yaml).score({"id": "t", **task}, action, seen or RewardInputs())
     assert score is not None
     return score

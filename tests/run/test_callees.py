@@ -30,7 +30,7 @@ SPEC: dict[str, Any] = {
         "tool": {"describe": "Answers a question.", "arguments": {"question": "string"}},
         "prompt": "Q: {{ self.arguments.question }}",
         "parser": {"regex": "(.*)"},
-        "reward": {"of": "lead"},
+        "reward": "lead.reward",
         "estimator": "grpo",
     },
     "lead": {
@@ -235,8 +235,8 @@ def test_a_call_earns_what_the_very_turn_that_called_it_earns(
 
 
 def test_a_caller_of_turns_earns_from_the_calls_of_each_turn(compiled: Callable[..., Plan]) -> None:
-    searcher = SPEC["searcher"] | {"reward": {"value": "1 if 'good' in self.arguments.question else 0"}}
-    lead = SPEC["lead"] | {"reward": {"of": "searcher"}, "credit": "turn"}
+    searcher = SPEC["searcher"] | {"reward": "1 if 'good' in self.arguments.question else 0"}
+    lead = SPEC["lead"] | {"reward": "mean(searcher.reward)", "credit": "turn"}
 
     def answer(request: Request) -> str:
         role, _, round = request.id.node
@@ -250,8 +250,10 @@ def test_a_caller_of_turns_earns_from_the_calls_of_each_turn(compiled: Callable[
 
 
 def test_calls_of_two_callers_have_numbers_and_rewards_of_their_own(compiled: Callable[..., Plan]) -> None:
-    other = SPEC["lead"] | {"reward": {"value": "0.25"}}
-    team = {"weighted": {"lead": {"of": "lead"}, "other": {"of": "other"}}}
+    other = SPEC["lead"] | {"reward": "0.25"}
+    team = {
+        "sum": {"lead": "(lead.reward if lead.ran else 0)", "other": "(other.reward if other.ran else 0)"}
+    }
     searcher = SPEC["searcher"] | {"reward": team}
 
     def answer(request: Request) -> str:
@@ -275,9 +277,7 @@ def test_a_recorded_episode_is_replayed_with_its_calls(compiled: Callable[..., P
 def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path: Path, sees: str) -> None:
     other = "lead" if sees == "searcher" else "searcher"
     roles = {
-        name: {**role, "reward": {"value": "action == task.solution"}}
-        if name == other
-        else {**role, "reward": {"value": "1"}}
+        name: {**role, "reward": "action == task.solution"} if name == other else {**role, "reward": "1"}
         for name, role in SPEC.items()
     }
     roles[sees] |= {"shows": "solution"}
@@ -290,7 +290,7 @@ def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path:
 
 
 def test_a_rating_by_the_caller_is_one_of_what_it_read(tmp_path: Path) -> None:
-    roles = {**SPEC, "searcher": SPEC["searcher"] | {"reward": {"rated_by": "lead"}}}
+    roles = {**SPEC, "searcher": SPEC["searcher"] | {"reward": "number(lead.action)"}}
     roles["lead"] = SPEC["lead"] | {"parser": "number"}
     spec = {"rolegraph": 2, "name": "rated", "roles": roles, "data": {"train": "countdown"}}
     found = check_file(write_spec(tmp_path, json.dumps(spec))).diagnostics

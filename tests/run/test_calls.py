@@ -224,7 +224,7 @@ def test_several_calls_of_one_answer_have_their_results_in_order(compiled: Calla
         ("{tool_calls: {over: 1, under: 3, name: add}}", 1.0),
         ("{tool_calls: {over: 0, failed: true}}", 1.0),
         ("{tool_calls: {under: 1, failed: true, name: add}}", 1.0),
-        ("{weighted: {right: countdown, many: {reward: {tool_calls: {over: 2}}, weight: -0.5}}}", 0.5),
+        ("{sum: {right: countdown, many: {reward: {tool_calls: {over: 2}}, weight: -0.5}}}", 0.5),
     ],
 )
 def test_a_reward_counts_the_calls_whose_results_came(

@@ -176,7 +176,7 @@ def test_what_the_environment_gives_may_be_one_term_of_many(tmp_path: Path) -> N
     world(say)
     terms = {"won": "env", "short": {"reward": {"length": {"under": 9}}, "weight": 0.5}}
     (x,) = run_one(
-        game(tmp_path, {"x": {**PLAYER, "reward": {"weighted": terms}}}, times=2), ScriptedModel(whose)
+        game(tmp_path, {"x": {**PLAYER, "reward": {"sum": terms}}}, times=2), ScriptedModel(whose)
     ).trajectories
     assert (x.reward, x.terms) == (3.0, {"won": 2.0, "short": 2.0})
 

@@ -135,7 +135,7 @@ def test_as_a_term_a_number_says_nothing_of_right(
     tmp_path: Path, terms: object, reward: float, right: bool
 ) -> None:
     """The answer is 7, as the task's target."""
-    done = run_one(valued(tmp_path, {"weighted": terms}), Counted(lambda _: "7"))
+    done = run_one(valued(tmp_path, {"sum": terms}), Counted(lambda _: "7"))
     assert outcome(done) == (pytest.approx(reward), right, [])
 
 
@@ -143,8 +143,8 @@ def test_a_role_with_numbers_alone_can_never_be_right(tmp_path: Path) -> None:
     def judged(reward: object) -> bool:
         return "solver" in valued(tmp_path, reward).judged
 
-    assert not judged({"weighted": {"long": "0.1 * tokens", "short": "1 if calls else 2"}})
-    assert judged({"weighted": {"long": "0.1 * tokens", "good": "action == task.target"}})
+    assert not judged({"sum": {"long": "0.1 * tokens", "short": "1 if calls else 2"}})
+    assert judged({"sum": {"long": "0.1 * tokens", "good": "action == task.target"}})
     assert not judged("0.1 * tokens")
     assert not judged("action == '7'")
     assert judged("number(action) == task.target")
@@ -182,7 +182,7 @@ def test_what_an_expression_reads_becomes_a_label(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize(
     "form",
-    ["{}", "{{weighted: {{a: {}, b: countdown}}}}", "{{weighted: {{a: {{reward: {}}}, b: countdown}}}}"],
+    ["{}", "{{sum: {{a: {}, b: countdown}}}}", "{{sum: {{a: {{reward: {}}}, b: countdown}}}}"],
 )
 def test_a_fault_is_shown_at_its_place_in_the_expression(
     tmp_path: Path, expression: str, message: str, caret: str, form: str
@@ -231,7 +231,7 @@ def test_tokens_of_a_skipped_turn_and_of_a_tool_are_none_at_all(tmp_path: Path) 
 
 
 def test_a_replay_and_another_process_compute_the_same(tmp_path: Path) -> None:
-    priced = valued(tmp_path, {"weighted": {"right": "countdown", "price": "-0.01 * tokens"}})
+    priced = valued(tmp_path, {"sum": {"right": "countdown", "price": "-0.01 * tokens"}})
     first = run_one(priced, Counted(lambda _: "3 + 4"))
     again = pickle.loads(pickle.dumps(priced))
     replayed = asyncio.run(episode(again, limited(again, Replay.from_episodes([first]))))  # pyright: ignore[reportArgumentType]

@@ -114,7 +114,7 @@ def test_without_the_turn_the_text_follows_the_prompt(tmp_path: Path) -> None:
         "with": {"likelihood": {"of": "{{ task.solution }}"}},
         "without": {"reward": {"likelihood": {"of": "{{ task.solution }}", "turn": False}}, "weight": -1},
     }
-    (solver,) = ran(plan_of(tmp_path, {"weighted": terms}), scorer).trajectories
+    (solver,) = ran(plan_of(tmp_path, {"sum": terms}), scorer).trajectories
     assert [prompt for prompt, _ in scorer.scored] == ["[Make 7 from 3 and 4]so", "[Make 7 from 3 and 4]"]
     assert solver.reward == 0.0 and solver.terms == {name: pytest.approx(sum(GOLD) / 5) for name in terms}
 
@@ -174,7 +174,7 @@ def test_other_models_and_the_base_have_endpoints_of_their_own(tmp_path: Path) -
         "other": {"likelihood": {"of": "a", "model": "tinker:big"}},
         "own": {"likelihood": {"of": "a"}},
     }
-    plan = plan_of(tmp_path, {"weighted": terms})
+    plan = plan_of(tmp_path, {"sum": terms})
     policies = [(endpoint.policy, endpoint.model.name) for endpoint in plan.endpoints]
     assert policies == [("main", None), (None, None), (None, "big")]
     models = [LimitedModel(Scorer(lambda _: "so"), 4) for _ in plan.endpoints]

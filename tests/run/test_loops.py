@@ -210,7 +210,7 @@ def test_a_reward_reads_the_last_turn_of_who_is_on_its_own_branch(tmp_path: Path
     verifier = {
         **PAIR["verifier"],
         "parser": {"tag": "answer", "one_of": ["correct", "incorrect"]},
-        "reward": {"agrees_with": "solver"},
+        "reward": 'action == ("correct" if solver.right else "incorrect")',
     }
     solver = {**PAIR["solver"], "parser": {"tag": "answer", "keep_tag": True}}
     roles = {**PAIR, "solver": solver, "verifier": verifier}
@@ -233,7 +233,11 @@ def test_a_reward_that_finds_nobody_to_read_is_none_and_teaches_nothing(tmp_path
         tmp_path,
         {
             "a": {"when": "task.target == 0", "prompt": "a"},
-            "b": {"needs": ["a"], "prompt": "{{ a.ran }}", "reward": {"agrees_with": "a"}},
+            "b": {
+                "needs": ["a"],
+                "prompt": "{{ a.ran }}",
+                "reward": 'action == ("correct" if a.right else "incorrect")',
+            },
         },
     )
     episode = run_one(routed, ScriptedModel(whose))
@@ -421,7 +425,7 @@ def test_of_the_roles_that_decide_those_that_ran_do(tmp_path: Path) -> None:
 def test_turns_of_one_place_in_both_loops_are_compared_and_rewards_read_the_outer_round(
     tmp_path: Path,
 ) -> None:
-    paid = {**NESTED, "critic": {**NESTED["critic"], "reward": {"of": "judge"}, "credit": "turn"}}
+    paid = {**NESTED, "critic": {**NESTED["critic"], "reward": "judge.reward", "credit": "turn"}}
     judged = plan(tmp_path, {**paid, "critic": {**paid["critic"], "group": "turn"}}, PLAN)
 
     def answer(request: Request) -> str:
@@ -460,7 +464,7 @@ def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path
     roles: Roles = {
         "a": {
             "count": 2,
-            "reward": {"rated_by": "judge", "path": "scores.*"},
+            "reward": "judge.action.scores[2 * (self.round - 1) + self.index - 1]",
             "credit": "turn",
         },
         "judge": {

@@ -32,11 +32,14 @@ def test_a_condition_and_an_end_over_who_never_runs_in_a_loop_are_answered(tmp_p
 @pytest.mark.parametrize(
     ("reward", "earned"),
     [
-        ({"of": "a"}, None),
-        ({"agrees_with": "a"}, None),
-        ({"same_as": "a"}, None),
-        ({"rated_by": "a"}, None),
-        ({"weighted": {"right": "countdown", "team": {"reward": {"of": "a"}, "weight": 0.5}}}, 0.0),
+        ("a.reward", None),
+        ('action == ("correct" if a.right else "incorrect")', None),
+        ("action == a.action", None),
+        ("number(a.action)", None),
+        (
+            {"sum": {"right": "countdown", "team": {"reward": "(a.reward if a.ran else 0)", "weight": 0.5}}},
+            0.0,
+        ),
     ],
     ids=str,
 )

@@ -90,7 +90,7 @@ def test_a_function_is_called_in_the_session_that_a_role_had(tmp_path: Path) -> 
     arguments = '{"of": {{ task.target }}, "said": {{ agent.action | tojson }}}'
     state = {**STATE, "run": {**STATE["run"], "with": arguments}, "reward": "0 + (action.sum == 7)"}
     state["right"] = "action.sum == 7"
-    plan = checked(tmp_path, {"agent": {**AGENT, "reward": {"of": "state"}}, "state": state}).valid()
+    plan = checked(tmp_path, {"agent": {**AGENT, "reward": "state.reward"}, "state": state}).valid()
     model = script(call("add", by=3), call("add", by=4), "done")
     done = run(pickle.loads(pickle.dumps(plan)), model)
     assert done["state"][0].action == {"sum": 7, "of": COUNTDOWN["target"], "said": "done"}
@@ -155,7 +155,7 @@ def test_words_that_a_session_keeps_may_carry_a_hidden_field(tmp_path: Path) -> 
         "solver": {
             "needs": "state",
             "prompt": "{{ state.action }}",
-            "reward": {"value": "action == task.target"},
+            "reward": "action == task.target",
             "estimator": "grpo",
         },
     }

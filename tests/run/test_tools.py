@@ -152,10 +152,10 @@ def test_a_result_that_is_no_text_is_parsed_as_json_and_a_failed_tool_gives_the_
     assert [failure["name"] for failure in done.metadata.get("failures", ())] == ["tool_error"] * (not text)
 
 
-def test_a_failed_tool_with_a_parser_rates_with_its_default(tmp_path: Path) -> None:
+def test_a_failed_tool_rates_nobody(tmp_path: Path) -> None:
     rater = {"needs": "solver", "run": {"calculator": "1 / 0"}}
-    for parser, reward in (({"parser": {"json": {"default": 5}}}, 5.0), ({}, None)):
-        rated = {"solver": {"reward": {"rated_by": "rater"}}, "rater": {**rater, **parser}}
+    for parser, reward in (({"parser": {"json": {"default": 5}}}, None), ({}, None)):
+        rated = {"solver": {"reward": "number(rater.action)"}, "rater": {**rater, **parser}}
         assert run_one(plan(tmp_path, rated), ScriptedModel(lambda _: "7"))["solver"][0].reward == reward
 
 
@@ -298,7 +298,7 @@ def test_a_service_that_refuses_for_a_while_is_asked_again_as_a_model_is(
 
 def test_the_message_of_a_tool_that_failed_is_no_rating(tmp_path: Path) -> None:
     roles: Roles = {
-        "solver": {"reward": {"rated_by": "calc"}},
+        "solver": {"reward": "number(calc.action)"},
         "calc": {"needs": ["solver"], "run": {"calculator": "{{ solver.action }}"}},
     }
     failed, fine = (

@@ -17,18 +17,14 @@ from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one, write_sp
 from tests.run.written import plan, said
 
 BAD = "no tags"
-RAISES: dict[str, Any] = {"value": "exact_match(action + 1, task.target)"}
+RAISES: dict[str, Any] = "exact_match(action + 1, task.target)"
 """Reward that cannot be computed for any answer."""
 FAILING = {
-    "its reward raises": ({"reward": {"value": "exact_match(action + 1, task.target)"}}, RIGHT),
+    "its reward raises": ({"reward": "exact_match(action + 1, task.target)"}, RIGHT),
     "its answer is malformed": ({}, BAD),
     "its model is down": ({}, None),
 }
-READERS: dict[str, dict[str, Any]] = {
-    "of": {"of": "solver"},
-    "against": {"of": "solver", "scale": -1},
-    "agrees_with": {"agrees_with": "solver"},
-}
+VALIDATOR = 'action == ("correct" if solver.right else "incorrect")'
 
 
 def team(folder: Path, reward: object, solver: dict[str, Any], **more: Any) -> Plan:
@@ -54,47 +50,56 @@ def earned(done: Episode) -> tuple[float | None, bool, bool]:
     return reward if (reward := reader.reward) is not None else None, reader.masked, grouped
 
 
-@pytest.mark.parametrize("verdict", ["correct", "incorrect"])
-@pytest.mark.parametrize("failing", FAILING)
-@pytest.mark.parametrize("reader", READERS)
-def test_who_reads_a_reward_that_is_not_known_is_masked_or_earns_what_else_says(
-    tmp_path: Path, reader: str, failing: str, verdict: str
+@pytest.mark.parametrize(
+    ("reward", "malformed"),
+    [
+        ("solver.reward", 0.0),
+        ("1 - solver.reward", 1.0),
+        (VALIDATOR, 0.0),
+        ("solver.reward if solver.ran else 0", 0.0),
+        ("action == solver.action", None),
+    ],
+)
+def test_an_unreadable_turn_is_wrong_and_all_else_that_failed_is_unknown(
+    tmp_path: Path, reward: str, malformed: float | None
 ) -> None:
-    solver, answer = FAILING[failing]
-    reward = READERS[reader]
-    answers = {"solver": answer, "reader": said(verdict)}
-    assert earned(answered(team(tmp_path, reward, solver), **answers)) == (None, True, False)
-    summed = {"weighted": {"form": {"value": "10"}, "theirs": reward}}
-    assert earned(answered(team(tmp_path, summed, solver), **answers)) == (None, True, False)
-    declared = team(tmp_path, {**reward, "else": 0.25}, solver)
-    assert earned(answered(declared, **answers)) == (0.25, False, True)
-    masked = team(tmp_path, {**reward, "else": "mask"}, solver)
-    assert earned(answered(masked, **answers)) == (None, True, False)
+    for failing, (solver, answer) in FAILING.items():
+        paid = malformed if failing == "its answer is malformed" else None
+        if "action ==" in reward and "raises" in failing and reward != VALIDATOR:
+            paid = 0.0
+        answers = {"solver": answer, "reader": said("correct")}
+        for written in (reward, {"sum": {"theirs": reward}}):
+            got = earned(answered(team(tmp_path, written, solver), **answers))
+            assert got == (paid, paid is None, paid is not None), failing
+        summed = {"sum": {"form": "10", "theirs": reward}}
+        got = earned(answered(team(tmp_path, summed, solver), **answers))
+        assert got == (None if paid is None else 10 + paid, paid is None, paid is not None)
+        declared = team(tmp_path, f"({reward}) | default(0.25)", solver)
+        assert earned(answered(declared, **answers)) == (0.25 if paid is None else paid, False, True)
 
 
 @pytest.mark.parametrize("reward", [-0.5, 1.0])
-def test_what_a_failed_turn_earns_is_no_reward_that_others_are_paid(tmp_path: Path, reward: float) -> None:
+def test_a_failed_turn_is_read_with_the_reward_that_is_set_for_it(tmp_path: Path, reward: float) -> None:
     solver = {"on_failure": {"reward": reward}}
-    done = answered(team(tmp_path, {"of": "solver"}, solver), solver=BAD, reader=RIGHT)
+    done = answered(team(tmp_path, "solver.reward", solver), solver=BAD, reader=RIGHT)
     assert done["solver"][0].reward == reward
-    assert earned(done) == (None, True, False)
+    assert earned(done) == (reward, False, True)
 
 
-@pytest.mark.parametrize("default", ["", "x", "correct"])
-def test_an_action_is_never_compared_with_the_default_of_a_failed_role(tmp_path: Path, default: str) -> None:
-    solver: dict[str, Any] = {"parser": {"tag": "answer", "default": default}}
-    same = team(tmp_path, {"same_as": "solver"}, solver)
-    for answer in ("", "x", "correct"):
-        assert earned(answered(same, solver=BAD, reader=said(answer)))[:2] == (None, True)
-    several = team(tmp_path, {"same_as": "solver"}, {**solver, "count": 3})
-    done = answered(several, solver=[BAD, said("x"), said("y")], reader=said("x"))
-    assert earned(done)[:2] == (0.5, False), "the share of those that answered"
-    other = team(tmp_path, {"same_as": "solver", "else": -1}, solver)
-    assert earned(answered(other, solver=BAD, reader=said(default)))[:2] == (-1.0, False)
+def test_the_default_of_an_unreadable_turn_is_its_action(tmp_path: Path) -> None:
+    solver: dict[str, Any] = {"parser": {"tag": "answer", "default": "x"}}
+    same = team(tmp_path, "action == solver.action", solver)
+    for answer in ("x", "y"):
+        paid = float(answer == "x")
+        assert earned(answered(same, solver=BAD, reader=said(answer)))[:2] == (paid, False)
+        assert earned(answered(same, solver=None, reader=said(answer)))[:2] == (None, True)
+    several = team(tmp_path, "mean(solver.action == action)", {**solver, "count": 3})
+    done = answered(several, solver=[BAD, None, said("y")], reader=said("x"))
+    assert earned(done)[:2] == (0.5, False), "the share of those that are known"
 
 
 def test_the_answer_of_a_turn_whose_reward_failed_is_compared(tmp_path: Path) -> None:
-    same = team(tmp_path, {"same_as": "solver"}, {"reward": RAISES})
+    same = team(tmp_path, "action == solver.action", {"reward": RAISES})
     assert earned(answered(same, solver=said("x"), reader=said("x")))[:2] == (1.0, False)
 
 
@@ -103,40 +108,38 @@ def test_the_answer_of_a_turn_whose_reward_failed_is_compared(tmp_path: Path) ->
     [
         ([RIGHT, RIGHT, RIGHT], True),
         ([RIGHT, WRONG, BAD], False),
-        ([BAD, BAD, WRONG], False),
-        ([RIGHT, BAD, RIGHT], None),
+        ([RIGHT, BAD, RIGHT], False),
+        ([WRONG, None, RIGHT], False),
         ([RIGHT, None, RIGHT], None),
-        ([BAD, BAD, BAD], None),
     ],
 )
 def test_all_are_right_one_is_wrong_or_it_is_not_known(
     tmp_path: Path, answers: list[str | None], verdict: bool | None
 ) -> None:
-    judged = team(tmp_path, {"agrees_with": "solver"}, {"count": 3})
+    judged = team(tmp_path, VALIDATOR.replace("solver.right", "all(solver.right)"), {"count": 3})
     for word, claim in (("correct", True), ("incorrect", False)):
         reward = None if verdict is None else float(claim is verdict)
         assert earned(answered(judged, solver=answers, reader=said(word)))[:2] == (reward, reward is None)
-    paid = answered(team(tmp_path, {"of": "solver"}, {"count": 3}), solver=answers, reader=RIGHT)
-    rewards = [float(answer == RIGHT) for answer in answers if answer in (RIGHT, WRONG)]
-    mean = sum(rewards) / len(rewards) if rewards else None
-    assert earned(paid)[0] == pytest.approx(mean), "failed ones are no part of the mean"
+    paid = answered(team(tmp_path, "mean(solver.reward)", {"count": 3}), solver=answers, reader=RIGHT)
+    rewards = [float(answer == RIGHT) for answer in answers if answer is not None]
+    assert earned(paid)[0] == pytest.approx(sum(rewards) / len(rewards)), "the mean of those known"
 
 
 def test_what_is_unknown_stays_unknown_along_a_chain(tmp_path: Path) -> None:
     roles: dict[str, Any] = {
         "solver": {"reward": RAISES},
-        "team": {"reward": {"of": "solver"}},
-        "reader": {"reward": {"agrees_with": "team"}},
-        "last": {"reward": {"of": "reader", "else": 0.5}},
+        "team": {"reward": "solver.reward", "right": "solver.right"},
+        "reader": {"reward": 'action == ("correct" if team.right else "incorrect")'},
+        "last": {"reward": "reader.reward | default(0.5)"},
     }
     done = run_one(plan(tmp_path, roles), ScriptedModel(lambda _: said("incorrect")))
     assert [t.reward for t in done.trajectories] == [None, None, None, 0.5]
 
 
-def test_a_side_that_failed_passes_on_what_its_rater_gave_it(tmp_path: Path) -> None:
+def test_a_side_that_failed_is_rated_all_the_same_where_it_says_so(tmp_path: Path) -> None:
     roles: dict[str, Any] = {
-        "pro": {"reward": {"rated_by": "judge"}},
-        "con": {"reward": {"of": "pro", "scale": -1}},
+        "pro": {"reward": "number(judge.action)", "on_failure": {"then": "reward"}},
+        "con": {"reward": "-pro.reward"},
         "judge": {"parser": "number", "reward": None, "estimator": None, "trainable": False},
     }
     done = answered(plan(tmp_path, roles), pro=BAD, con=RIGHT, judge="0.75")
@@ -149,9 +152,12 @@ def test_an_episode_that_a_failed_reward_decides_is_in_no_mean(tmp_path: Path) -
         "any": {"any_correct": "solver"},
         "agrees": {"correct": "reader"},
     }
-    solver = {"reward": {"value": "exact_match(action if task.target > 5 else action + 1, '7')"}}
+    solver = {"reward": "exact_match(action if task.target > 5 else action + 1, '7')"}
     made = team(
-        tmp_path, {"agrees_with": "solver"}, solver, episode={"correct": "solver", "metrics": metrics}
+        tmp_path,
+        'action == ("correct" if solver.right else "incorrect")',
+        solver,
+        episode={"correct": "solver", "metrics": metrics},
     )
 
     def one(task: str, target: int) -> Episode:
@@ -168,14 +174,16 @@ def test_an_episode_that_a_failed_reward_decides_is_in_no_mean(tmp_path: Path) -
 
 
 def test_an_answer_that_failed_is_wrong(tmp_path: Path) -> None:
-    made = team(tmp_path, {"agrees_with": "solver"}, {}, episode={"correct": "solver"})
+    made = team(
+        tmp_path, 'action == ("correct" if solver.right else "incorrect")', {}, episode={"correct": "solver"}
+    )
     done = answered(made, solver=BAD, reader=said("correct"))
     assert done.figures["correct"] == 0.0
 
 
 @pytest.mark.parametrize("second", ["right", "wrong", "raises"])
 def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, second: str) -> None:
-    reward = {"value": "exact_match(action if action != 'raises' else action + 1, '7')"}
+    reward = "exact_match(action if action != 'raises' else action + 1, '7')"
     metrics = {"acc": {"correct": "solver"}, "any": {"any_correct": "solver"}}
     roles = {"solver": {"count": 2, "reward": reward}}
     made = plan(tmp_path, roles, episode={"correct": "solver", "metrics": metrics})
@@ -188,14 +196,14 @@ def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, sec
 def test_a_verdict_on_a_role_that_cannot_be_right_is_a_fault(tmp_path: Path) -> None:
     text = (
         "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
-        '  solver: {prompt: "Hi", reward: {rated_by: reader}, estimator: grpo}\n'
+        '  solver: {prompt: "Hi", reward: number(reader.action), estimator: grpo}\n'
         "  reader:\n"
         '    prompt: "{{ solver.action }}"\n    needs: solver\n    estimator: grpo\n'
-        "    reward: {agrees_with: solver}\n"
+        "    reward: action == ('correct' if solver.right else 'incorrect')\n"
     )
     (error,) = (d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error")
     assert "tells no right from wrong" in str(error)
-    assert ":10:27:" in str(error)
+    assert ":10:13:" in str(error)
 
 
 @pytest.mark.parametrize(("on_failure", "masked"), [({}, True), ({"reward": -0.5}, False)])

@@ -115,11 +115,7 @@ def test_there_are_faults_of_form_in_every_part_of_a_spec() -> None:
         {"parser": {"json": {"default": None}}},
         {"reward": {"length": None, "over": 3}},
         {"reward": {"length": {"over": 3}}},
-        {
-            "reward": {
-                "weighted": {"right": "math", "long": {"reward": {"length": {"over": 4}}, "weight": -1}}
-            }
-        },
+        {"reward": {"sum": {"right": "math", "long": {"reward": {"length": {"over": 4}}, "weight": -1}}}},
         {"reward": None},
         {"estimator": {"grpo": {}}},
         {"signal": {"reverse_kl": {"teacher": "tinker:Qwen/Qwen3-8B"}}},
@@ -174,7 +170,7 @@ def test_every_short_form_of_the_rest_is_taken(top: dict[str, Any]) -> None:
         with_role(model="gpt-5"),
         with_role(parser="choice"),
         with_role(parser={"tag": "x", "keep": True}),
-        with_role(reward={"weighted": {"right": "maths"}}),
+        with_role(reward={"sum": {"right": "maths"}}),
         with_role(count=None),
         {**MINE, "loops": {"l": {"roles": ["solver"]}}},
         {**MINE, "roles": {"no-name": MINE["roles"]["solver"]}},

@@ -23,7 +23,7 @@ roles:
     needs: [solver]
     prompt: {inline: "Pick one: {{ solver[0].action }}"}
     parser: {choice: solver}
-    reward: {of: solver}
+    reward: solver.reward
     when: 'self.index == 0'
     estimator: grpo
 
@@ -379,7 +379,7 @@ MISTAKES = [
         "write prompt: {inline: 'Solve this #1'}",
     ),
     (
-        "    reward: {of: solver}",
+        "    reward: solver.reward",
         "    reward: {sum: {a: {reward: countdown, weight: max(0, 0.1 - step)}}}",
         (16, 51, 18),
         "the comma ends the value `max(0`: an expression with a comma needs quotes here",

@@ -149,7 +149,7 @@ def test_a_fault_behind_an_emoji_is_pointed_at(tmp_path: Path) -> None:
 
 ANCHORED = """rolegraph: 2
 name: t
-x-common: &common {trainable: false, reward: {value: "1"}}
+x-common: &common {trainable: false, reward: "1"}
 roles: {a: {<<: *common, prompt: Hi}}
 """
 

@@ -63,7 +63,7 @@ VERDICTS = ("correct", "incorrect")
 
 
 def test_of_two_words_the_other_is_right_where_one_is_wrong() -> None:
-    """Rewards as of `agrees_with` follow from the turn: one verdict is right here and wrong there."""
+    """Rewards of a validator follow from the turn: one verdict is right here and wrong there."""
     turns = [("correct" if number % 2 else "incorrect", number % 10 < 3) for number in range(40)]
     found = tally(judged(turns), VERDICTS).result
     assert found and (found.best, found.reward) == ("incorrect", pytest.approx(0.7))

@@ -208,7 +208,7 @@ def test_a_step_in_which_every_answer_of_a_role_failed_stops_the_training(traini
     assert [line["step"] for line in training.folder.metrics()] == [0, 1]
 
 
-RAISING = "roles.solver.reward={value: action + 1}"
+RAISING = "roles.solver.reward=action + 1"
 
 
 def test_a_reward_that_raises_stops_the_training_at_its_first_validation(training: Training) -> None:

@@ -404,7 +404,10 @@ def test_a_control_of_a_role_that_is_not_trained_says_so() -> None:
 
 def test_a_first_role_that_earns_what_others_do_is_no_answer_by_itself() -> None:
     plan = solver_judge()
-    planner = replace(plan.roles[0], reward=rewards.build(ItemCall.parse({"agrees_with": "judge"})))
+    planner = replace(
+        plan.roles[0],
+        reward=rewards.build(ItemCall.parse('action == ("correct" if judge.right else "incorrect")')),
+    )
     team = replace(plan, roles=(planner, *plan.roles[1:]))
     rows = controls(team, [episode("a", 0, [0.0, 0.0], 0.0)], [episode("a", 0, [1.0, 0.0], 1.0)])
     assert [row.name for row in rows] == ["untrained workflow", "trained workflow"]

@@ -35,9 +35,9 @@ roles:
     prompt: "{{ task.question }} Give <answer></answer>."
     parser: {tag: answer}
     reward:
-      weighted:
+      sum:
         right: countdown
-        late: {reward: {value: "step / 10"}, weight: {from: 0.5, to: 0, steps: 2}}
+        late: {reward: step / 10, weight: {from: 0.5, to: 0, steps: 2}}
     estimator: {grpo: {std: false}}
     weight: {from: 2, to: 1, steps: 4, after: 1}
     sampling: {temperature: {from: 1, to: 0.5, steps: 2}}
@@ -165,7 +165,7 @@ def test_a_spec_without_schedules_is_the_same_plan_in_every_step() -> None:
         ("train.learning_rate={from: 1, to: 2, steps: 3}", "learning_rate", "learning_rate"),
         (f"{LATE}={{from: x, to: 0, steps: 2}}", "from", "late"),
         (
-            "roles.solver.reward={weighted: {a: {reward: countdown, weight: {from: 0, to: 1, steps: 2}}}}",
+            "roles.solver.reward={sum: {a: {reward: countdown, weight: {from: 0, to: 1, steps: 2}}}}",
             "positive",
             "",
         ),

@@ -285,7 +285,7 @@ def test_faults_of_a_gate(words: list[str], message: str) -> None:
 
 def test_a_gate_reads_no_verdict_that_nobody_gives() -> None:
     words = ["roles.solver.signal={reverse_kl: {teacher: base, gate: 0 if right else reward}}"]
-    formed = check_file("solver_judge", [*words, "roles.solver.reward={value: tokens}"])
+    formed = check_file("solver_judge", [*words, "roles.solver.reward=tokens"])
     assert any("the gate reads the `right` of solver" in str(d) for d in formed.diagnostics) or formed.plan
     alone = [*words, "roles.solver.estimator=precomputed", "roles.solver.reward=null"]
     faults = [str(d) for d in check_file("solver_judge", alone).diagnostics]

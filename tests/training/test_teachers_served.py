@@ -117,7 +117,7 @@ roles:
     prompt: "{{ task.question }}"
     estimator: grpo
     reward:
-      weighted:
+      sum:
         text: {likelihood: {of: "{{ task.solution }}", after: " is ", per: text}}
         mean: {likelihood: {of: "{{ task.solution }}", after: " is "}}
         one: {likelihood: {of: "7", exp: true}}

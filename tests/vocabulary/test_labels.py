@@ -37,9 +37,9 @@ REWARDS: list[Any] = [
     "f1",
     "math",
     "close_to",
-    {"value": "action == task.answer"},
-    {"value": "action in task.answer"},
-    {"weighted": {"right": "exact_match", "short": {"length": {"under": 9}}}},
+    "action == task.answer",
+    "action in task.answer",
+    {"sum": {"right": "exact_match", "short": {"length": {"under": 9}}}},
     {"json_field": "a", "field": "answer"},
     {"python": "action == task['answer']"},
 ]
@@ -106,8 +106,8 @@ def test_the_rows_of_both_sides_of_a_split_are_checked(tmp_path: Path) -> None:
     [
         ({"json_field": "a", "field": "answer"}, []),
         ({"json_field": "a", "field": "answer"}, [1, None]),
-        ({"value": "action == 'x' and task.answer is none"}, None),
-        ({"value": "1 if task.answer else 0.5"}, ""),
+        ("action == 'x' and task.answer is none", None),
+        ("1 if task.answer else 0.5", ""),
         ({"length": {"under": 9}}, None),
         ("exact_match", "None"),
         ("exact_match", False),

@@ -266,9 +266,7 @@ print(*sorted(set(heavy.split()) & set(sys.modules)))
 
 def test_there_is_everything_that_the_language_names() -> None:
     assert {"choice", "json", "one_of", "regex", "tag", "text"} <= set(vocabulary.parsers.names())
-    assert {"agrees_with", "countdown", "exact_match", "f1", "json_field", "math", "weighted"} <= set(
-        vocabulary.rewards.names()
-    )
+    assert {"countdown", "exact_match", "f1", "json_field", "math", "sum"} <= set(vocabulary.rewards.names())
     assert {"grpo", "prpo", "reinforce", "reinforce_plus_plus_baseline", "rloo"} <= set(
         vocabulary.estimators.names()
     )

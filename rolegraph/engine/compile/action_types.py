@@ -112,6 +112,8 @@ class _ActionReader:
         for node in (tree, *tree.find_all(nodes.Node)):
             if isinstance(node, nodes.Getattr | nodes.Getitem):
                 yield from self.field(node)
+                if isinstance(node, nodes.Getitem) and isinstance(node.node, nodes.Dict):
+                    yield from self.mapped(node.node, node.arg)
             elif isinstance(node, nodes.Compare):
                 first = node.expr
                 for operand in node.ops:
@@ -189,6 +191,16 @@ class _ActionReader:
         verb = "compared in order with" if sign in _ORDERED else "equal to"
         word = str(never[0]) if isinstance(never[0], str) else "action"
         yield _Misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
+
+    def mapped(self, mapping: nodes.Dict, key: nodes.Node) -> Iterator[_Misread]:
+        """Yield the warning of a mapping that lacks a word which the action may be."""
+        read, keys = self.read(key), _constants(nodes.List([pair.key for pair in mapping.items]))
+        words = cast("Sequence[Any]", read[1].get("enum", ())) if read else ()
+        if read and keys and (lost := [str(word) for word in words if word not in keys]):
+            message = (
+                f"{read[0]} may be {' or '.join(lost)}, which this mapping lacks: no reward is known then"
+            )
+            yield _Misread(mapping.lineno, "action", message, "add each word", "warning")
 
     def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[_Misread]:
         """Yield the fault of arithmetic on a text."""

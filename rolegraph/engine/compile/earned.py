@@ -141,13 +141,12 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
             expected = f"a player: {', '.join(players)}" if players else "a loop with `env`"
             yield Finding(path, message, expected, word="env")
         # An expression reads the siblings of a turn under the role's own name, but not what they earned.
-        barred = (reward.roles if reward.formulas else reward.read_roles) if reward else ()
-        if name in barred:
+        if reward and name in (reward.roles if reward.formulas else reward.read_roles):
             message = f"the reward of {name} reads {name} itself"
             yield Finding(path, message, "other roles", word=name)
     for cycle in cycles(scored(rewards)):
         message = f"the rewards wait for each other: {format_cycle(cycle)}"
-        hint = "rated_by and same_as read only the action of a role, and wait for no reward"
+        hint = "a reward that reads only the action of a role waits for no reward"
         path, *others = _rewards_of(cycle)
         expected, last = "rewards without a cycle", cycle[-1]
         yield Finding(path, message, expected, hint, word=last, covers=tuple(others))
@@ -199,7 +198,7 @@ def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
         if not reward or not role.is_trained or failing.then != "zero" or failing.reward is not None:
             continue
         least = reward.facts.bounds[0]
-        if least >= 0 or reward.delegates or reward.reads_environment:  # which a failed turn earns, too
+        if least >= 0 or reward.reads_environment:  # which a failed turn earns, too
             continue
         earns = "may be below any number" if isinf(least) else f"may be {least:g}"
         message = (

@@ -322,7 +322,7 @@ class ResolvedNames:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = self.rewards.get(metric.role)
             if metric.term and reward and metric.term not in reward.facts.terms:
-                terms = ", ".join(reward.facts.terms) or "none: only a `weighted` reward has named terms"
+                terms = ", ".join(reward.facts.terms) or "none: only a `sum` has named terms"
                 message = f"the reward of {metric.role} has no term {metric.term!r}"
                 self.findings.append(Finding(path, message, terms, word=metric.term))
         return metric

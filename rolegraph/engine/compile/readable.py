@@ -50,49 +50,12 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
                     continue
                 other = (written.needs[source].of if source in written.needs else None) or source
                 obstacle = _obstacle(shape_of(names, other, shapes), read)
-                if obstacle is None and "*" in read.path.split(".") and other in names.roles:
-                    obstacle = _unplaced(names, name, other)
-                is_text = other in names.roles and names.roles[other].run is None
-                lost = _unmapped(shapes.get(other, {}), read, is_text=is_text) if obstacle is None else None
-                if lost is not None and call is not None:
-                    message = f"{reader} has no number for {lost.reason} of {other}, and masks such turns"
-                    path = ("roles", name, key, *call.path_of(read.place))
-                    yield Finding(path, message, "", lost.hint, "warning", other)
                 if obstacle is not None and call is not None:
-                    wanted = read.path or ("a word of its map" if read.words else "a number")
+                    wanted = read.path or "a number"
                     message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
                     severity = "error" if obstacle.is_sure and read.role else "warning"
                     path = ("roles", name, key, *call.path_of(read.place))
                     yield Finding(path, message, "", obstacle.hint, severity, read.path or other)
-
-
-def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
-    if any(read == name for _, read, _ in names.roles[other].spec.edges):
-        return None
-    reason = f"which does not read {name}: there is no position for `*`"
-    return _Obstacle(reason, f"let it read {name}", False)
-
-
-def _unmapped(shape: Shape, read: ActionRead, *, is_text: bool) -> _Obstacle | None:
-    """Return the values that an action may have and a map without a default leaves out; None without any.
-
-    Args:
-        shape: Shape of the action.
-        read: The read by a map.
-        is_text: Whether a model writes the action, so that an unknown shape may be any text.
-    """
-    if not read.words or read.has_default:
-        return None
-    for key in read.path.split(".") if read.path else ():
-        is_list = shape.get("type") == "array"
-        shape = inside(shape, "items") if is_list else inside(inside(shape, "properties"), key)
-    values = shape.get("enum", (True, False) if shape.get("type") == "boolean" else None)
-    if values is None:
-        hint = f"let its parser allow these words alone, one_of: [{', '.join(read.words)}], or give `else`"
-        any_text = shape.get("type") == "string" or (not shape and is_text)
-        return _Obstacle("any other text", hint) if any_text else None
-    lost = [str(it) for it in values if str(it).strip().lower() not in read.words]
-    return _Obstacle(" and ".join(lost), "add each word to `map`, or give `else`") if lost else None
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
@@ -102,49 +65,32 @@ def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
     for place, key in enumerate(keys):
         properties, most = inside(shape, "properties"), shape.get("maxItems", inf)
         if shape.get("type") == "array":
-            if not (key == "*" or key.isdecimal()):
+            if not key.isdecimal():
                 return _Obstacle(f"{before} is a list", "name a position in it, from 0")
-            if key.isdecimal() and int(key[:10]) >= most:
+            if int(key[:10]) >= most:
                 return _Obstacle(f"{before} is a list of at most {most}", "positions count from 0")
             shape = inside(shape, "items")
         elif shape.get("type") in (*_KINDS, "null") or "enum" in shape:
             return _Obstacle(f"{before} is {described(shape)}", "leave the path out, or let it give JSON")
-        elif properties and key not in (*properties, "*"):
+        elif properties and key not in properties:
             hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
             is_closed = shape.get("additionalProperties") is False
             return _Obstacle(f"{before} is {described(shape)}", hint, is_closed)
         else:
             shape = inside(properties, key)
         before = f"where {'.'.join(keys[: place + 1])}"
-    return None if _fits(shape, read.words) else _Obstacle(f"{before} is {described(shape)}", _fix(shape))
+    if not read.is_number or _may_be_number(shape):
+        return None
+    return _Obstacle(f"{before} is {described(shape)}", "read a part of it, by its path")
 
 
-def _fits(shape: Shape, words: tuple[str, ...] | None) -> bool:
-    """Return True if a value of this JSON Schema can be one of `words`, or a number where `words` is None.
-
-    An empty tuple of words accepts any value.
-    """
+def _may_be_number(shape: Shape) -> bool:
+    """Return True if a value of this JSON Schema can be a number, also one that is written as text."""
     kind = shape.get("type")
     values = shape.get("enum", (True, False) if kind == "boolean" else None)
-    if words == () or kind in ("object", "array", "null"):
-        return words == ()
-    if words is None:
-        return values is None or any(not isinstance(value, str) or _has_digit(value) for value in values)
-    if values is None:
-        return kind not in ("number", "integer") or any(map(_has_digit, words))
-    return not {str(value).strip().lower() for value in values}.isdisjoint(words)
-
-
-def _has_digit(text: str) -> bool:
-    return any(character.isdigit() for character in text)
-
-
-def _fix(shape: Shape) -> str:
-    if "enum" in shape:
-        example = ", ".join(f"{value}: …" for value in shape["enum"])
-        return f"give each word a number, in `rated_by` with map: {{{example}}}"
-    is_whole = shape.get("type") in _KINDS
-    return "leave `map` out" if is_whole else "read a part of it, by its path"
+    if kind in ("object", "array", "null"):
+        return False
+    return values is None or any(not isinstance(it, str) or any(map(str.isdigit, it)) for it in values)
 
 
 def described(shape: Shape) -> str:

@@ -244,9 +244,11 @@ class TextReader:
     def _on_branch(self, name: str) -> dict[str, int]:
         """Return for each role the number of its instances on a branch of role `name` at most; of its own all
         of them."""
-        counts = {it: self._seen(name, it, Edge(join="branch")) for it in self.spec.roles if it != name}
         made = self.instances
-        return {**counts, name: self.spec.roles[name].count if made is None else len(made[name])}
+        if made is None:  # the graph has a fault: add no findings that may follow from it
+            return {**dict.fromkeys(self.spec.roles, 1), name: self.spec.roles[name].count}
+        counts = {it: self._beside(name, it, len(made[it])) for it in self.spec.roles}
+        return {**counts, name: len(made[name])}
 
     def _beside(self, role: str, other: str, most: int) -> int:
         """Return how many of the instances of a role are on the branch of one instance of another at most."""

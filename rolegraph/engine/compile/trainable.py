@@ -277,9 +277,7 @@ class _Groups:
                 f"all members of a group of {name} get the same reward (that of {whose}), "
                 "so no advantage differs from 0"
             )
-            hint = (
-                "add a reward that differs between them (`weighted`), or compare all rollouts (`group: turn`)"
-            )
+            hint = "add a reward that differs between them (`sum`), or compare all rollouts (`group: turn`)"
             yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
 
     def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:

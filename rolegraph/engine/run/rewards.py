@@ -68,15 +68,15 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
 def _is_computed(result: NodeResult, reward: Reward) -> bool:
     """Return True if the reward of a turn is computed, which it is for few of the turns that failed.
 
-    Those are turns that were not readable, under `then: reward`, and turns whose score comes from other roles
-    or the environment, where `on_failure` gives none.
+    Those are turns that were not readable, under `then: reward`, and turns that the environment scores, where
+    `on_failure` gives no reward.
     """
     failing = result.role.spec.on_failure
     if result.failure is None:
         return True
     if failing.then == "reward":
         return result.failure.name.cause == "form"
-    return (reward.delegates or reward.reads_environment) and failing.reward is None
+    return reward.reads_environment and failing.reward is None
 
 
 def stop_at_failure(result: NodeResult) -> None:
@@ -93,8 +93,6 @@ class LateRewards:
 
     def __init__(self, context: EpisodeContext) -> None:
         self.context, self.plan, self.results = context, context.plan, context.results
-        self._positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
-        """Results of `_positions_in`, by block and role."""
 
     def score(self, create_task: CreateTask) -> None:
         """Start a task for each role with a late reward; the task scores the role's turns after those it
@@ -133,43 +131,18 @@ class LateRewards:
         await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Turns]]:
-        """Return what the reward of a turn reads: scores and views of other turns, and the environment; and
-        the turns that its expressions read."""
+        """Return what the reward of a turn reads: views of other turns, and the environment; and the turns
+        that its expressions read."""
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
-        scores = {
-            name: tuple(score for _, turn in ran[name] if (score := turn.known_score) is not None)
-            for name in reward.roles
-        }
-        unknown = frozenset(
-            name
-            for name in reward.roles
-            if any(turn.failure is not None and turn.known_score is None for _, turn in ran[name])
-        )
         views = {name: tuple(_view(turn) for _, turn in ran[name]) for name in reward.views}
-        positions = {
-            name: tuple(
-                self._positions_in(self.plan.nodes[reader].block, plan_node.role).get(
-                    (plan_node.id.index, plan_node.id.round)
-                )
-                for reader, _ in ran[name]
-            )
-            for name in reward.views
-        }
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
-        took_turns = frozenset(name for name, turns in ran.items() if turns)
-        turns = {name: self._turns(name, taken, plan_node.role) for name, taken in ran.items()}
-        inputs = inputs._replace(
-            scores=scores,
-            views=views,
-            ran=took_turns,
-            unknown=unknown,
-            positions=positions,
-            env_reward=env,
-        )
-        return inputs, turns if result.role.formulas else {}
+        inputs = inputs._replace(views=views, env_reward=env)
+        if not result.role.formulas:
+            return inputs, {}
+        return inputs, {name: self._turns(name, taken, plan_node.role) for name, taken in ran.items()}
 
     def _turns(self, name: str, taken: Sequence[tuple[int, NodeResult]], reader: int) -> Turns:
         """Return the turns of a role as the expressions of another see them.
@@ -194,21 +167,6 @@ class LateRewards:
                 turn = turn._replace(reward=UNKNOWN if earned is None else earned.reward)
             turns.append(turn)
         return Turns(turns)
-
-    def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
-        """Return by (index, round) the position that each turn of a role had in the input of a block's turns.
-
-        A turn that was not in the input has the position of its instance's turn that was.
-        """
-        if (block, role) not in self._positions:
-            edges = (edge for edge in self.plan.blocks[block].inputs if edge.role == role)
-            taken = [turn for edge in edges for turn in turns_taken(edge, self.results)]
-            ids = [self.plan.nodes[node].id for node, _ in taken]
-            rounds = range(1, self.plan.roles[role].rounds + 1)
-            of_instance = {(id.index, n): position for position, id in enumerate(ids) for n in rounds}
-            of_turn = {(id.index, id.round): position for position, id in enumerate(ids)}
-            self._positions[block, role] = of_instance | of_turn
-        return self._positions[block, role]
 
 
 def _view(turn: NodeResult) -> View:
@@ -349,7 +307,6 @@ def _set_score(result: NodeResult, score: Score | None, inputs: RewardInputs) ->
         _fail(result, str(error))
     else:
         result.score = Score(reward, None if is_correct is None else bool(is_correct), terms)
-        result.is_scored = True
 
 
 def _fail_by(result: NodeResult, error: BaseException) -> None:
@@ -368,5 +325,5 @@ def _fail(
     result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR, place: str = ""
 ) -> None:
     is_set = result.role.spec.on_failure.reward is not None  # else nothing says what the answer is worth
-    result.score, result.is_scored = failure_score(result.role) if is_set else None, False
+    result.score = failure_score(result.role) if is_set else None
     result.failure = result.failure or Failure(name, message, place)

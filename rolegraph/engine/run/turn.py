@@ -189,25 +189,12 @@ class NodeResult:
     """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
     failure: Failure | None = None
     score: Score | None = None
-    is_scored: bool = False
-    """True where the reward computed `score`; the score of a failed turn is otherwise that of
-    `on_failure`."""
     group_keys: Mapping[str, str | None] | None = None
     """Digest of each expression that the role's turns are grouped by; None without a digest."""
     opening: StepMetadata | None = None
     """`forked` or `restarted`, for the first Step of a turn that does not go on from its own conversation."""
     word_rewards: Mapping[str, float] | None = None
     """Reward that each answer which the parser allows would have had; None where that is not computed."""
-
-    @property
-    def known_score(self) -> Score | None:
-        """The score as other roles' rewards read it: None where no reward computed it.
-
-        A failed turn's `is_correct` is None there.
-        """
-        if self.score is None or not self.is_scored:
-            return None
-        return self.score if self.failure is None else self.score._replace(is_correct=None)
 
     @property
     def is_right(self) -> bool | None:

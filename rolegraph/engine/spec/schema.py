@@ -153,7 +153,7 @@ def _linked(schema: Any, groups: set[str]) -> Any:
 
 
 _EXPRESSIONS: Sequence[Schema] = (
-    {"type": "string", "pattern": r"[^A-Za-z0-9_]", "description": "Expression over the episode."},
+    {"type": "string", "pattern": r"[^A-Za-z0-9_]|^[0-9]", "description": "Expression over the episode."},
     {"enum": [*OF_A_TURN], "description": "Value of the turn."},
     {"type": ["number", "boolean"], "description": "The same reward for every answer."},
 )

@@ -21,9 +21,7 @@ class ActionRead(NamedTuple):
     """Role of the action, for a tool its name among the `needs`; None for the action that is rewarded."""
     path: str = ""
     """Keys and list positions, such as `scores.0`; empty for the whole action."""
-    words: tuple[str, ...] | None = None
-    """Permitted words in lower case; () for any value, None for a number."""
+    is_number: bool = False
+    """True where it must be a number."""
     place: tuple[int | str, ...] = ()
     """Place, inside of the item's call, of the part that reads the value, such as a term of a sum."""
-    has_default: bool = False
-    """True where the item says what holds for any other value."""

@@ -81,8 +81,8 @@ OF_A_TURN = ("action", "response", "thought", "ok", "tokens", "calls", "step")
 """Names that an expression reads of the turn that has ended, besides `task`, `self` and the roles."""
 SCORERS = ("math", "exact_match", "f1", "close_to")
 """Rewards that an expression may call as functions of an answer and the right one."""
-EXPRESSION = "value"
-"""Name of the reward that an expression is."""
+EXPRESSION = "_expression"
+"""Name of the reward that an expression is; a spec writes the expression alone."""
 
 
 def reward_call(raw: object) -> ItemCall:

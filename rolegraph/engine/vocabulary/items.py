@@ -114,22 +114,12 @@ class Likelihood(NamedTuple):
 class RewardInputs(NamedTuple):
     """Inputs of a reward besides the task and the action.
 
-    A reward gets what its fields `roles`, `views`, `reads_turn` and `reads_environment` ask for. Of other
+    A reward gets what its fields `views`, `reads_turn` and `reads_environment` ask for. Of other
     roles it gets the turns on its own branch that ran, in order of index.
     """
 
-    scores: Mapping[str, Sequence[Score]] = NOTHING
-    """Known scores of the turns of each of the reward's `roles`: without turns that earned nothing, and
-    without the score that `on_failure` gives to a failed turn."""
     views: Mapping[str, Sequence[View]] = NOTHING
     """Turns of each of the reward's `views`."""
-    ran: frozenset[str] = frozenset()
-    """Roles of `roles` and `views` of which a turn ran, also a turn without a reward."""
-    unknown: frozenset[str] = frozenset()
-    """Roles of `roles` of which a turn's score is not known, because its answer or its reward failed."""
-    positions: Mapping[str, Sequence[int | None]] = NOTHING
-    """For each turn in `views`, the position, from 0, of the scored instance in what that turn saw; None
-    where the turn did not see it."""
     turn: View | None = None
     """Turn that is scored, for a reward that `reads_turn`."""
     steps: Sequence[Step] = ()
@@ -189,7 +179,7 @@ class Reward(Item):
     """Function from a task and an action to a Score.
 
     An author must set `score` alone. A reward that reads task fields lists them in `facts`, so that specs are
-    checked before anything runs. `roles` to `formulas` ask for the inputs of the same name; `timeout` and
+    checked before anything runs. `views` to `formulas` ask for the inputs of the same name; `timeout` and
     `memory` limit the function.
     """
 
@@ -197,7 +187,7 @@ class Reward(Item):
     """`score(task, action, inputs)`. None means no reward, because no turn that the reward reads ran."""
     facts: RewardFacts = RewardFacts()
     roles: tuple[str, ...] = ()
-    """Roles whose scores the reward reads."""
+    """Roles whose reward, or whether they are right, the reward's `formulas` read."""
     views: tuple[str, ...] = ()
     """Roles whose turns the reward reads, whatever these earned."""
     reads_turn: bool = False
@@ -210,8 +200,7 @@ class Reward(Item):
     likelihoods: tuple[Likelihood, ...] = ()
     """Texts that the reward reads the log-probabilities of; the roles in them are among `views`."""
     delegates: bool = False
-    """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
-    `is_correct` only where no other term has one."""
+    """True where other roles alone decide the reward."""
     timeout: float | None = None
     """Time limit in seconds of processor time, in a process that is stopped at it. None, for a pure and fast
     function, runs in place."""

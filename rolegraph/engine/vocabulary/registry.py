@@ -200,8 +200,11 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """Return all names, sorted: built-in, installed and registered ones."""
-        return sorted({*self._factories, *points_of(self.group)})
+        """Return all names that a spec may write, sorted: built-in, installed and registered ones.
+
+        A name that begins with `_` is the engine's own.
+        """
+        return sorted(it for it in {*self._factories, *points_of(self.group)} if not it.startswith("_"))
 
     def factory(self, name: str) -> Callable[..., T]:
         """Return the factory of a name.

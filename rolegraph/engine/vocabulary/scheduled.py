@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-SCHEDULED_KEYS = frozenset({"weight", "coefficient", "scale", "temperature"})
+SCHEDULED_KEYS = frozenset({"weight", "coefficient", "temperature"})
 """Keys whose number may be a schedule."""
 DataPath = tuple[str | int, ...]
 """Keys and positions from the top of a spec to a value."""

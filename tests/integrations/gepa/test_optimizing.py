@@ -322,7 +322,7 @@ def test_a_missing_library_is_named_with_its_extra(
 def test_a_mean_reward_is_the_score_where_no_role_can_be_right(
     endpoint: Endpoint, spec: Path, tmp_path: Path
 ) -> None:
-    length = "{weighted: {long: {value: '(action | length) / 10'}}}"
+    length = "{sum: {long: (action | length) / 10}}"
     text = SPEC.replace("{exact_match: {field: answer}}", length).replace("episode: {correct: solver}", "")
     flow = rg.load(write_spec(tmp_path, text, "long.yaml"), base_url=endpoint.base_url)
     record = optimize(flow, budget=100, tasks=4, out=tmp_path / "out").record

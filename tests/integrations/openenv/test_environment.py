@@ -198,7 +198,7 @@ roles:
   agent:
     prompt: "{{ self.observation }} Answer in <answer></answer>."
     parser: {tag: answer}
-    reward: {of: move}
+    reward: move.reward
     estimator: grpo
   move:
     needs: agent

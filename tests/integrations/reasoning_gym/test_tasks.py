@@ -313,7 +313,7 @@ def test_every_scorer_that_evaluates_text_is_known() -> None:
 
 
 def test_a_score_is_given_in_a_worker_that_is_stopped_at_its_limit() -> None:
-    made = reward({"weighted": {"right": {"reward": {"reasoning_gym": {"timeout": 2}}}, "short": "f1"}})
+    made = reward({"sum": {"right": {"reward": {"reasoning_gym": {"timeout": 2}}}, "short": "f1"}})
     assert made.timeout == 2
     assert made.facts.labels == ("answer", "metadata")
     row = rows(task="countdown", size=1)[0]

@@ -199,7 +199,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
         "no number can follow a schedule",
         "roles.judge.weight",
     ),
-    ("tinker", ("roles.solver.reward={value: step}",), "tells a workflow no step", "roles.solver.reward"),
+    ("tinker", ("roles.solver.reward=step",), "tells a workflow no step", "roles.solver.reward"),
     # Overrides for rLLM
     ("tinker", ("++data.train_batch_size=4",), "overwrites", "++data.train_batch_size"),
     ("tinker", ("rllm/backend=verl",), "chosen by its flag", "rllm/backend"),

@@ -75,7 +75,7 @@ UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
     "Policy.pick": past(", pick: latest"),
     "Lora.rank": ("train.lora.rank=8",),
     **{f"Lora.{key}": (f"train.lora.{key}=false",) for key in ("attention", "mlp", "unembed")},
-    "Role.reward": ("roles.solver.reward={value: step}",),
+    "Role.reward": ("roles.solver.reward=step",),
     "Role.right": ("roles.solver.right=step > 1",),
     "Role.group": ("roles.solver.group=[task, turn]",),
     "Role.estimator": ("roles.judge.estimator=ema",),

@@ -90,7 +90,7 @@ roles:
   helper:
     tool: {describe: Adds., arguments: {about: string}}
     prompt: "help with {{ self.arguments.about }}"
-    reward: {of: lead}
+    reward: lead.reward
     estimator: grpo
 """
 

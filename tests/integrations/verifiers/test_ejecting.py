@@ -130,7 +130,7 @@ def test_a_role_named_after_a_field_of_verifiers_is_refused(
     ("override", "path"),
     [
         ("roles.judge.weight={from: 1, to: 2, steps: 9}", "roles.judge.weight follows the step"),
-        ("roles.solver.reward={value: step}", "an expression of a reward follows the step"),
+        ("roles.solver.reward=step", "an expression of a reward follows the step"),
         ("train.stages=[{imitation: best, steps: 2}]", "train.stages"),
     ],
 )

@@ -37,7 +37,7 @@ def test_specs_differ_by_what_they_mean_and_not_by_how_they_are_written(tmp_path
     ]
     assert found.spec[-1].values == ["–", "0.001"]
     assert found.spec[2].values[0] == "–"
-    assert "agrees_with: judge" in found.spec[2].values[1]
+    assert "judge.right" in found.spec[2].values[1]
     (changed,) = found.templates
     assert changed.name == "the prompt of validator"
     assert "+Chosen solution: {{ judge.action }}" in changed.diffs[0]

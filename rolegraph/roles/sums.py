@@ -1,4 +1,4 @@
-"""Reward that is a weighted sum of other rewards, its terms."""
+"""Reward that is a sum of other rewards with weights, its terms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rolegraph.roles.bounds import added, scaled
 
 
 class Term(BaseModel):
-    """Term of a weighted sum of rewards: a reward and its weight."""
+    """Term of a sum of rewards: a reward and its weight."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
@@ -44,7 +44,7 @@ class Term(BaseModel):
 
 
 class BareTerm(Term):
-    """Term of a weighted sum that a spec writes without options, as the reward's name alone."""
+    """Term that a spec writes without a weight, as the reward alone."""
 
     place: ClassVar[tuple[str, ...]] = ()
 
@@ -58,14 +58,14 @@ def _is_short(written: object) -> bool:
     if isinstance(written, Mapping):
         keys = cast("Mapping[object, object]", written).keys()
         return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
-    return isinstance(written, str) and written != ""
+    return isinstance(written, str | bool | int | float) and written != ""
 
 
 _Short = Term | Annotated[RewardField, rewards]
 Placed = TypeVar("Placed", ActionRead, Formula)
 
 
-def weighted(
+def weighted_sum(
     terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]],
     /,
     *,
@@ -77,7 +77,7 @@ def weighted(
       penalty, 0 to report only
     """
     if not any(term.weight > 0 for term in terms.values()):
-        raise ValueError("weighted needs a term of positive weight, such as {right: countdown}")
+        raise ValueError("a sum needs a term of positive weight, such as {right: countdown}")
     built: dict[str, tuple[float, Reward]] = {}
     faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
     for name, term in terms.items():
@@ -101,19 +101,20 @@ def weighted(
         return tuple(dict.fromkeys(name for item in items for name in getattr(item, field)))
 
     def placed(name: str, read: Placed) -> Placed:
-        """Return what a term's reward reads, with its place changed to that in the call of `weighted`."""
+        """Return what a term's reward reads, with its place changed to that in the call of `sum`."""
         term = terms[name]
         return read._replace(place=(0, name, *term.place, *term.reward.path_of(read.place)))
 
     form = all(part.facts.form for part in parts)
-    judging = {name for name, (weight, part) in built.items() if weight > 0 and (form or not part.facts.form)}
-    # Only plain data and functions are sent to a worker: a Reward would be made again there.
-    summed = [
-        _Summand(name, weight, name in judging, part.facts.judges, part.delegates, part.score)
+    judging = {
+        name
         for name, (weight, part) in built.items()
-    ]
+        if weight > 0 and (form or not part.facts.form) and (part.facts.judges or part.facts.verdicts)
+    }
+    # Only plain data and functions are sent to a worker: a Reward would be made again there.
+    summed = [_Summand(name, weight, name in judging, part.score) for name, (weight, part) in built.items()]
     return Reward(
-        partial(_weighted, summed),
+        partial(_sum, summed),
         RewardFacts(
             fields=union(facts, "fields"),
             labels=union(facts, "labels"),
@@ -149,16 +150,13 @@ class _Summand(NamedTuple):
     weight: float
     decides: bool
     """True where its verdict counts."""
-    judges: bool
-    """True where the term judges the action itself, so that without a reward its verdict is not known."""
-    delegates: bool
     score: Callable[..., Score | None]
 
 
-def _weighted(terms: Sequence[_Summand], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
+def _sum(terms: Sequence[_Summand], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
     rewards: dict[str, float] = {}
     total, masked, undecided = 0.0, False, False
-    verdicts: dict[bool, list[bool]] = {False: [], True: []}  # by whether the term delegates
+    verdicts: list[bool] = []
     for term in terms:
         earned = term.score(task, action, inputs)
         if earned is None:
@@ -168,11 +166,10 @@ def _weighted(terms: Sequence[_Summand], task: Task, action: Any, inputs: Reward
             total += term.weight * earned.reward
         elif term.weight:
             masked = True
-            undecided = undecided or (term.decides and term.judges and earned.is_correct is None)
+            undecided = undecided or (term.decides and earned.is_correct is None)
         if term.decides and earned.is_correct is not None:
-            verdicts[term.delegates].append(earned.is_correct)
+            verdicts.append(earned.is_correct)
     if not (rewards or masked):
         return None
-    counted = verdicts[False] if undecided else verdicts[False] or verdicts[True]
-    is_correct = False if False in counted else None if undecided or not counted else True
+    is_correct = False if False in verdicts else None if undecided or not verdicts else True
     return Score(None if masked else total, is_correct, rewards)

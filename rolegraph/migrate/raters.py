@@ -1,0 +1,221 @@
+"""Rewrites of rewards that other roles decide: `of`, `rated_by`, `same_as`, `agrees_with` and `weighted`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+import yaml
+
+from rolegraph.migrate.document import Change, Document, Entry, Path, Problem, pairs, scalar
+
+_RATERS = ("of", "rated_by", "same_as", "agrees_with")
+_PLAIN = re.compile(r"(?![-?:] )[\w(.-](?:[^,\[\]{}#:]|:(?! )|(?<! )#)*(?<! )")
+_TERM = re.compile(r"(?:(?:weighted|sum)\.[^.]+(?:\.reward)?(?:\.|$))*")
+"""Path of a term, at any depth, inside of a reward; empty for the reward itself."""
+_VALUE = re.compile(r"[\w.]+(?:\([\w.]+\))?")
+"""Expression that a filter takes as a whole without brackets."""
+
+
+def raters(document: Document) -> Iterator[Change | Problem]:
+    """Write an expression for each reward that another role decides, and `sum` for `weighted`."""
+    graph = _Graph.of(document)
+    for entry in rewards_in(document):
+        keys = pairs(entry.value)
+        name = next(iter(keys), "")
+        if name == "weighted" and len(entry.path) == len(_owner(entry.path)) + 1:
+            yield document.replace(keys[name][0], "sum")
+        elif name in _RATERS and entry.key is not None:
+            rater = _Rater(keys, graph, _owner(entry.path)[-1], len(entry.path) > len(_owner(entry.path)) + 1)
+            try:
+                text = rater.text(name)
+            except ValueError as error:
+                yield Problem(keys[name][0].start_mark.index, str(error))
+            else:
+                right = rater.right(name)
+                beside = document_beside(document, entry, f"right: {quoted(right)}" if right else "")
+                yield document.replace(entry.value, quoted(text) + beside)
+
+
+def rewards_in(document: Document) -> Iterator[Entry]:
+    """Yield the entries that are rewards of roles, or terms of a sum."""
+    for entry in document.entries("roles.*.reward", "roles.*.reward.*"):
+        if _TERM.fullmatch(".".join(entry.path[len(_owner(entry.path)) + 1 :])):
+            yield entry
+
+
+def document_beside(document: Document, entry: Entry, text: str) -> str:
+    """Return the text of a further key behind the value of an entry; empty for an empty text."""
+    if not text or entry.key is None:
+        return ""
+    is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
+    return (", " if is_flow else "\n" + " " * entry.key.start_mark.column) + text
+
+
+def quoted(text: str) -> str:
+    """Return a text as a YAML scalar, with quotes where it needs them."""
+    if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
+        return text
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _owner(path: Path) -> Path:
+    """Return the path of the role in which an entry stands."""
+    return path[: path.index("reward")]
+
+
+class _Graph:
+    """Roles of a document: which instances of one are on the branch of another, and who can be skipped."""
+
+    def __init__(self, roles: Mapping[str, Mapping[str, yaml.Node]], measured: frozenset[str]) -> None:
+        self.roles, self.measured = roles, measured
+
+    @classmethod
+    def of(cls, document: Document) -> _Graph:
+        """Read the roles of a document."""
+        roles = {
+            entry.name: {key: value for key, (_, value) in pairs(entry.value).items()}
+            for entry in document.entries("roles.*")
+            if len(entry.path) == 2
+        }
+        named = document.entries("episode.correct*", "episode.*correct", "roles.*.reward*.agrees_with")
+        return cls(roles, frozenset(scalar(entry.value) or "" for entry in named))
+
+    def is_several(self, reader: str, other: str) -> bool:
+        """Return True if more than one instance of `other` may lie on the branch of `reader`."""
+        many = {name for name in self._single(other) if self._count(name) != "1"}
+        return bool(many - self._single(reader))
+
+    def may_be_skipped(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
+        """Return True if a role, or a role whose children it is, has a condition, or is not in the
+        document."""
+        if name in seen:
+            return False
+        role = self.roles.get(name)
+        return (
+            role is None
+            or "when" in role
+            or any(self.may_be_skipped(it, seen | {name}) for it in self._single(name) - {name})
+        )
+
+    def reads_all(self, reader: str, other: str) -> bool:
+        """Return True if a role needs all instances of another, in their order."""
+        needs = self.roles.get(reader, {}).get("needs")
+        if isinstance(needs, yaml.SequenceNode):
+            return other in map(scalar, needs.value)
+        return needs is not None and other in pairs(needs) and scalar(pairs(needs)[other][1]) == "all"
+
+    def words(self, name: str) -> frozenset[str] | None:
+        """Return the words that a role's parser gives; None where it may give any text."""
+        parser = self.roles.get(name, {}).get("parser")
+        keys = pairs(parser) if parser is not None else {}
+        if "one_of" not in keys or not isinstance(keys["one_of"][1], yaml.SequenceNode):
+            return None
+        default = [scalar(keys["default"][1]) or ""] if "default" in keys else []
+        return frozenset([*(scalar(it) or "" for it in keys["one_of"][1].value), *default])
+
+    def gives_numbers(self, name: str) -> bool:
+        """Return True if a role's action, or each value inside of it, is typed as its parser reads it."""
+        parser = self.roles.get(name, {}).get("parser")
+        named = scalar(parser) if parser is not None else None
+        return bool({"number", "json"} & {named, *(pairs(parser) if parser is not None else ())})
+
+    def _count(self, name: str) -> str:
+        count = self.roles.get(name, {}).get("count")
+        return "1" if count is None else scalar(count) or ""
+
+    def _single(self, name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Return the roles of which one instance alone is on the branch of each instance of a role."""
+        single, needs = {name}, self.roles.get(name, {}).get("needs")
+        for key, (_, value) in (pairs(needs) if needs is not None else {}).items():
+            inside = pairs(value)
+            join = scalar(inside["join"][1] if "join" in inside else value)
+            other = (scalar(inside["of"][1]) if "of" in inside else None) or key
+            if join in ("each", "branch") and other not in seen:
+                single |= self._single(other, seen | {name})
+        return single
+
+
+class _Rater:
+    """Call of a reward of version 1 that another role decides."""
+
+    def __init__(
+        self, keys: Mapping[str, tuple[yaml.Node, yaml.Node]], graph: _Graph, reader: str, is_term: bool
+    ) -> None:
+        self.options = {name: value for name, (_, value) in keys.items()}
+        self.graph, self.reader, self.is_term = graph, reader, is_term
+
+    def text(self, name: str) -> str:
+        """Return the expression; raises ValueError for a call that has none of the same meaning."""
+        other = scalar(self.options[name]) or ""
+        several = self.graph.is_several(self.reader, other)
+        if name == "agrees_with":
+            right, wrong = self._option("right", "correct"), self._option("wrong", "incorrect")
+            judged = f"all({other}.right)" if several else f"{other}.right"
+            text = f"action == ({json.dumps(right)} if {judged} else {json.dumps(wrong)})"
+        elif name == "same_as":
+            text = f"action == {other}.action" if not several else f"{other}.action == action"
+            if self._option("equal", "text") == "math":
+                text = f"math(action, {other}.action)"
+        else:
+            text = f"{other}.reward" if name == "of" else self._rating(other)
+        if several and name != "agrees_with":
+            text = f"mean({text})"
+        return self._or_else(self._scaled(text), other, several, is_bool=name == "agrees_with")
+
+    def right(self, name: str) -> str:
+        """Return the expression of the role's `right`; empty where nothing reads whether it is right."""
+        other = scalar(self.options[name]) or ""
+        is_read = name == "of" and not self.is_term and self.reader in self.graph.measured
+        if not is_read or self._number("scale", 1) <= 0:
+            return ""
+        return f"all({other}.right)" if self.graph.is_several(self.reader, other) else f"{other}.right"
+
+    def _option(self, name: str, otherwise: str) -> str:
+        return scalar(self.options[name]) or "" if name in self.options else otherwise
+
+    def _number(self, name: str, otherwise: float) -> float:
+        return float(self._option(name, str(otherwise)) or otherwise)
+
+    def _rating(self, other: str) -> str:
+        text, path = f"{other}.action", self._option("path", "")
+        for key in path.split(".") if path else ():
+            if key == "*" and not self.graph.reads_all(other, self.reader):
+                raise ValueError(f"`*` in a path is gone: write the place of {self.reader} in that list")
+            place = key if key.isdecimal() else json.dumps(key)
+            text += f".{key}" if key.isidentifier() else f"[{'self.index - 1' if key == '*' else place}]"
+        if "map" not in self.options:
+            return text if self.graph.gives_numbers(other) else f"number({text})"
+        words = self.graph.words(other)
+        worth = {word: scalar(value) or "" for word, (_, value) in pairs(self.options["map"]).items()}
+        if words is None or not words >= worth.keys():
+            text, worth = f"{text} | trim | lower", {word.lower(): number for word, number in worth.items()}
+        elif words == worth.keys() and sorted(map(float, worth.values())) == [0] * (len(worth) - 1) + [1]:
+            return f"{text} == {json.dumps(max(worth, key=lambda word: float(worth[word])))}"
+        return f"{{{', '.join(f'{json.dumps(word)}: {number}' for word, number in worth.items())}}}[{text}]"
+
+    def _scaled(self, text: str) -> str:
+        """Return an expression with the options `scale` and `offset`."""
+        factor = f"({text})" if "==" in text else text
+        schedule = pairs(self.options["scale"]) if "scale" in self.options else {}
+        scale, offset = 1.0 if schedule else self._number("scale", 1), self._number("offset", 0)
+        if schedule:
+            ends = (scalar(schedule[key][1]) or "" for key in ("from", "to", "steps"))
+            text = f"ramp({', '.join(ends)}) * {factor}"
+        elif scale == -1:
+            return f"{offset:g} - {factor}" if offset else f"-{factor}"
+        elif scale != 1:
+            text = f"{scale:g} * {factor}"
+        return f"{text} {'+' if offset > 0 else '-'} {abs(offset):g}" if offset else text
+
+    def _or_else(self, text: str, other: str, several: bool, *, is_bool: bool) -> str:
+        """Return an expression with the option `else`; in a sum, 0 where the other role was skipped."""
+        given = self._option("else", "")
+        left_out = not given and self.is_term and self.graph.may_be_skipped(other)
+        if given in ("mask", "null") or not (given or left_out):
+            return text
+        if left_out and not several:
+            return f"({text} if {other}.ran else 0)"
+        value = {"0": "false", "1": "true"}.get(given, given) if is_bool else given or "0"
+        return f"{text if _VALUE.fullmatch(text) else f'({text})'} | default({value})"

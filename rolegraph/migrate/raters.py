@@ -24,7 +24,7 @@ def raters(document: Document) -> Iterator[Change | Problem]:
     for entry in rewards_in(document):
         keys = pairs(entry.value)
         name = next(iter(keys), "")
-        if name == "weighted" and len(entry.path) == len(_owner(entry.path)) + 1:
+        if name == "weighted":
             yield document.replace(keys[name][0], "sum")
         elif name in _RATERS and entry.key is not None:
             rater = _Rater(keys, graph, _owner(entry.path)[-1], len(entry.path) > len(_owner(entry.path)) + 1)

@@ -85,7 +85,7 @@ def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
 
 
 def _may_be_number(shape: Shape) -> bool:
-    """Return True if a value of this JSON Schema can be a number, also one that is written as text."""
+    """Return True if a value of this JSON Schema can be a number, also if it is written as text."""
     kind = shape.get("type")
     values = shape.get("enum", (True, False) if kind == "boolean" else None)
     if kind in ("object", "array", "null"):

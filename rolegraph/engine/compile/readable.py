@@ -171,13 +171,11 @@ def default_findings(names: ResolvedNames) -> Iterator[Finding]:
     }
     for name, role in names.roles.items():
         failing, default = role.spec.on_failure, role.parser.default if role.parser else ""
-        is_paid = failing.then == "reward" or (
-            role.reward and role.reward.delegates and failing.reward is None
-        )
+        is_paid = failing.then == "reward" or (failing.reward or 0) > 0
         if name in deciding and is_paid and default not in (None, ""):
             asks = f"counts as {default!r}, by which {deciding[name]} is asked, and is paid"
             message = f"an unreadable answer of {name} {asks}"
-            hint = "on_failure: {reward: 0}"
+            hint = "leave `on_failure` out: an unreadable answer then earns 0"
             yield Finding(("roles", name, "parser"), message, "", hint, "warning", "default")
 
 

@@ -129,25 +129,24 @@ WORDS = [f"word {n}" for n in range(200)]
 PARSERS: Mapping[str, ItemCall] = {
     "text": ItemCall("text"),
     "tag": ItemCall("tag", "answer", has_value=True),
-    "last tag": ItemCall("tag", "answer", {"which": "last"}, has_value=True),
     "number": ItemCall("number"),
     "fractions": ItemCall("number", options={"fractions": True}),
     "json": ItemCall("json"),
     "one_of": ItemCall("one_of", WORDS, has_value=True),
-    "regex": ItemCall("regex", r"score: (\d+)", {"which": "last"}, has_value=True),
+    "regex": ItemCall("regex", r"score: (\d+)", has_value=True),
     "uuid": ItemCall("regex", r"[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", has_value=True),
     "nested": ItemCall("regex", "((a{0,30}){0,30}b)", has_value=True),
     "nested, in groups": ItemCall("regex", "(" * 19 + "a" + "{0,3})" * 6 + ")" * 13 + "b", has_value=True),
-    "all that is left": ItemCall("regex", "a(?:.*z)?", {"which": "last"}, has_value=True),
-    "all that is left, nested": ItemCall("regex", "a(?:(?:a|b){0,500}z)?", {"which": "last"}, has_value=True),
-    "each character": ItemCall("regex", ".", {"which": "last"}, has_value=True),
+    "all that is left": ItemCall("regex", "a(?:.*z)?", has_value=True),
+    "all that is left, nested": ItemCall("regex", "a(?:(?:a|b){0,500}z)?", has_value=True),
+    "each character": ItemCall("regex", ".", has_value=True),
 }
 PROSE = "Take n = 3, and the second step fails: 3/4 of it, or 1,250.5 in all. "
 HONEST_ANSWERS = {
     "a proof in prose": (PROSE * (MOST // len(PROSE) + 1))[: MOST - 30] + " <answer>word 7: 12</answer>",
     "records as JSON": records(6_800),
 }
-HONEST_PARSERS = (("text", "tag", "last tag", "number", "fractions", "one_of"), ("text", "number", "json"))
+HONEST_PARSERS = (("text", "tag", "number", "fractions", "one_of"), ("text", "number", "json"))
 CHECKED = records(4_000)
 """As many as `schema_work` lets through."""
 HOSTILE_ANSWERS = {
@@ -223,7 +222,7 @@ def reading(parser: ItemCall, answer: str) -> Work:
 
 
 def of_schema(schema: Mapping[str, Any]) -> ItemCall:
-    return ItemCall("json", options={"schema": dict(schema)})
+    return ItemCall("json", dict(schema), has_value=True)
 
 
 # all of them

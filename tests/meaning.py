@@ -324,7 +324,7 @@ def expected(workflow: Workflow) -> Expected:
         parser = workflow.roles[turn.id.role].get("parser")
         found = [letter for letter in turn.action if letter in "xy"]
         if parser is None or (found and not turn.failed):
-            return turn if parser is None else turn._replace(action=found[0])
+            return turn if parser is None else turn._replace(action=found[-1])
         return Turn(turn.id, parser["default"], failed=True)
 
     def waits(me: NodeId) -> list[NodeId]:

@@ -66,9 +66,9 @@ _ISOLATION = Isolation()
 PARSERS = [
     parsers.build(ItemCall.parse(written))
     for written in (
-        *("text", "number", "json", {"tag": "answer"}, {"tag": "answer", "which": "last"}),
+        *("text", "number", "json", {"tag": "answer"}, {"tags": {"answer": "text"}}),
         *({"one_of": ["yes", "no", "not sure"]}, {"regex": r"(\d+)\s*$"}),
-        {"json": {"schema": {"type": "object", "properties": {"a": {"type": "number"}}}}},
+        {"json": {"type": "object", "properties": {"a": {"type": "number"}}}},
     )
 ]
 REWARDS = [

@@ -371,7 +371,7 @@ def deep(open_: str, close: str, levels: int, inner: str = "1") -> str:
 
 ISOLATION = Isolation()
 LOOP = "{% for a in range(SIZE) %}{% for b in range(1000) %}x{% endfor %}{% endfor %}"
-SCHEMA = {"json": {"schema": {"items": {"type": "integer"}}}}
+SCHEMA = {"json": {"items": {"type": "integer"}}}
 MANY = roles(role("a", ", count: COUNT"))
 MANY_TOOLS = roles("a: {run: {fuzz_tool: x}, count: COUNT}")
 TRAIN = roles(role("a"), more="train: {FIELD}")

@@ -18,7 +18,8 @@ def migrate_command(files: tuple[Path, ...]) -> int:
     A file is a spec, its tests, or a page of Markdown with specs in YAML blocks; of a folder, such as that
     of a run, all files in it are taken. Comments, order, quotes and anchors stay. Each file that was
     changed is printed. What cannot be rewritten is named with its line, and the exit code is 1; so are
-    specs in strings of Python. A file of version 2 is left alone.
+    specs in strings of Python. What means something else in version 2 has a note. A file of version 2 is
+    left alone.
     """
     from rolegraph.migrate.files import find_files, migrate_file
 
@@ -27,6 +28,8 @@ def migrate_command(files: tuple[Path, ...]) -> int:
         done = migrate_file(path)
         if done.is_changed:
             click.echo(api.printable(str(path)))
+        for line, message in done.notes:
+            click.echo(api.printable(f"{path}:{line}: note: {message}"), err=True)
         for line, message in done.problems:
             code = 1
             click.echo(api.printable(f"{path}:{line}: {message}"), err=True)

@@ -90,6 +90,27 @@ class Document:
         """Return the text of a node as written, without its anchor and tag."""
         return self.text[self.start(node) : self.end(node)]
 
+    def written(self, key: yaml.Node, value: yaml.Node) -> str:
+        """Return the text of a key's value as written, with its anchor; an alias as an alias."""
+        alias = _ALIAS.match(self.text, key.end_mark.index)
+        if alias is not None:
+            return alias[0].lstrip(" :\t\n")
+        return self.text[value.start_mark.index : self.end(value)]
+
+    def without(self, mapping: yaml.Node, name: str) -> Change:
+        """Return the change that removes a key, which is not the only one, from a mapping."""
+        every = [*pairs(mapping).values()]
+        place = [*pairs(mapping)].index(name)
+        key, value = every[place]
+        if isinstance(mapping, yaml.MappingNode) and not mapping.flow_style:  # its line, with a comment
+            begin, end = self.text.rfind("\n", 0, key.start_mark.index) + 1, self.end(value)
+            after = self.text.find("\n", end) + 1 or len(self.text)
+            if place or self.text[begin : key.start_mark.index].isspace():
+                return Change(begin, after, "")
+        if place == 0:
+            return Change(key.start_mark.index, every[1][0].start_mark.index, "")
+        return Change(self.end(every[place - 1][1]), self.end(value), "")
+
     def start(self, node: yaml.Node) -> int:
         """Return the start of a node in the text, after its anchor and tag."""
         before = _PROPERTIES.match(self.text, node.start_mark.index)

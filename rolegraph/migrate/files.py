@@ -20,7 +20,7 @@ from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.migrate.document import Change, Document, Problem, Rewrite
-from rolegraph.migrate.rewrites import REWRITES
+from rolegraph.migrate.rewrites import NOTES, REWRITES
 
 YAML, MARKDOWN, PYTHON = (".yaml", ".yml"), (".md",), (".py",)
 """Endings of the files that are read."""
@@ -37,6 +37,8 @@ class Migrated(NamedTuple):
     is_changed: bool
     problems: Sequence[tuple[int, str]]
     """Constructs that were not rewritten, each with its line, from 1."""
+    notes: Sequence[tuple[int, str]] = ()
+    """Constructs that mean something else now, each with its line in the file as it was."""
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -80,12 +82,12 @@ def migrate_file(path: Path, rewrites: Iterable[Rewrite] = REWRITES) -> Migrated
     if path.suffix in PYTHON:
         return Migrated(path, False, [(line, _IN_STRINGS) for line in specs_in_python(text)])
     migrate = migrate_markdown if path.suffix in MARKDOWN else migrate_yaml
-    changed, problems = migrate(text, [*rewrites])
+    (changed, problems), (_, notes) = migrate(text, [*rewrites]), migrate(text, NOTES)
     if changed != text:
         write_whole(path, changed.encode("utf-8", "surrogateescape"))
         with os_errors_as(WorldError, f"cannot write {path}"):
             path.chmod(mode)
-    return Migrated(path, changed != text, problems)
+    return Migrated(path, changed != text, problems, [note for note in notes if note not in problems])
 
 
 def migrate_yaml(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[int, str]]]:

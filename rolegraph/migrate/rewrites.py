@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rolegraph.migrate.document import Change, Document, Rewrite, pairs, scalar
+from rolegraph.migrate.parsers import last_matches, parsers
 from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
@@ -29,5 +30,7 @@ def header(document: Document) -> Iterator[Change]:
         yield Change(first, first, f"rolegraph: 2{between}")
 
 
-REWRITES: tuple[Rewrite, ...] = (header, texts, raters, expressions)
+REWRITES: tuple[Rewrite, ...] = (header, texts, raters, expressions, parsers)
 """All rewrites, in the order in which they are made."""
+NOTES: tuple[Rewrite, ...] = (last_matches,)
+"""Functions that yield a Problem for what a rewritten file means otherwise; they change nothing."""

@@ -37,3 +37,33 @@ def fenced_blocks(text: str, *, glued: bool = False) -> tuple[list[FencedBlock],
         blocks.append(FencedBlock(language, "\n".join([*lines, *filter(None, [mark.removesuffix(_FENCE)])])))
         lines = None
     return blocks, lines is not None
+
+
+_SAME = {"py": "python", "python3": "python", "js": "javascript", "sh": "bash", "yml": "yaml"}
+"""Languages by other words for them."""
+
+
+def last_block(text: str, language: str) -> str:
+    """Return the last fenced block of a language, else the last without one; all of a text without blocks.
+
+    Args:
+        text: The text.
+        language: Word for the language in small letters; empty for a block of any.
+
+    Raises:
+        ValueError: The last block has no end, the blocks are of other languages, or there is no text.
+    """
+    blocks, is_open = fenced_blocks(text)
+    if is_open:
+        raise ValueError("a fenced block has no end")
+    wanted = _SAME.get(language, language)
+    of_language = [
+        block for block in blocks if not wanted or _SAME.get(block.language, block.language) == wanted
+    ]
+    usable = of_language or [block for block in blocks if not block.language]
+    if blocks and not usable:
+        raise ValueError(f"no fenced block of {language}")
+    block = usable[-1].text if usable else text.strip()
+    if not block.strip():
+        raise ValueError("the block is empty" if blocks else "the answer is empty")
+    return block

@@ -33,6 +33,11 @@ ITEMS_MADE_UP = 8
 """Largest number of items of a list in an example, whatever a schema asks for."""
 
 _LANGUAGES = ("json", "json5", "jsonc")
+_ANNOTATIONS = frozenset(
+    "title description examples deprecated readOnly writeOnly then else minContains maxContains "
+    "contentEncoding contentMediaType contentSchema definitions".split()
+)
+"""Keywords that no value is checked against by themselves."""
 
 
 class Check(Protocol):
@@ -79,8 +84,8 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
 def find_json(text: str, check: Check | None = None) -> Any:
     """Find the JSON value of a text: the first candidate that passes the check.
 
-    Candidates are the whole text, each block of JSON and the objects and lists in it, each block without a
-    language, and the objects and lists of the text.
+    Candidates are the whole text, the blocks of JSON, the objects and lists in these, the blocks without a
+    language, and the objects and lists of the text; of each kind the last comes first.
 
     Args:
         text: The text, of which the limits `json_starts` and `json_read` bound the search.
@@ -161,10 +166,15 @@ def required_keys(schema: object) -> Iterator[str]:
 def _candidates(text: str) -> Iterator[Any]:
     blocks = fenced_blocks(text, glued=True)[0][: JSON_STARTS.most]
     written = [block.text for block in blocks if block.language in _LANGUAGES]
-    yield from _whole([text, *written])
-    yield from _inside(written)
-    yield from _whole([block.text for block in blocks if not block.language])
-    yield from _inside([text])
+    yield from _whole([text])
+    yield from _last_first(_whole(written))
+    yield from _last_first(_inside(written))
+    yield from _last_first(_whole([block.text for block in blocks if not block.language]))
+    yield from _last_first(_inside([text]))
+
+
+def _last_first(values: Iterator[Any]) -> Iterator[Any]:
+    return reversed([*values])
 
 
 def _whole(texts: Sequence[str]) -> Iterator[Any]:
@@ -229,6 +239,11 @@ def schema_check(schema: dict[str, Any]) -> Check:
     patterns: dict[str, Pattern] = {}
     try:
         draft.check_schema(schema)
+        known = {*draft.VALIDATORS, *_ANNOTATIONS}
+        for key in schema:
+            if key not in known and not key.startswith(("$", "x-")):
+                hint = "; write it beside the schema" if key == "default" else ""
+                raise ValueError(f"a JSON Schema has no keyword {key!r} here{hint}")
         for keyword, value in _keywords(schema):
             if keyword in _REFUSED:
                 raise ValueError(f"a schema's {keyword} are not supported; use {_REFUSED[keyword]}")

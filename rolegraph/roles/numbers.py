@@ -14,10 +14,7 @@ import sys
 from collections import deque
 from decimal import Decimal
 from fractions import Fraction
-from itertools import islice
-from typing import Literal, cast
-
-Which = Literal["first", "last"]
+from typing import cast
 
 _SPACES = "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"
 """Spaces that do not break, and thin ones: people write these between groups of three digits."""
@@ -56,12 +53,11 @@ _UNCLEAR_AFTER = re.compile(
 )
 
 
-def find_number(text: str, *, which: Which = "last", fractions: bool = False) -> int | float:
-    """Find the first or last number of a text.
+def find_number(text: str, *, fractions: bool = False) -> int | float:
+    """Find the last number of a text.
 
     Args:
         text: The text.
-        which: The number to return, the first or the last.
         fractions: Read `3/4` as a number.
 
     Returns:
@@ -73,7 +69,7 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
             by zero.
     """
     runs = (match for match in _TOKENS.finditer(text) if match["run"] or match["fraction"])
-    kept = deque(islice(runs, 1) if which == "first" else runs, maxlen=1)
+    kept = deque(runs, maxlen=1)
     if not kept:
         raise ValueError("the answer holds no number")
     match = kept.pop()

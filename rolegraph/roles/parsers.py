@@ -1,32 +1,142 @@
 """Parsers: functions from a response's text to an action.
 
-Each factory makes a `Parser`. A parser raises `ParseFailure` with the failure's name, and no other error.
-Response text is data from a model: it is never evaluated, and a spec's patterns run in linear time.
+A parser is a place and a reading: the place finds a text in the response (`tag`, `tags`, `fence`, `boxed`,
+`regex`, the whole answer), and the reading (`text`, `number`, words, `json`, or a parser of one's own) makes
+the action of it. Of several matches the last counts. A parser raises `ParseFailure` with the failure's name,
+and no other error. Response text is data from a model: it is never evaluated, and a spec's patterns run in
+linear time.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator, FiniteFloat, WithJsonSchema
 
 from rolegraph.engine.limits.answers import ANSWER_WORDS
 from rolegraph.engine.records import FailureName
-from rolegraph.engine.vocabulary import ACTION_OF, NUMBER, TEXT, ParseFailure, Parser, Upstream
+from rolegraph.engine.vocabulary import (
+    ACTION_OF,
+    NUMBER,
+    TEXT,
+    BadOptions,
+    BadParts,
+    ItemCall,
+    ParseFailure,
+    Parser,
+    Shape,
+    UnknownName,
+    Upstream,
+    parsers,
+    with_word,
+)
+from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 from rolegraph.roles.boxes import last_box
-from rolegraph.roles.fences import fenced_blocks
+from rolegraph.roles.fences import last_block
 from rolegraph.roles.json_text import example_of, find_json, required_keys, schema_check
 from rolegraph.roles.numbers import find_number
-from rolegraph.roles.patterns import TooMuchText, compile_pattern, last_match, pay
-from rolegraph.roles.tags import Which, tag_finder
+from rolegraph.roles.patterns import compile_pattern, last_match
+from rolegraph.roles.tags import tag_finder
 from rolegraph.roles.thoughts import TAGS as THOUGHTS
 from rolegraph.roles.thoughts import without_thoughts
 from rolegraph.roles.verdicts import Negated, WordFinder
 
+# readings
 
-def text() -> Parser:
-    """Take the whole answer, without thoughts and the space around it."""
+
+def _call(written: object) -> ItemCall:
+    """Read a reading from its YAML form, a list of words or a parser; raises ValueError for another form."""
+    if isinstance(written, list):
+        words = cast("list[object]", written)
+        for word in words:
+            if not isinstance(word, str):
+                raise ValueError(f'{word!r:.40} is no text; quote it: "{word!s:.40}"')
+        _spellings(cast("list[str]", words))
+        return ItemCall("words", written, has_value=True, is_bare=True)
+    return ItemCall.parse(written)
+
+
+_FORMS = [
+    {"type": "array", "items": {"type": "string"}},
+    {"anyOf": [{"type": "string"}, {"type": "object"}], NAMES_ITEMS_OF: parsers.group},
+]
+Reading = Annotated[ItemCall, BeforeValidator(_call), WithJsonSchema({"anyOf": _FORMS})]
+"""Parser of the text that a place holds: an item's call, or the list of the words that the text may be."""
+_TEXT = ItemCall("text")
+_SCHEMA: dict[str, Any] = {}
+
+
+def _parser_of(reading: ItemCall, *place: int | str) -> Parser:
+    """Return the parser of a place's text; raises BadParts for a fault of the call at `place`."""
+    if reading == _TEXT:
+        return Parser(lambda text, upstream: text, examples=("…",), gives=TEXT)
+    if reading.is_bare:
+        return _exact_words(reading.value)
+    try:
+        return parsers.build(reading)
+    except (UnknownName, BadOptions) as error:
+        raise BadParts({place: error}) from error
+
+
+def _exact_words(written: list[str]) -> Parser:
+    spellings = _spellings(written)
+
+    def parse(text: str, upstream: Upstream) -> str:
+        word = spellings.get(text.strip().lower())
+        if word is None:
+            raise _malformed(f"{_short(text)} is not one of {', '.join(spellings.values())}")
+        return word
+
+    words = tuple(spellings.values())
+    return Parser(parse, examples=words, expects=(words,), gives={"enum": [*words]})
+
+
+def _spellings(words: list[str]) -> Mapping[str, str]:
+    """Return each word by its small letters; raises ValueError for words that cannot be told apart."""
+    spellings = {word.strip().lower(): word.strip() for word in words}
+    if not spellings or "" in spellings:
+        raise ValueError("expected at least one word, and no empty one")
+    if len(spellings) < len(words):
+        raise ValueError("a word stands twice; case does not count")
+    if len(words) > ANSWER_WORDS.most:
+        raise ValueError(f"{len(words):,} words; at most {ANSWER_WORDS}")
+    return spellings
+
+
+def _with_default(parser: Parser, default: Any) -> Parser:
+    """Return the parser with a default of its type, or a further word; raises ValueError for another one."""
+    if default is None:
+        return parser
+    if parser.gives and not _fits(parser.gives, default):
+        raise ValueError(f"the default {default!r:.40} is not of the type that the parser gives")
+    return replace(parser, default=default, gives=with_word(parser.gives, default))
+
+
+def _fits(shape: Shape, value: object) -> bool:
+    if "enum" in shape or shape == TEXT:
+        return isinstance(value, str)
+    if shape.get("type") == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        schema_check(dict(shape))(value)
+    except ValueError:
+        return False
+    return True
+
+
+# the whole answer
+
+
+def text(*, default: Any = None) -> Parser:
+    """Take the whole answer, without thoughts and the space around it.
+
+    default: the action that later roles see where nothing can be read
+    """
 
     def parse(response: str, upstream: Upstream) -> str:
         answer = without_thoughts(response).strip()
@@ -34,149 +144,55 @@ def text() -> Parser:
             raise _malformed("the answer is empty")
         return answer
 
-    return Parser(parse, examples=("…",), gives=TEXT)
-
-
-def tag(
-    name: str,
-    /,
-    *,
-    keep_tag: bool = False,
-    which: Which = "first",
-    ignore_case: bool = True,
-    one_of: list[str] | None = None,
-    default: str = "",
-) -> Parser:
-    """Take the text between <name> and </name>.
-
-    name: the tag, without angle brackets
-    keep_tag: leave the tags on
-    which: of several, the first in the answer or the last
-    ignore_case: take <Answer> for <answer>
-    one_of: the only words that it may hold, whatever their case
-    default: the action that later roles see where nothing can be read
-    """
-    find = _tag_finder(name, which, ignore_case)
-    words = _words(one_of) if one_of is not None else None
-
-    def parse(response: str, upstream: Upstream) -> str:
-        inside = find(response)
-        if words is not None:
-            if inside.lower() not in words:
-                raise _malformed(
-                    f"<{name}> holds {_short(inside)}, expected one of {', '.join(words.values())}"
-                )
-            inside = words[inside.lower()]
-        return f"<{name}>{inside}</{name}>" if keep_tag else inside
-
-    inside = ("…",) if words is None else tuple(words.values())
-    expects = ((f"<{name}>",), *([inside] if words else []))
-    tagged, strips = _tagged(name, inside), () if keep_tag else _tags(name)
-    gives = TEXT if words is None else {"enum": tagged if keep_tag else inside}
-    marks = _tags(name)
-    return Parser(parse, default, strips=strips, examples=tagged, expects=expects, marks=marks, gives=gives)
-
-
-def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
-    """Choose an instance of a role by its number in <answer>, from 1; the action is that instance's.
-
-    role: the role to choose from, one of those that this one needs
-    tag: the tag around the number, without angle brackets
-    default: the action that later roles see where nothing can be read
-    """
-    find = _tag_finder(tag, "first", ignore_case=True)
-
-    def parse(response: str, upstream: Upstream) -> Any:
-        picked = find(response)
-        candidates = upstream[role]
-        # Compared as text, because `int` reads "+2", "0_2" and the digits of other scripts, too.
-        number = picked.lstrip("0")
-        for candidate in candidates:
-            if str(candidate.index) == number:
-                return candidate.action
-        message = f"{_short(picked)} names none of the {len(candidates)} candidates"
-        raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
-
-    examples, expects = _tagged(tag, ("1",)), ((f"<{tag}>",),)
-    gives = {ACTION_OF: role}
-    return Parser(parse, default, (role,), examples=examples, expects=expects, marks=_tags(tag), gives=gives)
-
-
-def pattern(
-    pattern: str, /, *, which: Which = "first", ignore_case: bool = False, default: str = ""
-) -> Parser:
-    """Take the match of a pattern: its group `action`, else its first group, else the whole match.
-
-    pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
-    which: of several matches, the first in the answer or the last
-    ignore_case: take capitals for small letters
-    default: the action that later roles see where nothing can be read
-    """
-    compiled = compile_pattern(pattern, ignore_case=ignore_case)
-    kept = [name for name in THOUGHTS if re.search(rf"</?{name}\b", pattern, re.IGNORECASE)]
-    group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
-    has_choice = re.search(r"\||\)[?*{]", pattern)  # then a match may do without a tag
-    tags = [] if has_choice else re.findall(r"(?<!\?)(?<!\?P)<[A-Za-z_]\w*>", pattern)
-
-    def parse(response: str, upstream: Upstream) -> str:
-        response = without_thoughts(response, kept)
-        try:
-            if which == "last":
-                match = last_match(compiled, response)
-            else:
-                pay(compiled, response)
-                match = compiled.search(response)
-        except (UnicodeEncodeError, TooMuchText) as error:
-            is_work = isinstance(error, TooMuchText)
-            raise _malformed(str(error) if is_work else "the answer is not valid Unicode") from None
-        action = None if match is None else match.group(group)
-        if action is None:
-            raise _malformed(f"nothing matches {pattern!r}")
-        return action.strip()
-
-    expects = tuple((tag,) for tag in tags)
-    return Parser(
-        parse, default, expects=expects, marks=(*tags, *re.findall(r"</[A-Za-z_]\w*>", pattern)), gives=TEXT
-    )
+    return _with_default(Parser(parse, examples=("…",), gives=TEXT), default)
 
 
 def number(
-    *, tag: str | None = None, which: Which = "last", fractions: bool = False, default: Any = None
+    *,
+    min: FiniteFloat | None = None,
+    max: FiniteFloat | None = None,
+    clip: bool = False,
+    fractions: bool = False,
+    default: Any = None,
 ) -> Parser:
     """Take the last number of the answer: `-1,234.5`, `$40`, `6e-3`; whole where it is written whole.
 
     A number that can be read in several ways, such as `1,23`, `7-2` or `5 million`, is malformed.
 
-    tag: the tag around the number, without angle brackets; null takes it from anywhere in the answer
-    which: of several, the first in the answer or the last; of several tags, too
+    min: the smallest number; one below it is malformed
+    max: the largest number; one above it is malformed
+    clip: take `min` for a smaller number, and `max` for a larger one
     fractions: take 3/4 for 0.75
     default: the action that later roles see where nothing can be read
     """
-    find = None if tag is None else _tag_finder(tag, which, ignore_case=True)
+    low = -math.inf if min is None else int(min) if min.is_integer() else min
+    high = math.inf if max is None else int(max) if max.is_integer() else max
+    if low > high:
+        raise ValueError(f"min is {low} and max {high}: no number lies between them")
 
     def parse(response: str, upstream: Upstream) -> int | float:
-        where = without_thoughts(response) if find is None else find(response)
         try:
-            return find_number(where, which=which, fractions=fractions)
+            value = find_number(without_thoughts(response), fractions=fractions)
         except ValueError as error:
             raise _malformed(str(error)) from None
+        within = low if value < low else high if value > high else value
+        if within != value and not clip:
+            raise _malformed(f"{value:.9g} is {'below' if value < low else 'above'} {within}")
+        return within
 
-    if tag is None:
-        return Parser(parse, default, examples=("1",), gives=NUMBER)
-    examples, expects = _tagged(tag, ("1",)), ((f"<{tag}>",),)
-    tags = _tags(tag)
-    return Parser(parse, default, strips=tags, examples=examples, expects=expects, marks=tags, gives=NUMBER)
+    example = low if low > 1 else high if high < 1 else 1
+    return _with_default(Parser(parse, None, examples=(str(example),), gives=NUMBER), default)
 
 
-def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
-    """Take the JSON value in the answer: all of it, a fenced block, or the first object or list in it.
+def json_value(schema: dict[str, Any] = _SCHEMA, /, *, default: Any = None) -> Parser:
+    """Take the JSON value in the answer: all of it, a fenced block, or the last object or list in it.
 
     A block of JSON comes before other blocks.
 
-    schema: a JSON Schema that the value must meet; the first value that meets it counts
+    schema: a JSON Schema that the value must meet; the last value that meets it counts
     default: the action that later roles see where nothing can be read
     """
-    check = schema_check(schema) if schema is not None else None
+    check = schema_check(schema) if schema else None
 
     def parse(response: str, upstream: Upstream) -> Any:
         try:
@@ -184,60 +200,20 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
         except ValueError as error:
             raise _malformed(str(error)) from None
 
-    examples = (json.dumps({} if schema is None else example_of(schema)),)
     expects = tuple((key,) for key in required_keys(schema))
-    return Parser(parse, default, examples=examples, expects=expects, marks=("}", "]"), gives=schema or {})
+    examples = (json.dumps(example_of(schema)),)
+    made = Parser(parse, None, examples=examples, expects=expects, marks=("}", "]"), gives=schema)
+    return _with_default(made, default)
 
 
-def code(*, which: Which = "last", default: str = "") -> Parser:
-    """Take the program in the answer: its last fenced block, or the whole answer without such a block.
-
-    which: of several blocks, the first in the answer or the last
-    default: the action that later roles see where nothing can be read
-    """
-
-    def parse(response: str, upstream: Upstream) -> str:
-        response = without_thoughts(response)
-        blocks, is_open = fenced_blocks(response)
-        if is_open:
-            raise _malformed("a fenced block has no end")
-        program = blocks[0 if which == "first" else -1].text if blocks else response.strip()
-        if not program.strip():
-            raise _malformed("there is no program")
-        return program
-
-    return Parser(parse, default, examples=("```\n…\n```",), marks=("```",), gives=TEXT)
-
-
-def boxed(*, default: str = "") -> Parser:
-    r"""Take what stands in the last \boxed{…} or \fbox{…} of the answer, with nested braces.
-
-    default: the action that later roles see where nothing can be read
-    """
-
-    def parse(response: str, upstream: Upstream) -> str:
-        try:
-            box = last_box(without_thoughts(response))
-        except ValueError as error:
-            raise _malformed(str(error)) from None
-        if box is None:
-            raise _malformed(r"no \boxed{…}")
-        return box
-
-    expects = (("\\boxed", "\\fbox"),)
-    return Parser(parse, default, examples=("\\boxed{…}",), expects=expects, marks=("}",), gives=TEXT)
-
-
-def one_of(words: list[str], /, *, default: str = "") -> Parser:
+def one_of(words: list[str], /, *, default: Any = None) -> Parser:
     """Take the only word of a list that the answer affirms, whatever its case; `not correct` is malformed.
 
     words: the words to look for
     default: the action that later roles see where none or several are there
     """
-    by_case = _words(words)
-    if len(words) > ANSWER_WORDS.most:
-        raise ValueError(f"one_of names {len(words):,} words; at most {ANSWER_WORDS}")
-    finder = WordFinder(by_case)
+    spellings = _spellings(words)
+    finder = WordFinder(spellings)
 
     def parse(response: str, upstream: Upstream) -> str:
         try:
@@ -249,38 +225,227 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
             raise _malformed(f"expected one of {', '.join(words)}; found {listed}")
         return present.pop()
 
-    known_words = tuple(by_case.values())
-    return Parser(parse, default, examples=known_words, expects=(known_words,), gives={"enum": known_words})
+    known_words = tuple(spellings.values())
+    made = Parser(parse, examples=known_words, expects=(known_words,), gives={"enum": [*known_words]})
+    return _with_default(made, default)
 
 
-def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that finds the text between two tags; it raises ParseFailure for a missing tag."""
-    find = tag_finder(name, which, ignore_case=ignore_case)
-
-    def read_tag(response: str) -> str:
-        inside = find(without_thoughts(response, [name]))
-        if inside is None:
-            raise _malformed(f"no <{name}>…</{name}>")
-        return inside
-
-    return read_tag
+# places
 
 
-def _tags(name: str) -> tuple[str, str]:
-    return f"<{name}>", f"</{name}>"
+def _placed(
+    find: Callable[[str], str],
+    reading: Parser,
+    default: Any,
+    where: str,
+    form: str = "…",
+    marks: tuple[str, ...] = (),
+    expects: tuple[tuple[str, ...], ...] = (),
+) -> Parser:
+    """Return the parser that reads the text which `find` takes out of a response.
+
+    Args:
+        find: Function from a response to the text; raises ValueError where there is none.
+        reading: Parser of the text.
+        default: Default; None for that of the reading.
+        where: Words for the place, for messages.
+        form: Form of a response, with `…` for the text.
+        marks: Marks of the place, as in `Parser.marks`.
+        expects: Words of the place, as in `Parser.expects`.
+    """
+
+    def parse(response: str, upstream: Upstream) -> Any:
+        try:
+            passage = find(response)
+        except ValueError as error:
+            raise _malformed(str(error)) from None
+        try:
+            return reading.parse(passage, upstream)
+        except ParseFailure as failure:
+            raise ParseFailure(failure.name, f"{where}: {failure}") from None
+
+    made = replace(
+        reading,
+        parse=parse,
+        examples=tuple(form.replace("…", example) for example in reading.examples),
+        expects=(*expects, *reading.expects),
+        marks=(*marks, *reading.marks),
+    )
+    return _with_default(made, default)
 
 
-def _tagged(name: str, answers: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"<{name}>{answer}</{name}>" for answer in answers)
+def _tagged(name: str, reading: Parser, default: Any = None, *, ignore_case: bool = True) -> Parser:
+    """Return the parser of the text between two tags."""
+    find, marks = tag_finder(name, ignore_case=ignore_case), (f"<{name}>", f"</{name}>")
+
+    def inside(response: str) -> str:
+        passage = find(without_thoughts(response, [name]))
+        if passage is None:
+            raise ValueError(f"no <{name}>…</{name}>")
+        return passage
+
+    form, expects = "…".join(marks), (marks[:1],)
+    return replace(_placed(inside, reading, default, marks[0], form, marks, expects), strips=marks)
 
 
-def _words(words: list[str]) -> Mapping[str, str]:
-    spellings = {word.strip().lower(): word.strip() for word in words}
-    if not spellings or "" in spellings:
-        raise ValueError("one_of needs at least one word, and no empty one")
-    if len(spellings) < len(words):
-        raise ValueError("one_of names a word twice; case does not count")
-    return spellings
+def tag(
+    name: str,
+    /,
+    *,
+    as_: Reading = _TEXT,
+    keep_tag: bool = False,
+    ignore_case: bool = True,
+    default: Any = None,
+) -> Parser:
+    """Take the text between the last <name> and </name>.
+
+    name: the tag, without angle brackets
+    as: what the text is: text, number, json, a list of words, or another parser
+    keep_tag: leave the tags on a text
+    ignore_case: take <Answer> for <answer>
+    default: the action that later roles see where nothing can be read; beside a list of words, also another
+    """
+    reading = _parser_of(as_, "as")
+    if not keep_tag:
+        return _tagged(name, reading, default, ignore_case=ignore_case)
+    if reading.gives != TEXT:
+        raise ValueError("keep_tag goes with a text alone")
+
+    def tagged(passage: str, upstream: Upstream) -> str:
+        return f"<{name}>{reading.parse(passage, upstream)}</{name}>"
+
+    made = _tagged(name, replace(reading, parse=tagged), default, ignore_case=ignore_case)
+    return replace(made, strips=())
+
+
+def tags(fields: dict[str, Reading], /, *, ignore_case: bool = True, default: Any = None) -> Parser:
+    """Take several tags: the action has a field for each, from the last tag of its name.
+
+    fields: each tag, with what its text is: text, number, json, a list of words, or another parser
+    ignore_case: take <Answer> for <answer>
+    default: the action that later roles see where one of the tags cannot be read
+    """
+    if not fields:
+        raise ValueError("expected at least one tag, such as {answer: text}")
+    parts = {
+        name: _tagged(name, _parser_of(reading, 0, name), ignore_case=ignore_case)
+        for name, reading in fields.items()
+    }
+
+    def parse(response: str, upstream: Upstream) -> dict[str, Any]:
+        return {name: part.parse(response, upstream) for name, part in parts.items()}
+
+    properties = {name: dict(part.gives) for name, part in parts.items()}
+    ways = range(max(len(part.examples) for part in parts.values()))
+    made = Parser(
+        parse,
+        None,
+        tuple(role for part in parts.values() for role in part.roles),
+        strips=tuple(mark for part in parts.values() for mark in part.strips),
+        examples=tuple(
+            "\n".join((*part.examples, *part.examples[-1:] * way)[way] for part in parts.values())
+            for way in ways
+        ),
+        expects=tuple(words for part in parts.values() for words in part.expects),
+        marks=tuple(mark for part in parts.values() for mark in part.marks),
+        gives={
+            "type": "object",
+            "properties": properties,
+            "required": [*properties],
+            "additionalProperties": False,
+        },
+    )
+    return _with_default(made, default)
+
+
+def choice(role: str, /, *, tag: str = "answer", default: Any = None) -> Parser:
+    """Choose an instance of a role by its number in <answer>, from 1; the action is that instance's.
+
+    role: the role to choose from, one of those that this one needs
+    tag: the tag around the number, without angle brackets
+    default: the action that later roles see where nothing can be read
+    """
+
+    def chosen(picked: str, upstream: Upstream) -> Any:
+        candidates = upstream[role]
+        # Compared as text, because `int` reads "+2", "0_2" and the digits of other scripts, too.
+        number = picked.lstrip("0")
+        for candidate in candidates:
+            if str(candidate.index) == number:
+                return candidate.action
+        message = f"{_short(picked)} names none of the {len(candidates)} candidates"
+        raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
+
+    reading = Parser(chosen, roles=(role,), examples=("1",), gives={ACTION_OF: role})
+    return replace(_tagged(tag, reading, default), strips=())
+
+
+def fence(language: str, /, *, as_: Reading = _TEXT, default: Any = None) -> Parser:
+    """Take the last fenced block of a language, or the whole answer without such a block.
+
+    A block of no language counts where none has the language.
+
+    language: the word behind the backticks, such as python; any takes a block whatever its language
+    as: what the block is: text, number, json, a list of words, or another parser
+    default: the action that later roles see where nothing can be read
+    """
+    language = language.strip().lower()
+
+    def block(response: str) -> str:
+        return last_block(without_thoughts(response), "" if language == "any" else language)
+
+    form = f"```{language}\n…\n```".replace("```any", "```")
+    return _placed(block, _parser_of(as_, "as"), default, "the block", form, ("```",))
+
+
+def boxed(*, as_: Reading = _TEXT, default: Any = None) -> Parser:
+    r"""Take what stands in the last \boxed{…} or \fbox{…} of the answer, with nested braces.
+
+    as: what that is: text, number, json, a list of words, or another parser
+    default: the action that later roles see where nothing can be read
+    """
+
+    def inside(response: str) -> str:
+        box = last_box(without_thoughts(response))
+        if box is None:
+            raise ValueError(r"no \boxed{…}")
+        return box
+
+    reading, expects = _parser_of(as_, "as"), (("\\boxed", "\\fbox"),)
+    return _placed(inside, reading, default, "the box", "\\boxed{…}", ("}",), expects)
+
+
+def pattern(
+    pattern: str, /, *, as_: Reading = _TEXT, ignore_case: bool = False, default: Any = None
+) -> Parser:
+    """Take the last match of a pattern: its group `action`, else its first group, else the whole match.
+
+    pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
+    as: what that is: text, number, json, a list of words, or another parser
+    ignore_case: take capitals for small letters
+    default: the action that later roles see where nothing can be read
+    """
+    compiled = compile_pattern(pattern, ignore_case=ignore_case)
+    kept = [name for name in THOUGHTS if re.search(rf"</?{name}\b", pattern, re.IGNORECASE)]
+    group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
+    has_choice = re.search(r"\||\)[?*{]", pattern)  # then a match may do without a tag
+    tags = [] if has_choice else re.findall(r"(?<!\?)(?<!\?P)<[A-Za-z_]\w*>", pattern)
+
+    def matched(response: str) -> str:
+        try:
+            match = last_match(compiled, without_thoughts(response, kept))
+        except UnicodeEncodeError:
+            raise ValueError("the answer is not valid Unicode") from None
+        action = None if match is None else match.group(group)
+        if action is None:
+            raise ValueError(f"nothing matches {pattern!r}")
+        return action.strip()
+
+    marks = (*tags, *re.findall(r"</[A-Za-z_]\w*>", pattern))
+    made = _placed(
+        matched, _parser_of(as_, "as"), default, "the match", "…", marks, tuple((tag,) for tag in tags)
+    )
+    return replace(made, examples=())
 
 
 def _malformed(message: str) -> ParseFailure:

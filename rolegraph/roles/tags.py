@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Literal
-
-Which = Literal["first", "last"]
 
 _PLACEHOLDER = re.compile(r"\s*(?:[.,…]*|and|or|to|your answer(?: here)?)\s*", re.IGNORECASE)
 _QUOTES = ("`", '"', "'")
 
 
-def tag_finder(name: str, which: Which, *, ignore_case: bool) -> Callable[[str], str | None]:
+def tag_finder(name: str, *, ignore_case: bool) -> Callable[[str], str | None]:
     """Return a function from a text to what stands between two tags, stripped; None without both tags.
+
+    Of several pairs the last counts; a pair that is only quoted counts where there is no other.
 
     Args:
         name: The tag, without angle brackets.
-        which: The pair to take of several, the first or the last; a pair that is only quoted counts last.
         ignore_case: Take `<Answer>` for `<answer>`.
 
     Raises:
@@ -37,7 +35,7 @@ def tag_finder(name: str, which: Which, *, ignore_case: bool) -> Callable[[str],
         meant = [pair for pair in pairs if not _is_mention(text, *pair)] or pairs
         if not meant:
             return None
-        opening, closing = meant[0 if which == "first" else -1]
+        opening, closing = meant[-1]
         return text[opening.end() : closing.start()].strip()
 
     return find

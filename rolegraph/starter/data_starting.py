@@ -247,11 +247,11 @@ def _parser(label: Label) -> object:
         case "class" | "boolean":
             return {"one_of": [*label.classes]}
         case "rating" | "number":
-            return {"number": {"which": "first"}}
+            return "number"
         case "text" | "long text":
             return "text"
         case "fields":
-            return {"json": {"schema": {"type": "object", "required": _keys(label)}}}
+            return {"json": {"type": "object", "required": _keys(label)}}
 
 
 def _rewarded(label: Label, field: str) -> dict[str, object]:

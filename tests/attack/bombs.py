@@ -18,14 +18,14 @@ NESTED = '"((a{0,30}){0,30}b)"'
 PATTERNS = [
     Case("a pattern of nested repetitions", f'parser:["regex", {NESTED}, {{}}, "a" * 399_000]', "error", "limit: pattern_work"),
     Case("that on a short answer", f'parser:["regex", {NESTED}, {{}}, "a" * 3_000 + "b"]', "text", "aaa"),
-    Case("a search of all that is left, for each match", 'parser:["regex", "a(?:.*z)?", {"which": "last"}, "a" * 399_000 + "!"]', "text", "a"),
-    Case("a search of all in vain, for each match", 'parser:["regex", "a(?:.*z)?", {"which": "last"}, "a" * 199_000 + "!" * 200_000]', "error", "limit: pattern_work"),
-    Case("a pattern on each text", 'parser:["json", None, {"schema": {"items": {"pattern": ' + NESTED + '}}}, json.dumps(["a" * 1_000] * 100)]', "error", "limit: pattern_work"),
+    Case("a search of all that is left, for each match", 'parser:["regex", "a(?:.*z)?", {}, "a" * 399_000 + "!"]', "text", "a"),
+    Case("a search of all in vain, for each match", 'parser:["regex", "a(?:.*z)?", {}, "a" * 199_000 + "!" * 200_000]', "error", "limit: pattern_work"),
+    Case("a pattern on each text", 'parser:["json", {"items": {"pattern": ' + NESTED + '}}, {}, json.dumps(["a" * 1_000] * 100)]', "error", "limit: pattern_work"),
     Case("a reward's pattern", f'reward:[{NESTED}, "a" * 399_000]', "error", "limit: pattern_work"),
     Case("brackets, then five million numbers", 'parser:["json", None, {}, "[" * 64 + "1," * 5_000_000]', "error", "limit: json_read"),
     Case("brackets, then numbers", 'parser:["json", None, {}, "[" * 64 + "1," * 190_000]', "error", "the answer holds no JSON that is found by reading"),
-    Case("a reference of 5,000 digits", 'parser:["json", None, {"schema": {"$ref": "#/allOf/" + "9" * 5_000, "allOf": [{}]}}, "1"]', "error", "a place that it does not have: #/allOf/999"),
-    Case("a reference of 5,000 digits that is followed late", 'parser:["json", None, {"schema": {"$dynamicRef": "#/allOf/" + "9" * 5_000, "allOf": [{}]}}, "1"]', "error", "it is beyond what the schema can check"),
+    Case("a reference of 5,000 digits", 'parser:["json", {"$ref": "#/allOf/" + "9" * 5_000, "allOf": [{}]}, {}, "1"]', "error", "a place that it does not have: #/allOf/999"),
+    Case("a reference of 5,000 digits that is followed late", 'parser:["json", {"$dynamicRef": "#/allOf/" + "9" * 5_000, "allOf": [{}]}, {}, "1"]', "error", "it is beyond what the schema can check"),
 ]  # fmt: skip
 STEP = "trajectories.0.steps.0"
 FILES = [

@@ -115,7 +115,7 @@ DEEP = "[" * 60 + "1," * 100_000 + "1" + "]" * 60
     ids=["faults that show all", "references", "a fault for each name", "an item each"],
 )
 def test_what_a_check_against_a_schema_takes_is_paid_for(schema: object, answer: str) -> None:
-    parse = parsers.build(ItemCall("json", options={"schema": schema})).parse
+    parse = parsers.build(ItemCall("json", schema, has_value=True)).parse
     with pytest.raises(ParseFailure, match="limit: schema_work"):
         parse(answer, {})
 

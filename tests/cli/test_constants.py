@@ -26,7 +26,7 @@ roles:
   validator:
     needs: solver
     prompt: "Is {{ solver.action }} right? <verdict></verdict>"
-    parser: {tag: verdict, one_of: [correct, incorrect]}
+    parser: {tag: verdict, as: [correct, incorrect]}
     reward: action == ("correct" if solver.right else "incorrect")
     trainable: false
 episode: {correct: solver, metrics: {solver_acc: {correct: solver}}}

@@ -31,7 +31,7 @@ def test_an_item_is_shown_as_a_spec_writes_it_with_what_each_option_means(rolegr
     assert [row.partition("  # ")[0].rstrip() for row in rows] == [
         "  choice: …",
         '  tag: "answer"',
-        '  default: ""',
+        "  default: null",
     ]
 
 
@@ -39,11 +39,18 @@ def test_every_option_has_its_type_its_default_and_its_line(rolegraph: Command) 
     rows = rolegraph("list", "parsers", "tag").stdout.splitlines()[3:]
     assert [re.split(r"\s{2,}(?:# )?", row.strip()) for row in rows] == [
         ["tag: …", "text, required", "the tag, without angle brackets"],
-        ["keep_tag: false", "true or false", "leave the tags on"],
-        ['which: "first"', "first or last", "of several, the first in the answer or the last"],
+        [
+            'as: "text"',
+            "a list of texts, or text, or a mapping",
+            "what the text is: text, number, json, a list of words, or another parser",
+        ],
+        ["keep_tag: false", "true or false", "leave the tags on a text"],
         ["ignore_case: true", "true or false", "take <Answer> for <answer>"],
-        ["one_of: null", "a list of texts, or null", "the only words that it may hold, whatever their case"],
-        ['default: ""', "text", "the action that later roles see where nothing can be read"],
+        [
+            "default: null",
+            "anything",
+            "the action that later roles see where nothing can be read; beside a list of words, also another",
+        ],
     ]
 
 

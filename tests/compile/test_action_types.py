@@ -13,26 +13,25 @@ SPEC = """rolegraph: 2
 name: typed
 data: {train: countdown}
 roles:
-  num: {prompt: "A number from 0 to 10 in <score></score>.", parser: {number: {tag: score}}, trainable: false}
+  num: {prompt: "A number in <score></score>.", parser: {tag: score, as: number}, trainable: false}
   word:
     prompt: "algebra or code, in <r></r>."
-    parser: {tag: r, one_of: [algebra, code], default: neither}
+    parser: {tag: r, as: [algebra, code], default: neither}
     trainable: false
   obj:
     prompt: "JSON with `score`."
     parser:
       json:
-        schema:
-          type: object
-          required: [score]
-          properties: {score: {type: number}, of: {type: object, properties: {a: {type: string}}}}
-          additionalProperties: false
-        default: {score: 0}
+        type: object
+        required: [score]
+        properties: {score: {type: number}, of: {type: object, properties: {a: {type: string}}}}
+        additionalProperties: false
+      default: {score: 0}
     trainable: false
   txt: {prompt: "Say <answer></answer>.", parser: {tag: answer}, reward: countdown, estimator: grpo}
   arr:
     prompt: A JSON list.
-    parser: {json: {schema: {type: array, items: {type: string}, maxItems: 3}, default: []}}
+    parser: {json: {type: array, items: {type: string}, maxItems: 3}, default: []}
     trainable: false
   free: {prompt: JSON., parser: json, trainable: false}
   z:
@@ -73,7 +72,7 @@ def told(
         ("txt.action.ok", "JSON"),
         ("txt.action - 1 > 0", "number(txt.action)"),
         ("-txt.action < 0", "number(txt.action)"),
-        ("word.action * 2 > 0", "{'algebra': 0, 'code': 1}[word.action]"),
+        ("word.action * 2 > 0", "{'algebra': 0, 'code': 1, 'neither': 2}[word.action]"),
         ('num.action == "7"', "a number"),
         ('num.action < "7"', "a number"),
         ("num.action.value > 1", "a number"),

@@ -115,7 +115,7 @@ def test_a_hidden_field_that_nobody_is_rewarded_by_may_be_shown_to_one(tmp_path:
     [
         ({"tag": "answer"}, {"matches": "<answer>.+</answer>"}, "<answer>, </answer>"),
         ({"tag": "answer"}, {"sum": {"right": "f1", "form": {"matches": "^<answer>"}}}, "<answer>"),
-        ({"number": {"tag": "answer"}}, {"matches": "<answer>"}, "<answer>"),
+        ({"tag": "answer", "as": "number"}, {"matches": "<answer>"}, "<answer>"),
         ({"tag": "answer", "keep_tag": True}, {"matches": "<answer>"}, ""),
         ({"tag": "answer"}, {"matches": "<think>"}, ""),
         ("text", {"matches": "<answer>"}, ""),

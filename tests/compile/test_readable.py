@@ -19,10 +19,10 @@ SCHEMA = {
 }
 SAYS = {"prompt": "{{ solver.action }}", "needs": {"solver": "each"}, "trainable": False}
 RATERS: dict[str, dict[str, Any]] = {
-    "judge": {**SAYS, "parser": {"json": {"schema": SCHEMA}}},
-    "words": {**SAYS, "parser": {"tag": "v", "one_of": ["pro", "con"]}},
+    "judge": {**SAYS, "parser": {"json": SCHEMA}},
+    "words": {**SAYS, "parser": {"tag": "v", "as": ["pro", "con"]}},
 }
-SOLVER = {"prompt": "x", "count": 2, "parser": {"json": {"schema": SCHEMA}}, "estimator": "grpo"}
+SOLVER = {"prompt": "x", "count": 2, "parser": {"json": SCHEMA}, "estimator": "grpo"}
 
 
 def found(folder: Path, rater: str, reward: object, **roles: Any) -> list[Diagnostic]:

@@ -31,11 +31,11 @@ def faults_of(folder: Path, role: str) -> list[tuple[str, str, str]]:
     [
         ("parser: {tag: a, keep_tag: maybe}", "keep_tag", "keep_tag cannot be 'maybe'", "true or false"),
         ("parser: {tag: 5}", "tag", "its value cannot be 5", "text"),
-        ("parser: {tag: a, one_of: yes}", "one_of", "one_of cannot be 'yes'", "a list of texts, or null"),
-        ("parser: {tag: a, which: last, one_of: [1]}", "1", "one_of.0 cannot be 1", "text"),
-        ("parser: {tag: a, which: second}", "which", "which cannot be 'second'", "first or last"),
+        ("parser: {tag: a, as: [1]}", "as", 'as: 1 is no text; quote it: "1"', ""),
+        ("parser: {tag: a, as: {number: {min: few}}}", "min", "min cannot be 'few'", "a number, or null"),
+        ("parser: {tag: a, which: last}", "which", "no option 'which'", "as, keep_tag, ignore_case, default"),
         ("parser: tag", "tag", "needs a value", "{tag: …}"),
-        ("parser: {text: 5}", "text", "takes no value of its own", "no options"),
+        ("parser: {text: 5}", "text", "takes no value of its own", "default"),
         (
             "reward: {exact_match: {feild: x}}",
             "feild",

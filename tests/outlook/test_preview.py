@@ -125,7 +125,7 @@ def test_a_made_up_object_has_what_its_schema_requires(tmp_path: Path) -> None:
     schema = "{required: [price, say], properties: {price: {type: number}, list: {type: array, minItems: 2}}}"
     plan = spec(
         tmp_path,
-        f"  buyer: {{prompt: Bid., parser: {{json: {{schema: {schema}}}}}, trainable: false}}\n"
+        f"  buyer: {{prompt: Bid., parser: {{json: {schema}}}, trainable: false}}\n"
         '  clerk: {needs: buyer, prompt: "{{ buyer.action | tojson }}", trainable: false}\n',
     )
     found = asked(plan)

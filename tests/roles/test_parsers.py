@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rolegraph as rg
 from rolegraph.engine.records import FailureName
 from rolegraph.engine.vocabulary import BadOptions, ParseFailure, Parser, View, Views
 from tests.counting import calls
@@ -40,12 +41,11 @@ def test_a_tag_s_case_does_not_count_unless_asked_for() -> None:
     assert failure({"tag": "answer", "ignore_case": False}, "<ANSWER>7</ANSWER>") == "malformed_output"
 
 
-def test_the_first_of_several_tags_counts_or_the_last() -> None:
+def test_the_last_of_several_tags_counts() -> None:
     text = "<answer>1</answer> no, <answer>2</answer></answer>"
     assert read("text", text) == text
-    assert read({"tag": "answer"}, text) == "1"
-    assert read({"tag": "answer", "which": "last"}, text) == "2"
-    assert read({"tag": "answer", "which": "last"}, "<answer>1 <answer>2</answer> <answer>3") == "2"
+    assert read({"tag": "answer"}, text) == "2"
+    assert read({"tag": "answer"}, "<answer>1 <answer>2</answer> <answer>3") == "2"
 
 
 def test_keep_tag_leaves_the_tags_on_as_the_spec_writes_them() -> None:
@@ -57,11 +57,10 @@ def test_keep_tag_leaves_the_tags_on_as_the_spec_writes_them() -> None:
 )
 def test_text_without_the_whole_tag_is_malformed(text: str) -> None:
     assert failure({"tag": "answer"}, text) == "malformed_output"
-    assert failure({"tag": "answer", "which": "last"}, text) == "malformed_output"
 
 
-def test_one_of_takes_a_listed_value_in_the_list_s_own_spelling() -> None:
-    verdict = {"tag": "verdict", "one_of": ["Correct", "incorrect"]}
+def test_words_take_a_listed_one_in_the_list_s_own_spelling() -> None:
+    verdict = {"tag": "verdict", "as": ["Correct", "incorrect"]}
     assert read(verdict, "<verdict> CORRECT </verdict>") == "Correct"
     assert failure(verdict, "<verdict>perhaps</verdict>") == "malformed_output"
 
@@ -77,15 +76,91 @@ def test_the_default_is_what_later_roles_see() -> None:
         {"tag": "<answer>"},
         {"tag": ""},
         {"tag": "a b"},
-        {"tag": "a", "which": "second"},
-        {"tag": "a", "one_of": []},
-        {"tag": "a", "one_of": ["x", "X "]},
+        {"tag": "a", "which": "last"},
+        {"tag": "a", "one_of": ["x"]},
+        {"tag": "a", "as": []},
+        {"tag": "a", "as": ["x", "X "]},
+        {"tag": "a", "as": [1]},
+        {"tag": "a", "as": "nubmer"},
+        {"tag": "a", "as": {"number": {"most": 3}}},
+        {"tag": "a", "as": 3},
+        {"tag": "a", "as": "number", "keep_tag": True},
         {"tag": "a", "keep_tags": True},
+        {"tag": "a", "default": 3},
+        {"tag": "a", "as": "number", "default": "none"},
+        {"tag": "a", "as": ["x"], "default": 3},
+        {"tags": {}},
+        {"tags": {"<a>": "text"}},
+        {"tags": {"a": "nubmer"}},
+        {"tags": {"a": "number"}, "default": {"b": 1}},
+        {"number": {"min": 3, "max": 2}},
+        {"json": {"type": "object"}, "default": []},
+        {"json": {"schema": {"type": "object"}}},
+        {"json": {"default": {}}},
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: object) -> None:
     with pytest.raises(BadOptions):
         parser(options)
+
+
+# what the text of a place is
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ({"tag": "a"}, "<a>{}</a>"),
+        ({"fence": "any"}, "```\n{}\n```"),
+        ("boxed", r"so \boxed{{{}}}"),
+        ({"regex": "= (.*)"}, "it is = {}"),
+    ],
+    ids=str,
+)
+def test_every_place_may_hold_every_kind_of_text(place: object, text: str) -> None:
+    places = {place: None} if isinstance(place, str) else place
+    assert read({**places, "as": "number"}, text.format("about 7")) == 7
+    assert read({**places, "as": ["Red", "blue"]}, text.format("red")) == "Red"
+    assert read({**places, "as": {"json": {"type": "array"}}}, text.format("[7]")) == [7]
+    assert read({**places, "as": "text"}, text.format("x")) == read(place, text.format("x")) == "x"
+    assert failure({**places, "as": "number"}, text.format("x")) == "malformed_output"
+    made = parser({**places, "as": ["Red", "blue"], "default": "none"})
+    assert made.gives == {"enum": ["Red", "blue", "none"]}
+    assert [made.parse(it, {}) for it in made.examples] in ([], ["Red", "blue"])
+
+
+def test_a_number_outside_of_its_bounds_is_malformed_or_clipped() -> None:
+    score = {"min": 0, "max": 10}
+    assert read({"number": score}, "10") == 10
+    with pytest.raises(ParseFailure, match="11 is above 10"):
+        read({"number": score}, "11")
+    with pytest.raises(ParseFailure, match=r"<s>: -0\.5 is below 0"):
+        read({"tag": "s", "as": {"number": score}}, "<s>-0.5</s>")
+    clipped = {"tag": "s", "as": {"number": {**score, "clip": True}}}
+    assert [read(clipped, f"<s>{text}</s>") for text in ("-0.5", "7", "11")] == [0, 7, 10]
+    assert parser({"number": {"min": 3}}).examples == ("3",)
+
+
+def test_several_tags_are_the_fields_of_the_action() -> None:
+    yaml = {"tags": {"ratings": {"json": {"type": "array"}}, "answer": "text", "sure": ["yes", "no"]}}
+    text = "<answer>x</answer> <ratings>[1, 2]</ratings> <answer>y</answer> <sure>Yes</sure>"
+    assert read(yaml, text) == {"ratings": [1, 2], "answer": "y", "sure": "yes"}
+    with pytest.raises(ParseFailure, match=r"no <answer>…</answer>"):
+        read(yaml, "<ratings>[]</ratings>")
+    made = parser({**yaml, "default": {"ratings": [], "answer": "", "sure": "no"}})
+    assert made.default == {"ratings": [], "answer": "", "sure": "no"}
+    assert [made.parse(it, {})["sure"] for it in made.examples] == ["yes", "no"]
+    assert {"<sure>", "</answer>"} <= {*made.strips} and ("<ratings>",) in made.expects
+
+
+def test_a_parser_of_one_s_own_reads_the_text_of_a_place() -> None:
+    @rg.parser("halved")
+    def halved(text: str, *, by: int = 2) -> float:
+        return float(text) / by
+
+    assert read({"tag": "x", "as": "halved"}, "<x>3</x>") == 1.5
+    assert read({"tags": {"x": {"halved": {"by": 3}}}}, "<x>3</x>") == {"x": 1}
+    assert failure({"tag": "x", "as": "halved"}, "<x>three</x>") == "malformed_output"
 
 
 # choice
@@ -145,7 +220,9 @@ def test_actions_are_those_that_rllm_recorded(number: int) -> None:
         except ParseFailure:
             return made.default
 
-    views = [View(index, action(solver, text, [])) for index, text in enumerate(case["solver_responses"], 1)]
+    # rLLM reads the first of several answers, and a parser reads the last.
+    texts = [text.partition(" no wait ")[0] for text in case["solver_responses"]]
+    views = [View(index, action(solver, text, [])) for index, text in enumerate(texts, 1)]
     found = [view.action for view in views] + [action(judge, case["judge_response"], views)]
     assert found == [trajectory["action"] for trajectory in case["expected"]["trajectories"]]
 
@@ -160,8 +237,8 @@ def test_a_pattern_s_named_group_is_the_action_else_its_first_else_all_of_it() -
     assert read({"regex": r"\d+"}, text) == "42"
 
 
-def test_a_pattern_may_take_the_last_match_and_ignore_case() -> None:
-    assert read({"regex": r"\d+", "which": "last"}, "1 2 3") == "3"
+def test_a_pattern_takes_the_last_match_and_may_ignore_case() -> None:
+    assert read({"regex": r"\d+"}, "1 2 3") == "3"
     assert read({"regex": "result: (.*)", "ignore_case": True}, "RESULT: a\nb") == "a\nb"
 
 
@@ -232,12 +309,11 @@ def test_a_dash_is_no_sign_and_a_name_no_number(text: str, number: float) -> Non
     assert read("number", text) == number
 
 
-def test_the_first_number_may_be_meant_or_that_of_a_tag() -> None:
+def test_the_last_number_of_the_last_tag_may_be_meant() -> None:
     text = "<answer>1 or 2</answer> no, <answer>3 or 4</answer> of 5"
-    assert read({"number": {"which": "first"}}, text) == 1
-    assert read({"number": {"tag": "answer"}}, text) == 4
-    assert read({"number": {"tag": "answer", "which": "first"}}, text) == 1
-    assert failure({"number": {"tag": "answer"}}, "5") == "malformed_output"
+    assert read("number", text) == 5
+    assert read({"tag": "answer", "as": "number"}, text) == 4
+    assert failure({"tag": "answer", "as": "number"}, "5") == "malformed_output"
 
 
 def test_a_fraction_is_one_number_where_asked_for() -> None:
@@ -297,12 +373,15 @@ def test_text_is_the_whole_answer_and_an_empty_one_is_malformed() -> None:
 
 ANY_PARSER = [
     {"tag": "answer"},
-    {"tag": "answer", "which": "last", "keep_tag": True},
-    {"tag": "answer", "one_of": ["kiss", "is"]},
+    {"tag": "answer", "keep_tag": True},
+    {"tags": {"answer": "number", "b": "text"}},
+    {"fence": "json", "as": "json"},
+    {"boxed": {"as": "number"}},
+    {"tag": "answer", "as": ["kiss", "is"]},
     {"choice": "solver"},
-    {"regex": r"<(\w+)>", "which": "last", "ignore_case": True},
+    {"regex": r"<(\w+)>", "ignore_case": True},
     "json",
-    {"json": {"schema": {"type": "object", "required": ["a"], "properties": {"a": {"multipleOf": 0.1}}}}},
+    {"json": {"type": "object", "required": ["a"], "properties": {"a": {"multipleOf": 0.1}}}},
     {"one_of": ["kiss", "is"]},
     {"number": {"fractions": True}},
     "text",
@@ -360,23 +439,21 @@ def test_a_typical_answer_is_read_in_few_calls(yaml: object) -> None:
     [
         "text",
         {"tag": "answer"},
-        {"tag": "verdict", "one_of": ["correct", "incorrect"]},
+        {"tag": "verdict", "as": ["correct", "incorrect"]},
         {"choice": "solver"},
         "number",
-        {"number": {"tag": "score"}},
+        {"tag": "score", "as": "number"},
         "json",
         {"one_of": ["yes", "no"]},
         {
             "json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["score", "why", "parts"],
-                    "properties": {
-                        "score": {"type": "number", "minimum": 3},
-                        "why": {"type": "string"},
-                        "parts": {"type": "array", "items": {"enum": ["a", "b"]}},
-                    },
-                }
+                "type": "object",
+                "required": ["score", "why", "parts"],
+                "properties": {
+                    "score": {"type": "number", "minimum": 3},
+                    "why": {"type": "string"},
+                    "parts": {"type": "array", "items": {"enum": ["a", "b"]}},
+                },
             }
         },
     ],
@@ -391,7 +468,7 @@ def test_a_parser_reads_its_own_examples(yaml: object) -> None:
 
 def test_the_last_of_very_many_matches_is_found_from_the_end() -> None:
     answer = "12 and " * 50_000 + "77 in all" + " or so" * 100
-    assert read({"regex": r"\d+", "which": "last"}, answer) == "77"
+    assert read({"regex": r"\d+"}, answer) == "77"
 
 
 def test_a_number_is_read_whatever_precision_another_library_sets() -> None:

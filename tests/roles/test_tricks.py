@@ -22,9 +22,8 @@ MALFORMED, UNPARSEABLE, MISSING, REFUSED = (
 )
 Trick = tuple[str, Any, float | str]
 ANSWER = {"tag": "answer"}
-LAST = {"tag": "answer", "which": "last"}
 FRACTIONS = {"number": {"fractions": True}}
-FITS = {"json": {"schema": {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}}}
+FITS = {"json": {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}}
 VERDICT = {"one_of": ["correct", "incorrect"]}
 LETTERS = {"one_of": ["A", "B", "C", "D"]}
 NO_PUNCTUATION = {"exact_match": {"punctuation": False}}
@@ -48,7 +47,8 @@ TABLE: list[tuple[object, object, list[Trick]]] = [
             ("<answer><answer>2</answer></answer>", "2", 1.0),
             ("I end with </answer>. <answer>2</answer>", "2", 1.0),
             ("<ANSWER>2</Answer>", "2", 1.0),
-            ("<answer>1</answer> or <answer>2</answer>", "2", 0.0),
+            ("<answer>1</answer> or <answer>2</answer>", "2", 1.0),
+            ("<answer>1</answer> or <answer>2</answer>", "1", 0.0),
             ("<answer>2", "2", MALFORMED),
             ("2</answer>", "2", MALFORMED),
             ("</answer>2<answer>", "2", MALFORMED),
@@ -98,12 +98,6 @@ TABLE: list[tuple[object, object, list[Trick]]] = [
             ("<answer></answer>", ["x", ""], MISSING),
             ("<answer></answer>", "x", 0.0),
             ("<answer>None</answer>", "None", 1.0),
-        ],
-    ),
-    (
-        LAST,
-        "exact_match",
-        [
             ("<answer>1</answer> no, <answer>2</answer>", "2", 1.0),
             ("<answer>2</answer>, in `<answer></answer>`", "2", 1.0),
             ("<answer>2</answer> <think><answer>3</answer></think>", "2", 1.0),
@@ -228,7 +222,7 @@ TABLE: list[tuple[object, object, list[Trick]]] = [
         ],
     ),
     ("text", {"close_to": {"relative": 0.03}}, [("97", 100, 1.0), ("96.99", 100, 0.0), ("1,23", 23, 0.0)]),
-    ({"number": {"tag": "answer"}}, "close_to", [("7 <answer>1,5</answer>", 5, MALFORMED)]),
+    ({"tag": "answer", "as": "number"}, "close_to", [("7 <answer>1,5</answer>", 5, MALFORMED)]),
     (
         FITS,
         FIELD_A,
@@ -420,7 +414,7 @@ TABLE: list[tuple[object, object, list[Trick]]] = [
         ],
     ),
     (
-        "code",
+        {"fence": "any"},
         "exact_match",
         [
             ("<thinking>\n```\nbad\n```\n</thinking>\n```python\ngood\n```", "good", 1.0),

@@ -209,7 +209,7 @@ def test_an_instance_earns_what_its_last_turn_earns(tmp_path: Path) -> None:
 def test_a_reward_reads_the_last_turn_of_who_is_on_its_own_branch(tmp_path: Path) -> None:
     verifier = {
         **PAIR["verifier"],
-        "parser": {"tag": "answer", "one_of": ["correct", "incorrect"]},
+        "parser": {"tag": "answer", "as": ["correct", "incorrect"]},
         "reward": 'action == ("correct" if solver.right else "incorrect")',
     }
     solver = {**PAIR["solver"], "parser": {"tag": "answer", "keep_tag": True}}

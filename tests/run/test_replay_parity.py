@@ -24,7 +24,8 @@ def recorded() -> Replay:
     calls: dict[CallId, RecordedCall] = {}
     for number, case in enumerate(CASES):
         for index, response in enumerate(case["solver_responses"], 1):
-            calls[CallId(str(number), 0, NodeId("solver", index))] = RecordedCall(Completion(response))
+            first = response.partition(" no wait ")[0]  # rLLM reads the first answer, a spec the last
+            calls[CallId(str(number), 0, NodeId("solver", index))] = RecordedCall(Completion(first))
         calls[CallId(str(number), 0, NodeId("judge"))] = RecordedCall(Completion(case["judge_response"]))
     return Replay(calls)
 

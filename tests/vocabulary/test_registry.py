@@ -265,7 +265,8 @@ print(*sorted(set(heavy.split()) & set(sys.modules)))
 
 
 def test_there_is_everything_that_the_language_names() -> None:
-    assert {"choice", "json", "one_of", "regex", "tag", "text"} <= set(vocabulary.parsers.names())
+    parsers = {"boxed", "choice", "fence", "json", "number", "one_of", "regex", "tag", "tags", "text"}
+    assert parsers <= set(vocabulary.parsers.names())
     assert {"countdown", "exact_match", "f1", "json_field", "math", "sum"} <= set(vocabulary.rewards.names())
     assert {"grpo", "prpo", "reinforce", "reinforce_plus_plus_baseline", "rloo"} <= set(
         vocabulary.estimators.names()

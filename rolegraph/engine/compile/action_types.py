@@ -50,7 +50,7 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find reads and comparisons of actions that no action, or not every action, can satisfy."""
     shapes: dict[str, Shape] = {}
     for text in _texts(names):
-        reader = _ActionReader(text, lambda role: shape_of(names, role, shapes), _defaults(names))
+        reader = _ActionReader(text, lambda role: shape_of(names, role, shapes))
         for fault in reader.faults():
             finding = Finding(
                 text.path, fault.message, "", fault.hint, fault.severity, fault.word, offset=fault.position
@@ -58,11 +58,6 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
             file = text.text.file if isinstance(text.text, Template) else ""
             place = point_at(file, text.text.source, fault.position, fault.word) if file else None
             yield replace(finding, place=place) if place else finding
-
-
-def _defaults(names: ResolvedNames) -> Mapping[str, Any]:
-    """Return by role the action that others see where its answer could not be read."""
-    return {name: role.parser.default if role.parser else None for name, role in names.roles.items()}
 
 
 def _texts(names: ResolvedNames) -> Iterator[_Text]:
@@ -100,7 +95,6 @@ def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterato
 class _ActionReader:
     text: _Text
     shape: Callable[[str], Shape]
-    defaults: Mapping[str, Any]
 
     def faults(self) -> Iterator[_Misread]:
         """Yield the faults of the text, in its order."""
@@ -178,7 +172,7 @@ class _ActionReader:
         if read is None or not values or not read[1]:
             return
         text, shape = read
-        never = [value for value in values if not self.may_be(shape, value, text, sign)]
+        never = [value for value in values if not self.may_be(shape, value, sign)]
         if len(never) < len(values):
             return
         shown = " or ".join(repr(value) for value in never)
@@ -214,11 +208,10 @@ class _ActionReader:
                     hint = f"give each word a number: {{{pairs}}}[{text}]"
                 yield _Misread(node.lineno, "action", f"{text} is {described(shape)}, and no number", hint)
 
-    def may_be(self, shape: Shape, value: Any, text: str, sign: str) -> bool:
+    def may_be(self, shape: Shape, value: Any, sign: str) -> bool:
         """Return True if a value of a schema can be equal to a constant, or in order with it."""
         kind, is_number = shape.get("type"), isinstance(value, int | float) and not isinstance(value, bool)
-        role = self.text.owner if text == "action" else text.removesuffix(".action")
-        if value is None or (sign not in _ORDERED and value == self.defaults.get(role)):
+        if value is None:
             return True
         if "enum" in shape:
             members = cast("Sequence[Any]", shape["enum"])

@@ -24,7 +24,7 @@ from rolegraph.engine.compile.structure import RoleGraph, ancestors, graph_of
 from rolegraph.engine.errors import RolegraphError, did_you_mean
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.spec import Finding
-from rolegraph.engine.vocabulary import ACTION_OF, ActionRead, Shape
+from rolegraph.engine.vocabulary import ACTION_OF, ActionRead, Shape, with_word
 
 _KINDS = {"string": "text", "number": "a number", "integer": "a number", "boolean": "true or false"}
 
@@ -114,7 +114,8 @@ def shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape
         return shapes.get(name, {})
     shapes[name] = {}  # a role that passes on its own action, in a loop, is unknown
     role = names.roles[name]
-    needs, item = role.spec.needs, role.parser if role.spec.parses else role.run and role.run.tool
+    needs, parser = role.spec.needs, role.parser if role.spec.parses else None
+    item = parser or (role.run and role.run.tool)
 
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:
@@ -123,7 +124,7 @@ def shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape
             return first if all(other == first for other in others) else {}
         return {**shape, "items": resolved(inside(shape, "items"))} if "items" in shape else shape
 
-    shapes[name] = resolved(item.gives) if item else {}
+    shapes[name] = with_word(resolved(item.gives), parser and parser.default) if item else {}
     return shapes[name]
 
 

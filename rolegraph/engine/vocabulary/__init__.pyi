@@ -9,6 +9,7 @@ from rolegraph.engine.vocabulary.actions import NUMBER as NUMBER
 from rolegraph.engine.vocabulary.actions import TEXT as TEXT
 from rolegraph.engine.vocabulary.actions import ActionRead as ActionRead
 from rolegraph.engine.vocabulary.actions import Shape as Shape
+from rolegraph.engine.vocabulary.actions import with_word as with_word
 from rolegraph.engine.vocabulary.call import EXPRESSION as EXPRESSION
 from rolegraph.engine.vocabulary.call import OF_A_TURN as OF_A_TURN
 from rolegraph.engine.vocabulary.call import SCORERS as SCORERS

@@ -14,6 +14,13 @@ TEXT: Shape = {"type": "string"}
 NUMBER: Shape = {"type": "number"}
 
 
+def with_word(shape: Shape, word: object) -> Shape:
+    """Return the shape of some words with a further one; any other shape as it is."""
+    if "enum" not in shape or not isinstance(word, str) or not word:
+        return shape
+    return {**shape, "enum": [*dict.fromkeys((*shape["enum"], word))]}
+
+
 class ActionRead(NamedTuple):
     """Value that a reward or a tool reads in an action."""
 

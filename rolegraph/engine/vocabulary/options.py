@@ -19,6 +19,8 @@ from typing import Any, cast
 
 from pydantic import PydanticUserError, TypeAdapter
 
+from rolegraph.engine.vocabulary.call import ItemCall
+
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
 
@@ -67,9 +69,10 @@ class Option:
     def written(self) -> str:
         """The option's default as YAML; `…` for a required option or a default that YAML cannot write."""
         try:
-            return "…" if self.required else json.dumps(self.default, ensure_ascii=False)
-        except TypeError:
+            written = json.dumps(self.default, ensure_ascii=False, default=ItemCall.dump)
+        except (TypeError, AttributeError):
             return "…"
+        return "…" if self.required else written
 
 
 def written_name(parameter: str) -> str:

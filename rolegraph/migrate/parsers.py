@@ -1,0 +1,100 @@
+"""Rewrites of parsers: a place, what the text there is, and the last match everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import yaml
+
+from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+
+_PARSERS = "roles.*.parser"
+_FIRST_UNLESS_LAST = ("tag", "choice", "regex")
+"""Parsers that took the first match unless a spec said otherwise."""
+_Options = Mapping[str, tuple[yaml.Node, yaml.Node]]
+
+
+def parsers(document: Document) -> Iterator[Change | Problem]:
+    """Write `as` for what the text of a place is, `fence` for `code`, and a schema beside `json`."""
+    for entry in document.entries(_PARSERS):
+        name, options = _read(entry.value)
+        which = options.get("which")
+        if which is not None and scalar(which[1]) == "first":
+            yield Problem(
+                which[0].start_mark.index,
+                "`which` is gone, and the last match counts; for the first write "
+                r"`{regex: PATTERN}` with all before it in the pattern, such as `^\D*(\d+)`",
+            )
+        elif name == "code":
+            yield document.replace(entry.value, _flow(document, options, "code", fence="any"))
+        elif name == "number" and "tag" in options:
+            inner = {key: pair for key, pair in options.items() if key == "fractions"}
+            place = {
+                "tag": document.written(*options["tag"]),
+                "as": f"{{number: {_flow(document, inner)}}}" if inner else "number",
+            }
+            yield document.replace(entry.value, _flow(document, options, "number", "fractions", **place))
+        elif name == "json" and isinstance(entry.value, yaml.MappingNode):
+            yield from _schema(document, entry, *pairs(entry.value)["json"])
+        else:
+            if name != "one_of" and "one_of" in options:
+                yield document.replace(options["one_of"][0], "as")
+            if which is not None:
+                yield _without_which(document, entry.value, name)
+
+
+def last_matches(document: Document) -> Iterator[Problem]:
+    """Find the parsers of which the last match counts now, and the first counted."""
+    for entry in document.entries(_PARSERS):
+        name, options = _read(entry.value)
+        if name in _FIRST_UNLESS_LAST and not (
+            "which" in options or isinstance(entry.value, yaml.ScalarNode)
+        ):
+            message = f"of several matches `{name}` takes the last now, and took the first"
+            yield Problem(entry.value.start_mark.index, message)
+
+
+def _read(parser: yaml.Node) -> tuple[str, _Options]:
+    """Return the name of a parser and its options, also those in the mapping beside the name."""
+    keys = pairs(parser)
+    name = scalar(parser) or next((key for key in keys if key != "<<"), "")
+    nested = pairs(keys[name][1]) if name in ("number", "code") and keys else {}
+    return name, {**nested, **keys}
+
+
+def _flow(document: Document, options: _Options, *without: str, **first: str) -> str:
+    """Return a mapping on one line: some keys, then the options that are not among them."""
+    left_out = {*without, *first, "which"}
+    rest = {key: document.written(*pair) for key, pair in options.items() if key not in left_out}
+    return "{" + ", ".join(f"{key}: {text}" for key, text in {**first, **rest}.items()) + "}"
+
+
+def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) -> Iterator[Change]:
+    """Yield the change that puts the schema in the place of the options of `json`, and `default` behind."""
+    options = pairs(value)
+    if options.keys().isdisjoint(("schema", "default")):
+        return
+    text = document.written(*options["schema"]) if "schema" in options else "{}"
+    if "schema" in options and "\n" in text:
+        shift = options["schema"][1].start_mark.column - value.start_mark.column
+        text = "\n".join(line[shift:] if not line[:shift].strip() else line for line in text.split("\n"))
+    if "default" in options:
+        is_flow = isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style
+        between = ", " if is_flow else "\n" + " " * key.start_mark.column
+        text += f"{between}default: {document.written(*options['default'])}"
+    between = document.text[key.end_mark.index : value.start_mark.index]
+    is_block = "schema" in options and "\n" in document.written(*options["schema"])
+    if "\n" in between and "#" not in between and not is_block:
+        yield Change(key.end_mark.index, document.end(value), f": {text}")
+    else:
+        yield document.replace(value, text)
+
+
+def _without_which(document: Document, parser: yaml.Node, name: str) -> Change:
+    keys = pairs(parser)
+    if "which" in keys:
+        return document.without(parser, "which")
+    inner = keys[name][1]
+    if len(pairs(inner)) > 1:
+        return document.without(inner, "which")
+    return document.replace(*((parser, name) if len(keys) == 1 else (inner, "{}")))

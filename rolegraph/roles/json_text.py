@@ -239,9 +239,9 @@ def schema_check(schema: dict[str, Any]) -> Check:
     patterns: dict[str, Pattern] = {}
     try:
         draft.check_schema(schema)
-        known = {*draft.VALIDATORS, *_ANNOTATIONS}
+        keywords = {*draft.VALIDATORS, *_ANNOTATIONS}
         for key in schema:
-            if key not in known and not key.startswith(("$", "x-")):
+            if key not in keywords and not key.startswith(("$", "x-")):
                 hint = "; write it beside the schema" if key == "default" else ""
                 raise ValueError(f"a JSON Schema has no keyword {key!r} here{hint}")
         for keyword, value in _keywords(schema):

@@ -97,7 +97,7 @@ def _exact_words(written: list[str]) -> Parser:
 
 
 def _spellings(words: list[str]) -> Mapping[str, str]:
-    """Return each word by its small letters; raises ValueError for words that cannot be told apart."""
+    """Return each word by its small letters; raises ValueError for words that are equal."""
     spellings = {word.strip().lower(): word.strip() for word in words}
     if not spellings or "" in spellings:
         raise ValueError("expected at least one word, and no empty one")
@@ -132,11 +132,8 @@ def _fits(shape: Shape, value: object) -> bool:
 # the whole answer
 
 
-def text(*, default: Any = None) -> Parser:
-    """Take the whole answer, without thoughts and the space around it.
-
-    default: the action that later roles see where nothing can be read
-    """
+def text() -> Parser:
+    """Take the whole answer, without thoughts and the space around it."""
 
     def parse(response: str, upstream: Upstream) -> str:
         answer = without_thoughts(response).strip()
@@ -144,7 +141,7 @@ def text(*, default: Any = None) -> Parser:
             raise _malformed("the answer is empty")
         return answer
 
-    return _with_default(Parser(parse, examples=("…",), gives=TEXT), default)
+    return Parser(parse, examples=("…",), gives=TEXT)
 
 
 def number(
@@ -245,7 +242,7 @@ def _placed(
     """Return the parser that reads the text which `find` takes out of a response.
 
     Args:
-        find: Function from a response to the text; raises ValueError where there is none.
+        find: Function from a response to the text; raises ValueError for a response without it.
         reading: Parser of the text.
         default: Default; None for that of the reading.
         where: Words for the place, for messages.

@@ -35,7 +35,7 @@ def faults_of(folder: Path, role: str) -> list[tuple[str, str, str]]:
         ("parser: {tag: a, as: {number: {min: few}}}", "min", "min cannot be 'few'", "a number, or null"),
         ("parser: {tag: a, which: last}", "which", "no option 'which'", "as, keep_tag, ignore_case, default"),
         ("parser: tag", "tag", "needs a value", "{tag: …}"),
-        ("parser: {text: 5}", "text", "takes no value of its own", "default"),
+        ("parser: {text: 5}", "text", "takes no value of its own", "no options"),
         (
             "reward: {exact_match: {feild: x}}",
             "feild",

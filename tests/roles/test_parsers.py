@@ -153,7 +153,7 @@ def test_several_tags_are_the_fields_of_the_action() -> None:
     assert {"<sure>", "</answer>"} <= {*made.strips} and ("<ratings>",) in made.expects
 
 
-def test_a_parser_of_one_s_own_reads_the_text_of_a_place() -> None:
+def test_a_parser_of_one_s_own_reads_the_text_of_a_place(registries: None) -> None:
     @rg.parser("halved")
     def halved(text: str, *, by: int = 2) -> float:
         return float(text) / by

@@ -67,7 +67,7 @@ LOOP = shape(
     "loop: 300 rounds with `last`",
     300,
     {"l": {"roles": ["a"], "times": 300}},
-    a=role("{{ task.question }} {{ a.action }}", needs={"a": "last"}),
+    a=role("{{ task.question }} {{ a.action }}", needs={"a": "previous"}),
 )
 TEN = shape("an episode of 10", 10, a=role(count=10))
 SKIPPED = shape(
@@ -84,7 +84,7 @@ ENDED = shape(
     "1,000 rounds, ended after 10",
     10,
     {"l": {"roles": ["a"], "times": 1000, "until": "a.round == 10"}},
-    a=role("{{ task.question }} {{ a.action }}", needs={"a": "last"}),
+    a=role("{{ task.question }} {{ a.action }}", needs={"a": "previous"}),
 )
 SHAPES = (FLAT, TREE, LOOP, TEN, SKIPPED, NUMBERED, ASKED, ENDED)
 RATIOS = (

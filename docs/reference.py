@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from rolegraph.cli.list_ import WRITTEN_AT
 from rolegraph.cli.main import run
-from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec import Credit, Spec
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import ItemCall, Option, Registry, registry_of
@@ -160,7 +160,7 @@ def _default(field: FieldInfo) -> str:
         default = default.dump()
     if isinstance(default, list) and any(isinstance(one, BaseModel) for one in cast("list[object]", default)):
         return ""
-    if isinstance(default, BaseModel) or default in ({}, []):
+    if isinstance(default, BaseModel | Credit) or default in ({}, []):
         return ""
     return f"`{json.dumps(default)}`"
 

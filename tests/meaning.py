@@ -84,7 +84,7 @@ def expected(workflow: Workflow) -> Expected:
             for role in workflow.callers()
             for index in all_of(role)
             for round in range(1, workflow.rounds(role) + 1)
-            for call in range(1, workflow.roles[role]["calls"])
+            for call in range(1, workflow.roles[role]["max_calls"])
             for place in range(workflow.parallel(role))
         ]
 
@@ -128,7 +128,7 @@ def expected(workflow: Workflow) -> Expected:
             match edge["round"]:
                 case "this":
                     return place[:shared] == here
-                case "last":
+                case "previous":
                     return place[:shared] == (*here[:-1], here[-1] - 1)
                 case _:
                     inside = len(place) > shared
@@ -497,18 +497,16 @@ def compared(
     return sorted(sorted(group) for group in groups.values())
 
 
-def scheduled(first: float, last: float, steps: int, after: int, step: int | None) -> float:
-    """Return the value of `{from: first, to: last, steps: steps, after: after}`, update by update.
+def scheduled(first: float, last: float, steps: int, after: int, step: int) -> float:
+    """Return the value of `ramp(first, last, steps, after)`, update by update.
 
     Args:
         first: Value of the first step.
         last: Value at the end.
         steps: Number of updates that move it.
         after: Number of updates before it moves.
-        step: Step of the training, from 1; None for a run.
+        step: Step of the training, from 1.
     """
-    if step is None:
-        return last
     value = first
     for update in range(1, step):
         value += (last - first) / steps if after < update <= after + steps else 0.0

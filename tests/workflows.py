@@ -101,7 +101,7 @@ class Workflow:
 
     def uses(self, node: NodeId) -> int:
         """Return the number of tool calls before a turn's answer."""
-        calls = self.roles[node.role].get("calls", 1)
+        calls = self.roles[node.role].get("max_calls", 1)
         return 0 if self.action(node) is None else self.drawn(node, "uses") % calls
 
     def parallel(self, role: str) -> int:
@@ -112,7 +112,7 @@ class Workflow:
     def sharing(self, role: str) -> list[str]:
         """Return the roles that keep one conversation with a role, itself included."""
         memory = self.roles[role].get("memory")
-        shared = isinstance(memory, dict) and "chat" in memory and memory["chat"] != "own"
+        shared = isinstance(memory, dict) and "chat" in memory
         return [
             name
             for name, spec in self.roles.items()
@@ -207,7 +207,7 @@ def compiled(workflow: Workflow) -> Plan:
 
 
 def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
-    if "tool" in role:
+    if "callable" in role:
         shown = "{{ self.arguments.about }};" + "".join(map(_shows, role["needs"]))
         return {**role, "prompt": shown, "trainable": False}
     if role.get("run") == "text":
@@ -269,7 +269,7 @@ def workflows(draw: st.DrawFn, *, chats: bool = False, forks: bool = False) -> W
         ):
             inner = [one for loop in made.loops_of(other) if loop not in loops for one in loop["roles"]]
             edge = draw(
-                st.sampled_from(["last", "history"] if all(one < name for one in inner) else ["last"])
+                st.sampled_from(["previous", "history"] if all(one < name for one in inner) else ["previous"])
             )
             branch = draw(st.booleans())
             needs[f"old_{other}"] = {"of": other, "round": edge, "join": "branch" if branch else "all"}
@@ -286,7 +286,7 @@ def workflows(draw: st.DrawFn, *, chats: bool = False, forks: bool = False) -> W
             if draw(st.booleans()):
                 made.roles[name]["parser"] = PARSER
         elif kind == 1:
-            made.roles[name] |= {"tools": ["calculator"], "calls": draw(st.integers(2, 3))}
+            made.roles[name] |= {"tools": ["calculator"], "max_calls": draw(st.integers(2, 3))}
         if draw(st.integers(0, 2)) == 0:
             text, holds = draw(_when(list(needs), loops=bool(loops)))
             made.roles[name]["when"], made.holds[text] = text, holds
@@ -324,12 +324,13 @@ def _calls_of_a_role(draw: st.DrawFn, made: Workflow) -> None:
         role = made.roles[name]
         parallel, calls = draw(st.integers(1, 2)), draw(st.integers(2, 3))
         tools = [*role.get("tools", ()), {"role": CALLEE, "parallel": parallel}]
-        role |= {"tools": tools, "calls": max(calls, role.get("calls", 1))}
+        role |= {"tools": tools, "max_calls": max(calls, role.get("max_calls", 1))}
     # A player that waits for what its callee needs may wait for no other player.
     played = [made.roles_of(loop) for loop in made.loops.values() if {*callers} & {*loop.get("players", ())}]
     before = [n for n in names[: min(map(names.index, callers))] if not any(n in of for of in played)]
     needs = {other: draw(st.sampled_from(["all", "branch"])) for other in draw(_some(before))}
-    made.roles[CALLEE] = {"tool": {"describe": "Helps.", "arguments": {"about": "string"}}, "needs": needs}
+    signature = {"describe": "Helps.", "arguments": {"about": "string"}}
+    made.roles[CALLEE] = {"callable": signature, "needs": needs}
     if draw(st.booleans()):
         made.roles[CALLEE]["on_failure"] = {"retry": 1}
     if draw(st.booleans()):
@@ -382,7 +383,7 @@ def _memories(
         if (memory == "chat" or "fork" in (memory or {})) and draw(st.booleans()):
             text, holds = draw(_when(list(role["needs"]), loops=bool(made.loops_of(name))))
             kept = {} if memory == "chat" else memory
-            role["memory"], made.holds[text] = {**kept, "chat": "own", "reset": text}, holds
+            role["memory"], made.holds[text] = {**kept, "reset": text}, holds
 
 
 @st.composite
@@ -426,7 +427,7 @@ def _waited(made: Workflow, name: str, key: str, written: Any) -> set[str]:
     other = edge["of"] or key
     mine, theirs = made.loops_of(name), made.loops_of(other)
     beyond = [loop for loop in theirs if loop not in mine]
-    if beyond and (edge["round"] != "last" or len(beyond) == len(theirs)):
+    if beyond and (edge["round"] != "previous" or len(beyond) == len(theirs)):
         return {*made.roles_of(beyond[0])}
     return {other} if edge["round"] == "this" and other != name and not beyond else set()
 
@@ -513,7 +514,7 @@ def _calls(turns: Sequence[Turn]) -> int:
 def edge_of(written: Any) -> dict[str, Any]:
     """Expand the short forms of an edge to a dict of `of`, `fans`, `size`, `branch` and `round`."""
     if isinstance(written, str):
-        key = "round" if written in ("last", "history") else "join"
+        key = "round" if written in ("previous", "history") else "join"
         written = {key: written}
     size = written.get("chunks", 1)
     fans = "chunks" in written or written.get("join") == "each"

@@ -179,7 +179,7 @@ def leaving(rng: random.Random) -> str:
         name: {
             "prompt": "?",
             "needs": reads[name],
-            **({"shows": ["gold"]} if name == shows else {}),
+            **({"sees": ["gold"]} if name == shows else {}),
         }
         for name in names
     }

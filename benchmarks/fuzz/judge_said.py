@@ -268,7 +268,7 @@ roles:
   agent:
     prompt: "{{ task.question }}"
     tools: [fuzz_TOOL]
-    calls: 3
+    max_calls: 3
     parser: {tag: answer, default: none}
     reward: countdown
     trainable: false

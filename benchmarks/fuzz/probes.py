@@ -397,7 +397,7 @@ REFUSED: Mapping[str, Probe] = {
     "spec_rounds": Probe(
         lambda n: spec(roles(role("a"), more=f"loops: {{p: {{roles: a, times: {n}}}}}")), says=FIELD
     ),
-    "spec_calls": Probe(lambda n: spec(roles(role("a", f", calls: {n}"))), says=FIELD),
+    "spec_calls": Probe(lambda n: spec(roles(role("a", f", max_calls: {n}"))), says=FIELD),
     "spec_rank": Probe(lambda n: train(f"lora: {{rank: {n}}}"), says=FIELD),
     "spec_staleness": Probe(lambda n: train(f"staleness: {n}"), says=FIELD),
     "spec_faults": Probe(lambda n: spec(roles(role("a"), more="\n".join(f"x{i}: 1" for i in range(n))))),

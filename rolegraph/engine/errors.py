@@ -213,7 +213,7 @@ class Suggestion(str):
     certain: bool
     """True where no other valid name is as near."""
 
-    def __new__(cls, wrong: str, right: str, certain: bool, shown: str) -> Suggestion:
+    def __new__(cls, wrong: str, right: str, certain: bool, shown: str = "{!r}") -> Suggestion:
         """Create the hint; `shown` is the format of the suggested name."""
         hint = super().__new__(cls, f"did you mean {shown.format(right)}?")
         hint.wrong, hint.right, hint.certain = wrong, right, certain

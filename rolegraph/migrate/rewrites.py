@@ -13,6 +13,7 @@ from rolegraph.migrate.parsers import last_matches, parsers
 from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
+from rolegraph.migrate.words import numbers, short_forms, words
 
 
 def header(document: Document) -> Iterator[Change]:
@@ -30,7 +31,7 @@ def header(document: Document) -> Iterator[Change]:
         yield Change(first, first, f"rolegraph: 2{between}")
 
 
-REWRITES: tuple[Rewrite, ...] = (header, texts, raters, expressions, parsers)
+REWRITES: tuple[Rewrite, ...] = (header, texts, raters, numbers, expressions, parsers, words, short_forms)
 """All rewrites, in the order in which they are made."""
 NOTES: tuple[Rewrite, ...] = (last_matches,)
 """Functions that yield a Problem for what a rewritten file means otherwise; they change nothing."""

@@ -83,8 +83,9 @@ class Forecast:
     chain: int
     """Upper bound of consecutive model calls in one episode."""
     roles: Mapping[str, RoleForecast]
-    schedules: Mapping[str, Sequence[tuple[int, float]]]
-    """Curve of each scheduled number by its path: the steps at which its slope changes, with its values."""
+    numbers: Mapping[str, Sequence[tuple[int, float]]]
+    """Curve of each number that follows the step, by path: the steps, from 0, at which its slope changes,
+    with its values."""
     seconds: float | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -129,7 +130,6 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     """
     plan = plan_at(plan, plan.first_step_of_rl)
     train, size = plan.spec.train, size_of(plan)
-    schedules = plan.schedules.by_path.items() if plan.schedules else ()
     episodes = train.batch_size * train.rollouts
     observed_groups = _observed_groups(plan, observed.episodes) if observed else {}
     mass_of_policy = Counter[str]()
@@ -189,7 +189,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         calls_at_most=size.calls * episodes,
         chain=size.chain,
         roles=rows,
-        schedules={".".join(map(str, path)): schedule.corners for path, schedule in schedules},
+        numbers=plan.numbers.curves(plan.last_step) if plan.numbers else {},
         seconds=seconds,
         cost=sum(costs) if costs else None,
         warnings=tuple(_warnings(plan, rows, observed)),

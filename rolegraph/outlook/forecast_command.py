@@ -17,6 +17,8 @@ from rolegraph.cli.terminal import clock, make_table, progress_line, run_until_d
 if TYPE_CHECKING:
     from rolegraph.outlook.forecast import Forecast
 
+CORNERS = 8
+"""Points of a curve that are shown at most."""
 PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 """Field of `Price` for each key of `--price`."""
 
@@ -108,10 +110,10 @@ def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
         out.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
     if forecast.cost is not None:
         out.print(f"cost: about ${forecast.cost:,.4f}")
-    for path, corners in forecast.schedules.items():
-        out.print(
-            f"{path}: {', '.join(f'{value:g} in step {step}' for step, value in corners)}", markup=False
-        )
+    for path, curve in forecast.numbers.items():
+        values = [f"{value:g} in step {step}" for step, value in curve]
+        more = ["…", values[-1]] if len(values) > CORNERS else values[-1:]
+        out.print(f"{path}: {', '.join([*values[: CORNERS - 1], *more])}", markup=False)
     for warning in forecast.warnings:
         output.warn(warning)
 

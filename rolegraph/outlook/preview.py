@@ -286,7 +286,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]
         for name, tool in zip(opened, role.tools, strict=True):
             names.append(f"{name} (not opened: it is not allowed)" if tool in closed else name)
-        tools = f"{', '.join(names)}; at most {written.calls} calls of the model"
+        tools = f"{', '.join(names)}; at most {written.max_calls} calls of the model"
     sources = (shown.source for of, shown in demonstrations(plan).values() if of.name == role.name)
     facts = {
         "prompt": ", ".join(role.prompt_files),
@@ -297,7 +297,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         "parser": written.parser.name if role.run and role.run.parser else "",
         "tools": tools,
         "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
-        "sees hidden": ", ".join(sorted(written.shows)),
+        "sees hidden": ", ".join(sorted(written.sees)),
         "memory": str(written.memory or ""),
         "imitates": "; ".join(dict.fromkeys(sources)),
         "learning rate": ", ".join(str(policy_rate(plan.policies[it])) for it in plan.policies_of(role.name)),
@@ -311,7 +311,7 @@ def _edge(name: str, edge: Edge) -> str:
     parts = (
         f"of {edge.of}" if edge.of not in (None, name) else "",
         join if join != "all" else "",
-        {"this": "", "last": "last round", "history": "all rounds before"}[edge.round],
+        {"this": "", "previous": "previous round", "history": "all rounds before"}[edge.round],
     )
     return f"{name} ({', '.join(filter(None, parts))})" if any(parts) else name
 

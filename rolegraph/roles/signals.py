@@ -21,12 +21,13 @@ def _as_text(gate: object) -> object:
 
 Gate = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | float | bool)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+AtLeast0 = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 def reverse_kl(
     *,
     teacher: Any,
-    coefficient: Annotated[Positive, SCHEDULED] = 1.0,
+    coefficient: Annotated[AtLeast0, SCHEDULED] = 1.0,
     clip: Positive | None = 5.0,
     center: bool = False,
     gate: Gate = "",
@@ -62,7 +63,7 @@ def reverse_kl(
     return Signal(advantages, teacher=teacher, center=center, gate=gate)
 
 
-def imitation(*, demonstration: str, weight: Annotated[Positive, SCHEDULED] = 1.0) -> Signal:
+def imitation(*, demonstration: str, weight: Annotated[AtLeast0, SCHEDULED] = 1.0) -> Signal:
     """Imitate the turn that a template writes, on the prompts that the policy met itself (DAgger).
 
     The template may read hidden task fields, `self`, and every role with `.reward` and `.is_correct`. A turn

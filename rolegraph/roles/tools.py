@@ -63,7 +63,7 @@ def text(template: str, /) -> Tool:
 
 
 def role(name: str, /, *, parallel: Annotated[int, Field(ge=1, le=ANSWER_CALLS.most)] = 1) -> Tool:
-    """Call another role, which has `tool` with its description and arguments.
+    """Call another role, which has `callable` with its description and arguments.
 
     name: the role
     parallel: most calls of the role in one answer
@@ -74,14 +74,14 @@ def role(name: str, /, *, parallel: Annotated[int, Field(ge=1, le=ANSWER_CALLS.m
 # The tool that asks another role's tools
 
 
-def call(function: str, /, *, of: str, with_: str = "{}") -> Tool:
+def function(name: str, /, *, of: str, with_: str = "{}") -> Tool:
     """Call a function of the tools that another role had in the episode, such as the state of its MCP server.
 
-    function: the function's name, which no model is offered then
+    name: the function's name, which no model is offered then
     of: the name of that role in `needs`; tools that it did not use are opened
     with: the arguments, a template of a JSON object
     """
-    return Tool(source=with_, roles=(of,), session=SessionCall(of, function), sends_body=True)
+    return Tool(source=with_, roles=(of,), session=SessionCall(of, name), sends_body=True)
 
 
 # Tools that choose

@@ -298,7 +298,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
     label, field = columns.label, about["field"]
     few = 2 * EXAMPLES_SHOWN
     is_few = bool(label.classes) and len(label.classes) <= few
-    examples: dict[str, Any] = {"count": len(label.classes) if is_few else EXAMPLES_SHOWN, "shows": [field]}
+    examples: dict[str, Any] = {"count": len(label.classes) if is_few else EXAMPLES_SHOWN, "sees": [field]}
     if label.classes:
         examples["by"] = field
     return {

@@ -47,12 +47,12 @@ roles:
   agent:
     prompt: react.j2
     tools: [{role: calculator}]
-    calls: 3
+    max_calls: 3
     parser: {tag: answer, default: No solution found}
     reward: countdown
     estimator: grpo
   calculator:
-    tool: {describe: Compute an arithmetic expression., arguments: {expression: string}}
+    callable: {describe: Compute an arithmetic expression., arguments: {expression: string}}
     prompt: "Use {{ self.arguments.expression }}. Answer in <answer></answer>."
     parser: {tag: answer, default: "?"}
     reward: agent.reward

@@ -38,7 +38,7 @@ from tests.run.test_calls import call, script
 ASKED: dict[str, Any] = {"prompt": "hi", "trainable": False}
 SPECS: Mapping[str, Any] = {
     "tool": {"roles": {"a": {"run": {"given": "hi"}}}},
-    "call": {"roles": {"a": {**ASKED, "tools": "given", "calls": 2}}},
+    "call": {"roles": {"a": {**ASKED, "tools": "given", "max_calls": 2}}},
     "parser": {"roles": {"a": {**ASKED, "parser": "given"}}},
     "reward": {"roles": {"a": {**ASKED, "reward": "given"}}},
     "metric": {"roles": {"a": ASKED}, "episode": {"metrics": {"m": "given"}}},

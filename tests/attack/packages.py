@@ -71,7 +71,7 @@ def spec_of(kind: str, name: str) -> str:
         "reward": f"trainable: false, reward: {name}",
         "estimator": f"reward: countdown, estimator: {name}",
         "signal": f"estimator: precomputed, signal: {name}",
-        "tool": f"trainable: false, tools: {name}, calls: 2",
+        "tool": f"trainable: false, tools: {name}, max_calls: 2",
     }.get(kind, "trainable: false")
     text = SPEC.replace("PARTS", parts).replace("DATASET", name if kind in ("dataset", "tasks") else "countdown")
     if kind == "environment":

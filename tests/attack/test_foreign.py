@@ -53,7 +53,7 @@ PARSED = SPEC.replace("PARTS", "parser: foreign").replace("METRICS", "{}")
 RUN = SPEC.replace("prompt: hi, PARTS, trainable: false", "run: {foreign: hi}").replace("METRICS", "{}")
 EARNED = SPEC.replace("PARTS", "reward: foreign").replace("METRICS", "{}")
 MEASURED = SPEC.replace("PARTS", "parser: text").replace("METRICS", "{own: {foreign: a}}")
-CALLED = SPEC.replace("PARTS", "tools: [foreign], calls: 2").replace("METRICS", "{}")
+CALLED = SPEC.replace("PARTS", "tools: [foreign], max_calls: 2").replace("METRICS", "{}")
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
 

@@ -32,7 +32,9 @@ data: {validation: tasks.jsonl}
 
 
 def spec(folder: Path, model: Mapping[str, str], tools: str = "") -> str:
-    text = SPEC.replace("MODEL", json.dumps(model)).replace("TOOLS", tools and f", calls: 2, tools: {tools}")
+    text = SPEC.replace("MODEL", json.dumps(model)).replace(
+        "TOOLS", tools and f", max_calls: 2, tools: {tools}"
+    )
     (folder / "keyed.yaml").write_text(text)
     (folder / "tasks.jsonl").write_text('{"question": "q", "answer": "a"}\n')
     return "keyed.yaml"

@@ -1,4 +1,4 @@
-"""Tests that hidden fields of a file of tasks reach a role on no way but `shows`."""
+"""Tests that hidden fields of a file of tasks reach a role on no way but `sees`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ roles:
   a: {ROLE, trainable: false}
 """
 HIDDEN = "validation: tasks.jsonl, hidden: [text]"
-ASKS = "prompt: hi, calls: 2, tools: [{search: {corpus: OTHER}}]"
+ASKS = "prompt: hi, max_calls: 2, tools: [{search: {corpus: OTHER}}]"
 WAYS: Mapping[str, str] = {
     "a search": "run: {search: river, corpus: OTHER}",
     "a search of the model": ASKS,
@@ -89,7 +89,7 @@ def test_an_id_cannot_be_hidden(tmp_path: Path, rolegraph: Command) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_role_may_be_shown_a_field(tmp_path: Path, rolegraph: Command, way: str) -> None:
-    written(tmp_path, WAYS[way].replace("OTHER", "tasks.jsonl") + ", shows: text")
+    written(tmp_path, WAYS[way].replace("OTHER", "tasks.jsonl") + ", sees: text")
     assert "would leak" not in rolegraph("validate", "x.yaml").stderr
 
 

@@ -81,17 +81,17 @@ roles:
     prompt: "{{ task.question }}"
     reward: {raising: {}}
     estimator: grpo
-  teacher: {shows: [note], prompt: "{{ task.note }}", trainable: false}
+  teacher: {sees: [note], prompt: "{{ task.note }}", trainable: false}
   reader: {needs: [teacher], prompt: "{{ teacher.action }}", trainable: false}
-  writer: {shows: [note], run: {text: "{{ task.note }}"}}
+  writer: {sees: [note], run: {text: "{{ task.note }}"}}
   quoting: {needs: [writer], parser: {quoting: {}}, prompt: "{{ writer.action }}", trainable: false}
   caller:
-    shows: [note]
+    sees: [note]
     tools: [calculator]
-    calls: 2
+    max_calls: 2
     prompt: "Call {{ task.note }}"
     trainable: false
-  teller: {shows: [note], prompt: "{{ task.note }}", trainable: false}
+  teller: {sees: [note], prompt: "{{ task.note }}", trainable: false}
   listener: {prompt: "{{ self.observation }}", trainable: false}
 loops:
   talk: {roles: [teller, listener], env: repeating, times: 2}

@@ -48,7 +48,7 @@ roles:
           policy: main
           system: "{{ task.note }}"
           prompt: "{{ self.prompt }} {{ task.note }} {{ reader.action }} PROMPT"
-          shows: [note]
+          sees: [note]
         gate: "GATE"
   reader: {needs: [solver], prompt: "{{ solver[0].action }}", trainable: false}
 """

@@ -18,7 +18,7 @@ LEARNER = (
 DATA = "\ndata: {validation: t.jsonl}"
 SPECS = {
     "data": "{a: ROLE}\ndata: {validation: p.csv}",
-    "corpus": "{a: {trainable: false, prompt: hi, tools: [{search: {corpus: p.csv}}], calls: 2}}",
+    "corpus": "{a: {trainable: false, prompt: hi, tools: [{search: {corpus: p.csv}}], max_calls: 2}}",
     "template": "{a: {trainable: false, prompt: p.j2}}",
     "demonstration": f"{{a: {LEARNER}}}",
     "extends": "{a: ROLE}\nextends: p.yaml",

@@ -79,7 +79,7 @@ def test_of_two_commands_that_resume_one_training_one_is_refused(
 
 LOOP = (
     "loops={again: {roles: [solver, judge], times: 2}}",
-    "roles.solver.needs={judge: last}",
+    "roles.solver.needs={judge: previous}",
     "roles.solver.prompt='{{ task.question }}{% if judge.ran %} Not {{ judge.action }}{% endif %}'",
     "roles.solver.credit=turn",
     "roles.solver.group=turn",
@@ -217,8 +217,8 @@ def test_a_training_that_is_killed_twice_has_the_schedules_of_an_unbroken_one(
     service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     curves = {
-        "roles.solver.weight": "{from: 2, to: 1, steps: 3}",
-        "roles.judge.weight": "{from: 1, to: 2, steps: 2}",
+        "roles.solver.weight": "ramp(2, 1, 3)",
+        "roles.judge.weight": "ramp(1, 2, 2)",
     }
     few = ("train.batch_size=2", "train.rollouts=2", "train.validation.tasks=2")
     words = ("solver_judge", *SMALL, *few, *(f"{path}={curve}" for path, curve in curves.items()))

@@ -31,7 +31,7 @@ def found(folder: Path, text: str) -> list[tuple[str, str]]:
         ),
         (
             f"roles: {{a: {{prompt: go, {ROLE}}}, "
-            f"b: {{needs: a, prompt: '{{{{ a.action }}}}', shows: [answer], {PLAIN}}}}}",
+            f"b: {{needs: a, prompt: '{{{{ a.action }}}}', sees: [answer], {PLAIN}}}}}",
             ("reward: exact_match", "reward: registered_elsewhere"),
             "is not hidden",
         ),
@@ -179,7 +179,7 @@ def test_a_chat_named_after_a_role_with_its_own_chat_is_a_fault_with_both_readin
 
 
 def test_search_without_a_corpus_names_its_form_for_a_model(tmp_path: Path) -> None:
-    text = f"roles: {{a: {{prompt: go, tools: search, calls: 2, {PLAIN}}}}}"
+    text = f"roles: {{a: {{prompt: go, tools: search, max_calls: 2, {PLAIN}}}}}"
     ((severity, message),) = found(tmp_path, text)
     assert severity == "error" and "{search: null, corpus: FILE.jsonl}" in message
 

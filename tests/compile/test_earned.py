@@ -43,7 +43,7 @@ def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list
     return [(d.severity, d.message) for d in found if "does not mention" not in d.message]
 
 
-SEES: dict[str, Any] = {"shows": ["answer"], "prompt": "{{ task.answer }}", "reward": "f1"}
+SEES: dict[str, Any] = {"sees": ["answer"], "prompt": "{{ task.answer }}", "reward": "f1"}
 PAID: dict[str, Any] = {"reward": "exact_match"}
 CHAT: dict[str, Any] = {"memory": {"chat": "both"}}
 DEAF: dict[str, Any] = {"prompt": "Hi"}
@@ -83,7 +83,7 @@ LEAK = "and its words reach {}, which is rewarded by it"
 def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
     roles: dict[str, Any], reached: list[str], tmp_path: Path
 ) -> None:
-    first = next(name for name, role in roles.items() if "shows" in role)
+    first = next(name for name, role in roles.items() if "sees" in role)
     found = remarks(tmp_path, roles, episode={"correct": "solver" if "solver" in roles else first})
     assert found == [("warning", f"{first} sees task.answer, {how}") for how in reached]
 
@@ -97,7 +97,7 @@ def test_an_answer_that_only_gates_a_role_passes_no_words_on(tmp_path: Path) -> 
 
 def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
     roles = {
-        "solver": {**PAID, "needs": {"judge": "last"}},
+        "solver": {**PAID, "needs": {"judge": "previous"}},
         "judge": {**SEES, "needs": ["solver"], "reward": {"length": {"under": 9}}},
     }
     loops = {"l": {"roles": ["solver", "judge"], "times": 2}}
@@ -106,7 +106,7 @@ def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
 
 
 def test_a_hidden_field_that_nobody_is_rewarded_by_may_be_shown_to_one(tmp_path: Path) -> None:
-    tutor = {"shows": "hint", "prompt": "{{ task.hint }}", "reward": "solver.reward"}
+    tutor = {"sees": "hint", "prompt": "{{ task.hint }}", "reward": "solver.reward"}
     assert remarks(tmp_path, {"tutor": tutor, "solver": {**PAID, "needs": ["tutor"]}}) == []
 
 

@@ -72,11 +72,11 @@ def test_a_pair_of_a_loop_shares_a_branch_in_both_directions() -> None:
     instances = instances_of(
         spec(
             {
-                "solver": {"count": 3, "needs": {"verifier": {"join": "branch", "round": "last"}}},
+                "solver": {"count": 3, "needs": {"verifier": {"join": "branch", "round": "previous"}}},
                 "verifier": {"needs": {"solver": "each"}},
             },
             {"refine": {"roles": ["solver", "verifier"], "times": 2}},
         )
     )
-    edge = Edge(join="branch", round="last")
+    edge = Edge(join="branch", round="previous")
     assert [[*joined(edge, s, instances["verifier"])] for s in instances["solver"]] == [[0], [1], [2]]

@@ -31,7 +31,7 @@ ROWS = "{train: rows.jsonl, hidden: [answer]}"
     [
         ("{train: rows.jsonl, hidden: [answr]}", "reward: exact_match", 3),
         ("{train: {file: rows.jsonl, hidden: [answr]}}", "reward: exact_match", 3),
-        (ROWS, "reward: exact_match, shows: [answr]", 5),
+        (ROWS, "reward: exact_match, sees: [answr]", 5),
         (ROWS, "reward: countdown, right: action == task.answr", 5),
         (ROWS, "reward: {exact_match: {field: answr}}", 5),
         (ROWS, "reward: {sum: {right: {exact_match: {field: answr}}}}", 5),
@@ -48,7 +48,7 @@ def test_a_name_that_is_no_field_is_a_fault_with_its_place_and_the_nearest_name(
 
 
 def test_names_of_fields_are_no_fault(tmp_path: Path) -> None:
-    role = "reward: action == task.answer, right: task.note == 'x', shows: [answer]"
+    role = "reward: action == task.answer, right: task.note == 'x', sees: [answer]"
     assert not [d for d in checked(tmp_path, ROWS, role) if d.severity == "error"]
 
 

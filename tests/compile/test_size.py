@@ -55,7 +55,7 @@ def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
 
 def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> None:
     def work(rounds: int) -> int:
-        roles = "a: {needs: {b: last}, prompt: x}, b: {needs: [a], prompt: x}"
+        roles = "a: {needs: {b: previous}, prompt: x}, b: {needs: [a], prompt: x}"
         loops = f"loops: {{l: {{roles: [a, b], times: {rounds}}}}}"
         plan = check_file(
             write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{{roles}}}\n{loops}\n"),

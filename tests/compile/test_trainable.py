@@ -105,7 +105,7 @@ data: {train: countdown}
 roles:
   thought:
     count: 3
-    needs: {kept: last}
+    needs: {kept: previous}
     prompt: "{{ kept.action }}"
     reward: answer.reward
     group: prompt

@@ -32,7 +32,7 @@ roles:
   agent:
     prompt: "{{ task.question }}"
     tools: calculator
-    calls: 6
+    max_calls: 6
     sampling: {temperature: 0.7, max_tokens: 12}
     parser: text
     reward: countdown

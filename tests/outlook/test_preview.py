@@ -88,7 +88,7 @@ def test_prompts_that_differ_by_who_answered_alone_are_one_and_say_whose_they_ar
 def test_the_rounds_of_an_inner_loop_start_at_1_in_each_outer_round(tmp_path: Path) -> None:
     plan = spec(
         tmp_path,
-        "  one: {needs: {one: last}, trainable: false, parser: text, "
+        "  one: {needs: {one: previous}, trainable: false, parser: text, "
         'prompt: "{{ self.outer }}.{{ self.round }}{% if one %} {{ one.action }}{% endif %}"}\n'
         "  two: {needs: one, prompt: Two., trainable: false}\n",
         "loops: {inner: {roles: [one], times: 2}, outer: {roles: [inner, two], times: 4}}\n",
@@ -181,7 +181,7 @@ roles:
   ask: {run: {http: "{{ task.question | tojson }}", url: "http://127.0.0.1:9/x"}}
   player:
     needs: [ask]
-    shows: [cards, target, who]
+    sees: [cards, target, who]
     prompt: "PROMPT <answer>"
     parser: {tag: answer}
     reward: {exact_match: {field: target}}

@@ -27,7 +27,7 @@ from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited,
 
 SPEC: dict[str, Any] = {
     "searcher": {
-        "tool": {"describe": "Answers a question.", "arguments": {"question": "string"}},
+        "callable": {"describe": "Answers a question.", "arguments": {"question": "string"}},
         "prompt": "Q: {{ self.arguments.question }}",
         "parser": {"regex": "(.*)"},
         "reward": "lead.reward",
@@ -36,7 +36,7 @@ SPEC: dict[str, Any] = {
     "lead": {
         "prompt": "{{ task.question }}",
         "tools": [{"role": "searcher", "parallel": 2}],
-        "calls": 3,
+        "max_calls": 3,
         "parser": {"tag": "answer"},
         "reward": "countdown",
         "estimator": "grpo",
@@ -280,7 +280,7 @@ def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path:
         name: {**role, "reward": "action == task.solution"} if name == other else {**role, "reward": "1"}
         for name, role in SPEC.items()
     }
-    roles[sees] |= {"shows": "solution"}
+    roles[sees] |= {"sees": "solution"}
     spec = {"rolegraph": 2, "name": "leaks", "roles": roles, "data": {"train": "countdown"}}
     checked = check_file(write_spec(tmp_path, json.dumps(spec)))
     assert any(

@@ -112,7 +112,7 @@ roles:
     count: {count}
     prompt: "{{{{ task.question }}}}"
     tools: {tools}
-    calls: {calls}
+    max_calls: {calls}
     parser: {{tag: answer}}
     reward: countdown
     estimator: grpo

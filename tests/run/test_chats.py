@@ -94,7 +94,7 @@ def test_a_conversation_goes_through_an_inner_loop_in_each_outer_round(tmp_path:
 
 
 def test_tokens_and_calls_of_one_role_continue_those_of_the_other(tmp_path: Path) -> None:
-    own = {**CTO, "tools": ["calculator"], "calls": 2, "parser": "text"}
+    own = {**CTO, "tools": ["calculator"], "max_calls": 2, "parser": "text"}
     roles: Roles = {"a": {**own, "prompt": "one"}, "b": {**own, "needs": ["a"], "prompt": "two"}}
     model = Calling()
     done = run_one(plan(tmp_path, roles), model)
@@ -155,7 +155,7 @@ def faults(
     ("key", "mine", "theirs"),
     [
         ("count", 1, 2),
-        ("shows", [], ["solution"]),
+        ("sees", [], ["solution"]),
         ("policy", "main", "other"),
         ("model", None, "openai:x"),
         ("system", None, "s"),
@@ -165,7 +165,7 @@ def faults(
 def test_roles_that_keep_one_conversation_are_of_one_kind(
     key: str, mine: object, theirs: object, tmp_path: Path
 ) -> None:
-    calls = {"calls": 2} if key == "tools" else {}
+    calls = {"max_calls": 2} if key == "tools" else {}
     roles = {"a": {**CTO, key: mine}, "b": {**CTO, "needs": ["a"], **calls, key: theirs}}
     (fault,) = faults(tmp_path, roles, policies={"other": {}} if key == "policy" else {})
     assert fault == f"a and b keep one conversation, and do not have the same `{key}`"
@@ -175,7 +175,7 @@ def test_turns_without_an_order_and_a_conversation_of_one_turn_are_faults(tmp_pa
     loop = {"talk": {"roles": ["a", "b"], "times": 2}}
     unordered = "a and b keep one conversation, and neither waits for the other"
     assert faults(tmp_path, {"a": CTO, "b": CTO}) == [unordered]
-    assert faults(tmp_path, {"a": CTO, "b": {**CTO, "needs": {"a": "last"}}}, loop) == [unordered]
+    assert faults(tmp_path, {"a": CTO, "b": {**CTO, "needs": {"a": "previous"}}}, loop) == [unordered]
     assert faults(tmp_path, {"a": CTO, "b": {**CTO, "needs": ["a"]}}, loop) == []
     alone = "a is in no loop, so it has one turn and nothing to remember"
     assert faults(tmp_path, {"a": CTO, "b": {"needs": ["a"], "memory": {"chat": "other"}}}) == [

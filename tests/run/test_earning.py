@@ -319,7 +319,7 @@ def test_what_a_reward_reads_of_its_own_turn(tmp_path: Path) -> None:
 def test_hidden_fields_are_shown_to_the_role_that_asks_for_them_alone(tmp_path: Path) -> None:
     roles: dict[str, Any] = {
         "judge": {
-            "shows": ["solution"],
+            "sees": ["solution"],
             "when": 'task.solution == "3 + 4"',
             "prompt": "{{ task.solution }}",
             "system": "{{ task.question }} {{ task.solution }}",
@@ -341,7 +341,7 @@ def test_hidden_fields_are_shown_to_the_role_that_asks_for_them_alone(tmp_path: 
 
 def test_each_instance_of_a_role_that_asks_for_itself_is_shown_them(tmp_path: Path) -> None:
     shown = plan(
-        tmp_path, {"a": {"count": 2, "shows": ["solution"], "prompt": "{{ self.index }} {{ task.solution }}"}}
+        tmp_path, {"a": {"count": 2, "sees": ["solution"], "prompt": "{{ self.index }} {{ task.solution }}"}}
     )
     episode = run_one(shown, ScriptedModel(lambda _: RIGHT))
     assert [t.steps[0].chat_completions[0]["content"] for t in episode["a"]] == ["1 3 + 4", "2 3 + 4"]

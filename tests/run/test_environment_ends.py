@@ -32,7 +32,7 @@ def test_an_environment_that_is_over_at_once_spares_the_loop_and_what_waits_goes
 
 
 PAIRS: Roles = {
-    "x": {**PLAYER, "count": 2, "needs": {"critic": {"join": "branch", "round": "last"}}},
+    "x": {**PLAYER, "count": 2, "needs": {"critic": {"join": "branch", "round": "previous"}}},
     "critic": {"needs": {"x": "each"}, "prompt": "{{ x.action }}"},
 }
 

@@ -39,7 +39,7 @@ def test_who_moves_at_once_is_asked_at_once_and_sees_no_others_move(tmp_path: Pa
         return Transition({player: f"{player} after {number}" for player in range(3)})
 
     env = world(together)
-    roles: Roles = {"x": {**PLAYER, "count": 2}, "o": {**PLAYER, "needs": {"x": "last"}}}
+    roles: Roles = {"x": {**PLAYER, "count": 2}, "o": {**PLAYER, "needs": {"x": "previous"}}}
     roles["o"]["prompt"] += "{% for t in x %} {{ t.action }}{% endfor %}"
     model = ScriptedModel(whose, latency=lambda _: 0.01)
     done = run_one(game(tmp_path, roles, times=2, players=["o", "x"]), model)
@@ -120,7 +120,7 @@ def test_other_roles_advise_and_see_what_the_movers_see(tmp_path: Path) -> None:
 def test_a_condition_is_not_asked_where_it_is_not_its_move(tmp_path: Path) -> None:
     world(lambda number, actions: Transition({0: "b"}))
     never = "x | map(attribute='action') | join > 3"
-    roles: Roles = {"x": PLAYER, "o": {**PLAYER, "needs": {"x": "last"}, "when": never}}
+    roles: Roles = {"x": PLAYER, "o": {**PLAYER, "needs": {"x": "previous"}, "when": never}}
     done = run_one(game(tmp_path, roles), ScriptedModel(whose))
     assert "uncomputed_conditions" not in done.metadata
 

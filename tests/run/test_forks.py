@@ -25,7 +25,7 @@ STEPS = {"steps": {"roles": ["branch"], "times": 2}, "work": {"roles": ["agent",
 def folding(**branch: Any) -> Roles:
     """Return an agent whose branch takes two turns, and whose next prompt reads the last of them."""
     return {
-        "agent": {"memory": "chat", "needs": {"branch": "last"}, "prompt": f"go {show('branch')}"},
+        "agent": {"memory": "chat", "needs": {"branch": "previous"}, "prompt": f"go {show('branch')}"},
         "branch": {"needs": ["agent"], **FORK, "prompt": "try {{ self.round }}", **branch},
     }
 
@@ -154,7 +154,7 @@ def test_some_forks_of_each_instance_go_on_from_their_own(tmp_path: Path) -> Non
 
 
 def test_a_fork_finds_the_calls_of_tools_of_its_trunk(tmp_path: Path) -> None:
-    tools = {"tools": ["calculator"], "calls": 2, "parser": "text"}
+    tools = {"tools": ["calculator"], "max_calls": 2, "parser": "text"}
     roles: Roles = {"agent": {**tools, "prompt": "one"}, "branch": {**tools, **FORK, "needs": ["agent"]}}
     model = Calling()
     done = run_one(plan(tmp_path, roles), model)
@@ -189,10 +189,10 @@ def test_a_fork_that_outgrows_the_context_fails_alone(tmp_path: Path) -> None:
 
 
 def thinking(reset: str, **thinker: Any) -> Roles:
-    memory = {"chat": "own", "reset": reset}
+    memory = {"reset": reset}
     system = "think"
     return {
-        "meta": {"prompt": "lead", "needs": {"thinker": "last"}},
+        "meta": {"prompt": "lead", "needs": {"thinker": "previous"}},
         "thinker": {
             "needs": ["meta"],
             "memory": memory,
@@ -269,8 +269,8 @@ ONE = {"talk": {"roles": ["agent"], "times": 2}}
         ({"agent": {"memory": {"fork": "agent"}}}, "its own conversation"),
         ({"agent": {"memory": {"fork": "b"}}, "b": {**FORK, "needs": ["agent"]}}, "from each other"),
         ({"agent": {"count": 2}, "b": {**FORK, "needs": ["agent"], "count": 3}}, "3 instances for 2"),
-        ({"agent": {"shows": ["solution"]}, "b": {**FORK, "needs": ["agent"]}}, "task.solution"),
-        ({"agent": {}, "b": {**FORK, "needs": ["agent"], "tools": ["calculator"], "calls": 2}}, "`tools`"),
+        ({"agent": {"sees": ["solution"]}, "b": {**FORK, "needs": ["agent"]}}, "task.solution"),
+        ({"agent": {}, "b": {**FORK, "needs": ["agent"], "tools": "calculator", "max_calls": 2}}, "`tools`"),
         ({"agent": {}, "b": {**FORK, "needs": ["agent"], "system": "s"}}, "`system`"),
         ({"agent": RUNS, "b": {**FORK, "needs": ["agent"]}}, "runs a tool"),
         ({"agent": {}, "b": {"memory": {"reset": "other.action"}, "needs": ["agent"]}, "other": {}}, "other"),
@@ -294,7 +294,7 @@ def test_a_chat_named_after_a_role_with_its_own_is_a_fault(tmp_path: Path) -> No
 
 
 def test_own_is_no_shared_conversation(tmp_path: Path) -> None:
-    own = {"memory": {"chat": "own"}, "prompt": "{{ self.round }}"}
+    own = {"memory": "chat", "prompt": "{{ self.round }}"}
     model = ScriptedModel(whose)
     loop = {"talk": {"roles": ["a", "b"], "times": 2}}
     run_one(plan(tmp_path, {"a": own, "b": {**own, "needs": ["a"]}}, loop), model)

@@ -100,7 +100,7 @@ def test_tokens_are_those_of_all_calls_of_the_turn_else_the_endpoints_number_els
     tmp_path: Path,
 ) -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "3 + 4"}}</tool_call>'
-    calls = valued(tmp_path, "tokens + 1000 * calls", tools=["calculator"], calls=3)
+    calls = valued(tmp_path, "tokens + 1000 * calls", tools=["calculator"], max_calls=3)
     done = run_one(calls, Counted(lambda request: call if request.id.call == 1 else "7"))
     assert outcome(done)[0] == 2001 + len(call)
     plain = valued(tmp_path, "tokens")

@@ -24,7 +24,7 @@ from tests.run.written import Roles, asked, plan, said, show, whose
 def test_the_round_before_is_nothing_in_the_first(tmp_path: Path) -> None:
     debate = plan(
         tmp_path,
-        {"debater": {"count": 2, "needs": {"debater": "last"}, "prompt": show("debater")}},
+        {"debater": {"count": 2, "needs": {"debater": "previous"}, "prompt": show("debater")}},
         {"debate": {"roles": ["debater"], "times": 3}},
     )
     episode = run_one(debate, ScriptedModel(whose))
@@ -38,7 +38,7 @@ def test_a_loop_is_the_same_workflow_unrolled_by_hand(tmp_path: Path) -> None:
     looped = plan(
         tmp_path,
         {
-            "solver": {"count": 2, "needs": {"critic": "last"}, "prompt": show("critic")},
+            "solver": {"count": 2, "needs": {"critic": "previous"}, "prompt": show("critic")},
             "critic": {"needs": ["solver"], "prompt": show("solver")},
         },
         {"refine": {"roles": ["solver", "critic"], "times": 3}},
@@ -85,7 +85,7 @@ def test_history_is_every_round_before_and_from_outside_all_of_them(tmp_path: Pa
 PAIR: Roles = {
     "solver": {
         "count": 2,
-        "needs": {"verifier": {"join": "branch", "round": "last"}},
+        "needs": {"verifier": {"join": "branch", "round": "previous"}},
         "prompt": "{{ verifier.ran }} {{ verifier.action }}",
     },
     "verifier": {"needs": {"solver": "each"}, "prompt": "{{ solver.action }}"},
@@ -147,7 +147,7 @@ def test_a_loop_that_ends_spares_the_rest_and_what_waits_for_it_goes_on(tmp_path
     looped = plan(
         tmp_path,
         {
-            "a": {"needs": {"b": "last"}, "prompt": show("b")},
+            "a": {"needs": {"b": "previous"}, "prompt": show("b")},
             "b": {"needs": ["a"], "prompt": show("a")},
             "after": {"needs": ["a", "b"], "prompt": "{{ a.action }} {{ b.action }}"},
         },
@@ -192,7 +192,7 @@ def test_a_turn_that_reads_self_as_a_whole_waits_for_the_earlier_turns(tmp_path:
 def test_an_instance_earns_what_its_last_turn_earns(tmp_path: Path) -> None:
     looped = plan(
         tmp_path,
-        {"a": {"needs": {"a": "last"}, "prompt": show("a")}},
+        {"a": {"needs": {"a": "previous"}, "prompt": show("a")}},
         {"l": {"roles": ["a"], "times": 2}},
     )
     answers = [WRONG, RIGHT]
@@ -260,7 +260,7 @@ def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("roles", "loops", "message"),
     [
-        ({"a": {"needs": {"b": "last"}}, "b": {}}, {}, "a and b are in no loop together"),
+        ({"a": {"needs": {"b": "previous"}}, "b": {}}, {}, "a and b are in no loop together"),
         ({"a": {"needs": {"b": "history"}}, "b": {}}, {}, "b is in no loop, so it has one turn"),
         ({"a": {"count": 3}, "b": {"needs": {"a": {"chunks": 2}}}}, {}, "3 of a cannot be put into chunks"),
         (
@@ -271,7 +271,7 @@ def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
         (
             {"a": {"needs": ["b"]}, "b": {"needs": ["a"]}},
             {"l": {"roles": ["a", "b"], "times": 2}},
-            "in a loop, let a see the round before: needs: {b: last}",
+            "in a loop, let a see the round before: needs: {b: previous}",
         ),
         ({"a": {}}, {"l": {"roles": ["a"], "times": 2, "until": "task.target == 1"}}, "depends on none"),
         ({"a": {}, "b": {}}, {"l": {"roles": ["a", "c"], "times": 2}}, "no role 'c'"),
@@ -306,7 +306,9 @@ def test_what_an_episode_is_done_with_it_holds_no_longer(tmp_path: Path) -> None
         return whose(request)
 
     alive: list[int] = []
-    two = plan(tmp_path, {"a": {"count": 2, "needs": {"a": "last"}}}, {"talk": {"roles": ["a"], "times": 40}})
+    two = plan(
+        tmp_path, {"a": {"count": 2, "needs": {"a": "previous"}}}, {"talk": {"roles": ["a"], "times": 40}}
+    )
     gc.freeze()  # gc.get_objects() then skips all earlier objects
     try:
         run_one(two, ScriptedModel(tasks))
@@ -319,10 +321,10 @@ def test_what_an_episode_is_done_with_it_holds_no_longer(tmp_path: Path) -> None
 # loops in loops
 
 NESTED: Roles = {
-    "recruiter": {"needs": {"judge": "last"}, "prompt": show("judge")},
+    "recruiter": {"needs": {"judge": "previous"}, "prompt": show("judge")},
     "expert": {
         "count": 2,
-        "needs": {"recruiter": "this", "critic": "last", "judge": "history"},
+        "needs": {"recruiter": "this", "critic": "previous", "judge": "history"},
         "prompt": f"{{{{ recruiter.action }}}} {show('critic')}; {show('judge')}",
     },
     "critic": {"needs": {"expert": "this"}, "prompt": show("expert")},

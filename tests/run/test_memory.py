@@ -94,7 +94,7 @@ def test_a_conversation_that_outgrows_the_context_is_a_failure_of_its_name(tmp_p
 
 def test_a_turn_that_calls_a_tool_leaves_its_calls_and_their_results(tmp_path: Path) -> None:
     """Call the calculator once in each turn; the next turn continues with exactly the same tokens."""
-    agent = {"count": 1, "tools": ["calculator"], "calls": 3, "parser": "text"}
+    agent = {"count": 1, "tools": ["calculator"], "max_calls": 3, "parser": "text"}
     model = Calling()
     (talk,) = run_one(talking(tmp_path, **agent), model).trajectories
     assert [(step.round, step.metadata["call"]) for step in talk.steps] == [

@@ -14,7 +14,7 @@ from tests.run.written import Roles, asked, plan, whose
 NEVER: Roles = {
     "a": {"when": "task.target == 0", "prompt": "a"},
     "b": {"needs": ["a"], "prompt": "{{ a.ran }}"},
-    "c": {"needs": {"b": "last"}, "when": "b.ran and b.action != 'b1.1'", "prompt": "{{ b.action }}"},
+    "c": {"needs": {"b": "previous"}, "when": "b.ran and b.action != 'b1.1'", "prompt": "{{ b.action }}"},
 }
 TWICE = {"l": {"roles": ["a", "b", "c"], "times": 3}}
 

@@ -95,7 +95,7 @@ def compare(workflow: Workflow) -> None:
 
     size, calls = size_of(plan), Counter({node: workflow.uses(node) + 1 for node in asked})
     assert calls.total() <= size.calls
-    bound = sum(workflow.roles[node.role].get("calls", 1) for node in asked)
+    bound = sum(workflow.roles[node.role].get("max_calls", 1) for node in asked)
     assert plan.may_skip or bound == size.calls
 
 

@@ -1,4 +1,4 @@
-"""Tests of `run: {call: FUNCTION, of: ROLE}`, and of `episode.id` in headers and bodies of tools."""
+"""Tests of `run: {function: FUNCTION, of: ROLE}`, and of `episode.id` in headers and bodies of tools."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _counters() -> Iterator[None]:
         getattr(tools, table).pop("counter", None)
 
 
-AGENT: dict[str, Any] = {"tools": ["counter"], "calls": 3, "trainable": False}
-STATE: dict[str, Any] = {"needs": "agent", "run": {"call": "total", "of": "agent"}, "parser": "json"}
+AGENT: dict[str, Any] = {"tools": ["counter"], "max_calls": 3, "trainable": False}
+STATE: dict[str, Any] = {"needs": "agent", "run": {"function": "total", "of": "agent"}, "parser": "json"}
 
 
 def checked(folder: Path, roles: dict[str, Any], allow: tuple[str, ...] = ()) -> CompileResult:
@@ -118,10 +118,13 @@ def test_a_session_that_was_not_opened_is_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ({"call": "totl"}, "the tools of agent have no function 'totl'; there is add, total; did you mean"),
+        (
+            {"function": "totl"},
+            "the tools of agent have no function 'totl'; there is add, total; did you",
+        ),
         ({"with": "{"}, "the arguments of total are not JSON"),
         ({"with": "[1]"}, "the arguments of total are not the JSON of an object: [1]"),
-        ({"call": "add"}, "add does not take these arguments: "),
+        ({"function": "add"}, "add does not take these arguments: "),
         ({"with": '{"broken": true}'}, "broken"),
     ],
 )
@@ -142,15 +145,15 @@ def test_the_role_must_be_needed_and_have_tools(tmp_path: Path) -> None:
     assert faults(tmp_path, {"agent": plain, "state": STATE}) == [
         "state calls total of the tools of agent, which has none"
     ]
-    assert faults(tmp_path, {"agent": {**AGENT, "tools": [{"call": "total", "of": "agent"}]}}) == [
-        "call calls a function of another role, and no model calls it"
+    assert faults(tmp_path, {"agent": {**AGENT, "tools": [{"function": "total", "of": "agent"}]}}) == [
+        "function calls a function of another role, and no model calls it"
     ]
 
 
 def test_words_that_a_session_keeps_may_carry_a_hidden_field(tmp_path: Path) -> None:
     """Let a role that sees the answer write it into its session, whose state the next role reads."""
     roles = {
-        "agent": {**AGENT, "shows": ["target"], "prompt": "{{ task.target }}"},
+        "agent": {**AGENT, "sees": ["target"], "prompt": "{{ task.target }}"},
         "state": {key: value for key, value in STATE.items() if key != "parser"},
         "solver": {
             "needs": "state",

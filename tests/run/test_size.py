@@ -40,7 +40,7 @@ def test_a_turn_of_a_tree_or_a_loop_costs_at_most_twice_one_of_a_flat_role(tmp_p
         b={"count": 10, "needs": {"a": "each"}, "prompt": "{{ a.action }} {{ self.index }}"},
         c={"count": 10, "needs": {"b": "each"}, "prompt": "{{ b.action }} {{ self.index }}"},
     )
-    last = {"needs": {"a": "last"}, "prompt": "{{ task.question }} {{ a.action }}"}
+    last = {"needs": {"a": "previous"}, "prompt": "{{ task.question }} {{ a.action }}"}
     loop = cost(tmp_path, 300, {"l": {"roles": ["a"], "times": 300}}, a=last)
     assert tree / 1110 <= 2 * flat
     assert loop / 300 <= 2 * flat
@@ -50,6 +50,6 @@ def test_turns_that_are_skipped_cost_next_to_nothing(tmp_path: Path) -> None:
     ten = cost(tmp_path, 10, a={"count": 10})
     rest = {"count": 990, "needs": ["a"], "when": 'a[0].action == "no"'}
     assert cost(tmp_path, 10, a={"count": 10}, b=rest) <= 3 * ten
-    last = {"needs": {"a": "last"}, "prompt": "{{ task.question }} {{ a.action }}"}
+    last = {"needs": {"a": "previous"}, "prompt": "{{ task.question }} {{ a.action }}"}
     ended = {"l": {"roles": ["a"], "times": 1000, "until": "a.round == 10"}}
     assert cost(tmp_path, 10, ended, a=last) <= 6 * ten

@@ -112,7 +112,7 @@ def test_a_text_sees_no_label_and_no_model_writes_with_it(tmp_path: Path) -> Non
     with pytest.raises(SpecError, match=r"task\.solution would leak the label"):
         plan(tmp_path, leaking)
     with pytest.raises(SpecError, match="text writes down a role's inputs and cannot be called by a model"):
-        plan(tmp_path, {"solver": {"tools": [{"text": "Hi"}], "calls": 2}})
+        plan(tmp_path, {"solver": {"tools": [{"text": "Hi"}], "max_calls": 2}})
 
 
 PARSED: Roles = {

@@ -73,9 +73,8 @@ def test_needs_are_one_value_and_loops_merge_by_key(tmp_path: Path) -> None:
     base = "rolegraph: 2\nname: b\nroles:\n  a: {prompt: a}\n  b: {prompt: b}\n"
     base += "  c: {prompt: c, needs: {a: each, b: branch}}\nloops: {l: {roles: [a], times: 2}}\n"
     write_spec(tmp_path, base, "base.yaml")
-    text = (
-        "extends: base.yaml\nroles: {c: {needs: {b: last}}}\nloops: {l: {times: 5}, m: {roles: b, times: 2}}"
-    )
+    text = "extends: base.yaml\nroles: {c: {needs: {b: previous}}}\n"
+    text += "loops: {l: {times: 5}, m: {roles: b, times: 2}}"
     spec = load_spec(write_spec(tmp_path, text)).spec
     assert [*spec.roles["c"].needs] == ["b"]
     assert (spec.loops["l"].roles, spec.loops["l"].times, spec.loops["m"].roles) == (["a"], 5, ["b"])

@@ -103,8 +103,8 @@ def test_there_are_faults_of_form_in_every_part_of_a_spec() -> None:
     [
         {"needs": "judge"},
         {"needs": ["judge", "critic"]},
-        {"needs": {"judge": "each", "critic": "history", "pair": {"of": "judge", "join": {"chunks": 2}}}},
-        {"needs": {"judge": {"chunks": 2}, "critic": {"join": "branch", "round": "last"}}},
+        {"needs": {"judge": "each", "critic": "history", "pair": {"of": "judge", "chunks": 2}}},
+        {"needs": {"judge": {"chunks": 2}, "critic": {"join": "branch", "round": "previous"}}},
         {"prompt": "Hi", "system": "system.j2"},
         {"model": "openai:gpt-5"},
         {"model": "local"},
@@ -121,7 +121,7 @@ def test_there_are_faults_of_form_in_every_part_of_a_spec() -> None:
         {"signal": {"reverse_kl": {"teacher": "tinker:Qwen/Qwen3-8B"}}},
         {"signal": {"reverse_kl": {"teacher": "base"}}},
         {"signal": {"reverse_kl": {"teacher": {"provider": "local", "name": "mine"}}}},
-        {"signal": {"reverse_kl": {"teacher": {"policy": "main", "prompt": "t.j2", "shows": "answer"}}}},
+        {"signal": {"reverse_kl": {"teacher": {"policy": "main", "prompt": "t.j2", "sees": "answer"}}}},
         {
             "signal": {
                 "reverse_kl": {
@@ -255,13 +255,13 @@ def test_every_call_in_the_models_says_whose_items_it_names() -> None:
 
 
 def scheduled(schema: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys that may hold a schedule; `key` is the one that holds `schema`."""
+    """Yield the keys that may hold an expression over the step; `key` is the one that holds `schema`."""
     if isinstance(schema, list):
         for part in cast("list[Any]", schema):
             yield from scheduled(part, key)
     elif isinstance(schema, dict):
         parts = cast("dict[str, Any]", schema)
-        if parts.get("title") == "NumberSchedule":
+        if str(parts.get("description", "")).startswith("Expression over `step`"):
             yield key
         for name, part in parts.items():
             yield from scheduled(part, key if name == "anyOf" else name)

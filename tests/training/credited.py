@@ -88,7 +88,7 @@ def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:
 
 
 LOOP = {"l": {"roles": ["a"], "times": 3}}
-ONE: Roles = {"a": {"needs": {"a": "last"}, "prompt": "{% for x in a %}{{ x.action }}{% endfor %}"}}
+ONE: Roles = {"a": {"needs": {"a": "previous"}, "prompt": "{% for x in a %}{{ x.action }}{% endfor %}"}}
 
 
 def looped(folder: Path, credit: Any, group: Any = "task", **more: Any) -> Plan:

@@ -49,7 +49,7 @@ def test_a_loop_is_the_same_workflow_unrolled_by_hand_and_its_pooled_groups_the_
     turn = {"credit": "turn", "count": 2}
     loops = {"refine": {"roles": ["solver", "critic"], "times": 3}}
     roles: Roles = {
-        "solver": {**turn, "needs": {"critic": "last"}, "prompt": show("critic")},
+        "solver": {**turn, "needs": {"critic": "previous"}, "prompt": show("critic")},
         "critic": {**turn, "needs": ["solver"], "prompt": show("solver")},
     }
     by_hand: Roles = {}
@@ -98,7 +98,7 @@ def at_grpo(folder: Path) -> Plan:
         {
             "coder": {
                 "count": 3,
-                "needs": {"reasoner": "last"},
+                "needs": {"reasoner": "previous"},
                 "prompt": "{{ task.question }} {% for r in reasoner %}{{ r.action }}{% endfor %}",
                 "credit": "turn",
                 "group": "prompt",
@@ -272,7 +272,7 @@ def test_the_siblings_of_a_tree_are_compared_with_each_other(tmp_path: Path) -> 
         ({"group": "prompt", "needs": ["b"], "prompt": "{{ b.action }}", "count": 2}, {}, ""),
         ({"group": "prompt", "needs": {"b": "each"}, "prompt": "{{ b.action }}", "count": 2}, {}, ""),
         (
-            {"group": "prompt", "needs": {"a": "last"}, "prompt": "{{ a.action }}"},
+            {"group": "prompt", "needs": {"a": "previous"}, "prompt": "{{ a.action }}"},
             LOOP,
             "1 of a share a prompt",
         ),

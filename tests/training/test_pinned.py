@@ -135,7 +135,14 @@ CASES: dict[str, Case] = {
         (),
     ),
     "tools": (
-        {"a": {"count": 2, "tools": ["calculator"], "calls": 3, "prompt": "use a tool: {{ task.question }}"}},
+        {
+            "a": {
+                "count": 2,
+                "tools": ["calculator"],
+                "max_calls": 3,
+                "prompt": "use a tool: {{ task.question }}",
+            }
+        },
         {},
         (),
     ),

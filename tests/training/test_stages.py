@@ -129,7 +129,7 @@ def test_batches_ahead_have_the_rollouts_of_the_step_that_learns_from_them(train
 
 
 def test_a_schedule_and_a_stage_hold_in_one_step() -> None:
-    plan = staged("roles.solver.weight={from: 2, to: 1, steps: 2}", "train.schedule=linear")
+    plan = staged("roles.solver.weight=ramp(2, 1, 2)", "train.schedule=linear")
     weights = [plan_at(plan, step).trained["solver"].spec.weight for step in (1, 2, 3)]
     assert weights == [2.0, 1.5, 1.0]
     names = [plan_at(plan, step).trained["solver"].estimator for step in (1, 2, 3, None)]

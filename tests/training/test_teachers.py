@@ -85,7 +85,7 @@ TWO = episode(("a", 1.0), ("b", 0.0))
 
 
 def test_the_teacher_scores_the_tokens_after_its_own_prompt() -> None:
-    plan = taught({"policy": "main", "prompt": HINT, "shows": ["solution"]})
+    plan = taught({"policy": "main", "prompt": HINT, "sees": ["solution"]})
     scorer = RecordingScorer()
     found = signalled(plan, [TWO], scorer=scorer)
     shown = [f"Make 7 from 3 and 4 It is 3 + 4. 1 of {n}, the question" for n in (1, 2)]
@@ -242,9 +242,9 @@ PLAIN = "roles.solver.signal={reverse_kl: {teacher: base}}"
         ("{policy: mian}", ["no policy 'mian'"]),
         ("{policy: main, model: 'tinker:x'}", ["teacher: these keys do not go together"]),
         ("{prompt: x}", ["teacher: these keys do not go together"]),
-        ("{policy: main, shows: [solution]}", ["teacher: these keys do not go together"]),
+        ("{policy: main, sees: [solution]}", ["teacher: these keys do not go together"]),
         (
-            "{policy: main, prompt: x, shows: [solutoin, target]}",
+            "{policy: main, prompt: x, sees: [solutoin, target]}",
             ["'solutoin'", "task.target is not hidden"],
         ),
         (
@@ -293,7 +293,7 @@ def test_a_gate_reads_no_verdict_that_nobody_gives() -> None:
 
 
 def test_tools_and_a_teachers_prompt_exclude_each_other() -> None:
-    tools = ["roles.solver.tools=[calculator]", "roles.solver.calls=2"]
+    tools = ["roles.solver.tools=[calculator]", "roles.solver.max_calls=2"]
     checked = check_file("solver_judge", [PLAIN, TEACHER + "{policy: main, prompt: x}", *tools])
     assert any("solver has tools" in str(diagnostic) for diagnostic in checked.diagnostics)
 

@@ -54,7 +54,7 @@ async def whole(model: TinkerModel, *parts: Sequence[int]) -> list[float]:
 
 def taught(prompt: str, **further: str) -> Plan:
     signal = (
-        f'{{reverse_kl: {{clip: null, teacher: {{policy: main, shows: [solution], prompt: "{prompt}"' + "}}}"
+        f'{{reverse_kl: {{clip: null, teacher: {{policy: main, sees: [solution], prompt: "{prompt}"' + "}}}"
     )
     return compile_file("solver_judge", [*SHORT, f"roles.solver.signal={signal}"])
 

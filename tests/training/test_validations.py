@@ -26,7 +26,7 @@ extends: solver_only.yaml
 roles:
   solver:
     prompt: "{words} {{{{ task.question }}}} Answer in <answer></answer>."
-    shows: {shows}
+    sees: {sees}
 episode: {{metrics: {{measured: {{any_correct: solver}}}}}}
 """
 GAME = """
@@ -58,8 +58,8 @@ def game(tmp_path: Path) -> Path:
     )
     data = "data: {validation: rows.jsonl}"
     hiding = "data: {train: rows.jsonl, validation: rows.jsonl, hidden: [secret]}"
-    alone = SOLVER.format(name="alone", words="Solve:", data=data, shows="[]")
-    other = SOLVER.format(name="other", words="Secretly {{ task.secret }}.", data=hiding, shows="[secret]")
+    alone = SOLVER.format(name="alone", words="Solve:", data=data, sees="[]")
+    other = SOLVER.format(name="other", words="Secretly {{ task.secret }}.", data=hiding, sees="[secret]")
     (tmp_path / "alone.yaml").write_text(alone)
     (tmp_path / "below" / "other.yaml").write_text(other)
     file = tmp_path / "game.yaml"

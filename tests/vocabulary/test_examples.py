@@ -30,7 +30,7 @@ roles:
     reward: {exact_match: {field: answer}}
     estimator: grpo
 """
-SHOWN = "{count: 2, shows: [answer], by: answer}"
+SHOWN = "{count: 2, sees: [answer], by: answer}"
 LOOP = (
     "{% for one in task.examples %}{{ one.question }} {{ one.answer }} {% endfor %}{{ task.question }} yes?"
 )
@@ -134,7 +134,7 @@ def test_examples_are_turns_of_the_chat_where_the_role_says_their_answer(tmp_pat
         ("{count: 2}", "{{ task.examples[0].answer }} yes", "", "answer"),
         (SHOWN, "{% for one in task.examples %}{{ one.anser }}{% endfor %} yes", "", "anser"),
         (SHOWN, "{{ task.answer }} yes", "", "answer"),  # the row's own label stays hidden
-        ("{count: 2, shows: [anser]}", "yes {{ task.question }}", "", "anser"),
+        ("{count: 2, sees: [anser]}", "yes {{ task.question }}", "", "anser"),
         ("{count: 2, by: anser}", "yes {{ task.question }}", "", "anser"),
         ("null", LOOP, "", "examples"),
         ("null", "yes {{ task.question }}", ANSWERED, "examples"),
@@ -155,14 +155,14 @@ def test_what_examples_do_not_have_is_a_fault_at_its_place(
 
 
 def test_too_few_rows_are_an_error_of_the_data(tmp_path: Path) -> None:
-    flow = rg.load(written(tmp_path, "{count: 60, shows: [answer]}"))
+    flow = rg.load(written(tmp_path, "{count: 60, sees: [answer]}"))
     with pytest.raises(DataError, match=r"data\.examples"):
         flow.tasks("train", 1)
 
 
 def test_a_fault_in_the_examples_is_the_only_one_where_a_role_uses_them(tmp_path: Path) -> None:
     with pytest.raises(rg.SpecError) as raised:
-        rg.load(written(tmp_path, "{count: 2, shows: [anser]}", "yes {{ task.question }}", ANSWERED))
+        rg.load(written(tmp_path, "{count: 2, sees: [anser]}", "yes {{ task.question }}", ANSWERED))
     assert len(raised.value.diagnostics) == 1
 
 

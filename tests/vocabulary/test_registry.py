@@ -273,4 +273,4 @@ def test_there_is_everything_that_the_language_names() -> None:
     )
     assert {"countdown", "file", "huggingface"} <= set(vocabulary.datasets.names())
     assert {"grid", "textarena", "tic_tac_toe"} <= set(vocabulary.environments.names())
-    assert {"any_correct", "correct", "mean_reward", "signal"} <= set(vocabulary.metrics.names())
+    assert {"any_correct", "correct", "mean_reward", "term"} <= set(vocabulary.metrics.names())

@@ -222,10 +222,10 @@ def _fork(spec: Spec, roles: Sequence[str], instances: Instances) -> Iterator[Fi
         message = f"{does}, and has {len(members)} instances for {len(instances[trunk])}"
         hint = f"as many of both, or some for each: needs: {{{trunk}: each}}"
         yield Finding(path, message, f"one instance of {trunk} for each of {name}", hint, word=trunk)
-    if lacks := [field for field in theirs.shows if field not in mine.shows]:
+    if lacks := [field for field in theirs.sees if field not in mine.sees]:
         message = f"{does}, which may show task.{', task.'.join(lacks)}"
-        hint = f"let {name} see it, too: shows: [{', '.join(theirs.shows)}]"
-        yield Finding(path, message, f"`shows` with {', '.join(lacks)}", hint, word=trunk)
+        hint = f"let {name} see it, too: sees: [{', '.join(theirs.sees)}]"
+        yield Finding(path, message, f"`sees` with {', '.join(lacks)}", hint, word=trunk)
     if mine.tools != theirs.tools:
         message = f"{does}, and they do not have the same `tools`"
         yield Finding(path, message, f"the tools of {trunk}", "give both the same `tools`", word=trunk)
@@ -263,7 +263,7 @@ def _differences(spec: Spec, one: str, other: str, instances: Instances) -> Iter
     for key, mine, theirs in (
         ("count", *counts),
         ("fork", *(it.memory and it.memory.fork for it in (first, second))),
-        ("shows", sorted(first.shows), sorted(second.shows)),
+        ("sees", sorted(first.sees), sorted(second.sees)),
         ("policy", *(_policies(role, count) for role, count in zip((first, second), counts, strict=True))),
         ("model", *(role.model if role.policy is None else None for role in (first, second))),
         ("system", first.system, second.system),

@@ -22,6 +22,7 @@ from rolegraph.engine.compile.imitation import demonstration_findings, stage_fin
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.numbers import in_step, numbers_of
 from rolegraph.engine.compile.overrides import override_findings
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import (
@@ -31,6 +32,7 @@ from rolegraph.engine.compile.readable import (
     stop_findings,
 )
 from rolegraph.engine.compile.resolve import digest, locate_models
+from rolegraph.engine.compile.steps import last_step, with_numbers
 from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.validations import fit_validations, validation_sources
@@ -213,8 +215,14 @@ def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the compiled plan; None where a finding is an error."""
+    numbers, of_numbers = numbers_of(loaded)
     spec, of_models = locate_models(loaded)
-    findings = [*coded("policy", of_models), *check_graph(spec), *run_findings(spec, loaded.data)]
+    findings = [
+        *of_numbers,
+        *coded("policy", of_models),
+        *check_graph(spec),
+        *run_findings(spec, loaded.data),
+    ]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
@@ -235,9 +243,10 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
-    if loaded.schedules is not None:  # the checks that items make of their options, at the other end
-        first = ResolvedNames(loaded.schedules.spec_at(1), instances, loaded, allow)
-        loaded.report(finding for finding in first.findings if finding not in names.findings)
+    if numbers is not None:  # the checks that items make of their options
+        for step in numbers.extremes():
+            of_step = ResolvedNames(numbers.spec_at(step), instances, loaded, allow).findings
+            loaded.report(in_step(step, finding) for finding in of_step if finding not in names.findings)
         if loaded.faults:
             return None
     stages = _stages(names, instances, loaded, imports)
@@ -248,9 +257,10 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
         whole = "".join([plan.hash, *(in_stage.hash for _, in_stage in stages)])
         hash = vocabulary.digest_of(whole.encode())
         plan = replace(plan, hash=hash, stages=tuple(stage for stage, _ in stages))
-    if loaded.schedules is None:
+    if numbers is None and not plan.reads_step:
         return plan
-    return replace(plan, schedules=loaded.schedules, scheduled=loaded.schedules.values(None))
+    plan = replace(plan, numbers=numbers, last_step=last_step(plan))
+    return with_numbers(plan, plan.last_step)
 
 
 def _stages(
@@ -325,7 +335,7 @@ def _assemble(
             times=1 if loop is None else spec.loops[loop].times,
             nodes=unrolled.nodes_of[name],
             prompt_per_instance=role.spec.memory is not None
-            or role.spec.tool is not None
+            or role.spec.callable is not None
             or "self" in role.mentions,
             kept_back=_kept_back(names, name),
             frozen=spec.frozen_instances(name, counts[name]),
@@ -395,14 +405,14 @@ def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
 
 def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:
     role = spec.roles[name]
-    offered = _present(spec.roles[callee].tool)
+    offered = _present(spec.roles[callee].callable)
     function = vocabulary.Function(callee, offered.describe, offered.parameters, never_called)
-    parallel = spec.callees_of(name)[callee] // (role.calls - 1)
+    parallel = spec.callees_of(name)[callee] // (role.max_calls - 1)
     return role_plan.CalleePlan([*spec.roles].index(callee), function, parallel)
 
 
 def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
-    """Return the functions of role `name`'s tools that no model is offered, because a `run: call` calls
+    """Return the functions of role `name`'s tools that no model is offered, because a `run: function` calls
     them."""
     functions: set[str] = set()
     for role in names.roles.values():

@@ -35,14 +35,14 @@ def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
 
     By default it is the last role in the file that can be right and that no other role calls.
     """
-    names = [name for name, role in spec.roles.items() if role.tool is None] or [*spec.roles]
+    names = [name for name, role in spec.roles.items() if role.callable is None] or [*spec.roles]
     last = next((name for name in names[::-1] if name in judged), names[-1])
     return tuple(dict.fromkeys(spec.episode.correct)) or (last,)
 
 
 def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Yield faults and warnings about what rewards read and pay, tools that choose, and hidden fields in
-    `shows`."""
+    `sees`."""
     spec, rewards, instances = names.spec, names.rewards, names.instances
     faults = [*_read(spec, rewards), *_unjudged(rewards)]
     yield from faults
@@ -210,7 +210,7 @@ def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
 
 
 def _shown(names: ResolvedNames) -> Iterator[Finding]:
-    """Find bad names in `data.hidden` and `shows`, and shown fields that reach roles rewarded by them.
+    """Find bad names in `data.hidden` and `sees`, and shown fields that reach roles rewarded by them.
 
     An answer field leaks where a rewarded role can read it through the words of other roles.
     """
@@ -234,11 +234,11 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
             silent.difference_update(chats.get(name, ()))
             read.remove_edges_from([(other, name) for other in silent])
     for name, role in spec.roles.items():
-        if not role.shows:
+        if not role.sees:
             continue
         reached = reachable(read, [name])
-        for field in role.shows:
-            path: Path = ("roles", name, "shows")
+        for field in role.sees:
+            path: Path = ("roles", name, "sees")
             if columns and field not in columns:
                 shown = sorted(names.hidden & columns)
                 expected = f"one of {', '.join(shown)}" if shown else "a hidden field"

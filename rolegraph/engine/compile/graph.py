@@ -127,25 +127,18 @@ def _players(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
                 other = min(before, key=players.index)
                 message = f"{role} would see what {other} moves in the same round, and both are players"
                 expected = "players who see no move of their own round"
-                hint = f"let {role} see the round before: needs: {{{other}: last}}, or name the `players`"
+                hint = f"let {role} see the round before: needs: {{{other}: previous}}, or name the `players`"
                 yield Finding(("roles", role, "needs"), message, expected, hint, word=other)
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:
-    """Find entries of `needs` whose join, `chunks` or `round` is impossible between the two roles."""
+    """Find entries of `needs` whose join or `round` is impossible between the two roles."""
     for name, role in spec.roles.items():
         reader, fans = spec.readers_of(name)[0], list[str]()
         for key, other, edge in role.edges:
             path = ("roles", name, "needs", key)
             if other not in spec.roles:
                 continue
-            if edge.chunks is not None and not edge.fans_out:
-                message = (
-                    f"`chunks` sets the number of {name}, but the join is {edge.join}, which does not fan out"
-                )
-                expected = f"{key}: {{chunks: {edge.chunks}}}"
-                hint = f"or leave out `chunks`: {key}: {edge.join}"
-                yield Finding((*path, "chunks"), message, expected, hint, at_key=True)
             if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
@@ -155,7 +148,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             shared = spec.shared_loops(reader, other)
             if other == name and spec.loop_of(reader) is None and edge.round != "this":
                 message, expected = f"{name} is in no loop, so it has no earlier turns", f"{name} in `loops`"
-            elif edge.round == "last" and not shared:
+            elif edge.round == "previous" and not shared:
                 message = f"{name} and {other} are in no loop together, so there is no round before"
                 hint = "or put both into `loops`"
             elif edge.round == "history" and loop is None:
@@ -186,20 +179,23 @@ def _calls(spec: Spec) -> Iterator[Finding]:
                     yield from _call(spec, name, callee, path, role.tools[:place])
     yield from unknown
     for name, role in spec.roles.items():
-        if role.tool is not None and not (unknown and not spec.callers_of(name)):
+        if role.callable is not None and not (unknown and not spec.callers_of(name)):
             yield from _callee(spec, name, role)
 
 
 def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemCall]) -> Iterator[Finding]:
     role = spec.roles[name]
-    if spec.roles[callee].tool is None:
-        message, hint = f"{callee} cannot be called: it has no `tool`", "give it one: tool: {describe: …}"
-    elif role.tool is not None:
+    if spec.roles[callee].callable is None:
+        message, hint = (
+            f"{callee} cannot be called: it has no `callable`",
+            "give it one: callable: {describe: …}",
+        )
+    elif role.callable is not None:
         message = f"{name} is called itself, so it calls no role"
         hint = "let the role that calls it call both"
-    elif role.calls == 1:
+    elif role.max_calls == 1:
         message = f"{name} may call its model once, so it never sees what {callee} answers"
-        hint = "raise `calls`: calls: 4"
+        hint = "raise `max_calls`: max_calls: 4"
     elif any(call.name == CALL_OF_A_ROLE and call.value == callee for call in before):
         message, hint = f"{name} names {callee} twice", "`parallel` is the most calls of it in one answer"
     else:
@@ -210,8 +206,10 @@ def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemC
 def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
     callers, prefix = spec.callers_of(name), ("roles", name)
     if not callers:
-        hint = f"let a role call it: tools: [{{role: {name}}}], with `calls`"
-        yield Finding((*prefix, "tool"), f"{name} can be called, but no role calls it", "", hint, at_key=True)
+        hint = f"let a role call it: tools: [{{role: {name}}}], with `max_calls`"
+        yield Finding(
+            (*prefix, "callable"), f"{name} can be called, but no role calls it", "", hint, at_key=True
+        )
     once = f"{name} runs once for each call"
     for key in _PLAIN:
         if getattr(role, key) != Role.model_fields[key].default:
@@ -256,7 +254,7 @@ def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:
     last, first = cycle[-1], cycle[0]
     loop = spec.loop_of(first)
     if loop is not None and loop == spec.loop_of(last):
-        return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
+        return f"in a loop, let {first} see the round before: needs: {{{last}: previous}}"
     for before, name in zip(cycle, [*cycle[1:], first], strict=True):
         if before in spec.callers_of(name):
             ends = f"{name} ends when {before}, which calls it, has ended"

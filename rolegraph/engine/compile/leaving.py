@@ -1,6 +1,6 @@
 """Copies of episodes that may leave: no hidden task field is in them, nor any text that may quote one.
 
-A text may quote a hidden field where its author may have seen one: a role that `shows` a field, each role
+A text may quote a hidden field where its author may have seen one: a role that `sees` a field, each role
 that reads the words of such a role, and a reward, which sees the whole task. Numbers leave as they are. The
 rule of a run is read from its folder.
 """
@@ -115,7 +115,7 @@ def quoting_roles(spec: Spec) -> frozenset[str]:
     for loop in spec.loops.values():
         if loop.env is not None:
             read.add_edges_from(permutations((name for name in loop.roles if name in spec.roles), 2))
-    return frozenset(reachable(read, [name for name, role in spec.roles.items() if role.shows]))
+    return frozenset(reachable(read, [name for name, role in spec.roles.items() if role.sees]))
 
 
 def without_quoting(episode: Episode, rule: DisclosureRule) -> Episode:

@@ -101,7 +101,7 @@ def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
             if total > SPEC_EDGES.most:
                 beside = f", beside {before:,} of others before it" if before else ""
                 seen = f"{total - before:,} earlier turns of {other} in an episode{beside}"
-                hint = "lower `times`, or see the `last` round"
+                hint = "lower `times`, or see the `previous` round"
                 path = ("roles", name, "needs", key)
                 yield Finding(path, f"{name} would see {seen}", f"at most {SPEC_EDGES}", hint, at_key=True)
                 return
@@ -144,7 +144,7 @@ def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> It
     from no instance of another caller.
     """
     role = spec.roles[name]
-    if role.tool is not None:
+    if role.callable is not None:
         sites, before = call_sites(spec, name, done), _needed(role, done)
         elsewhere = dict.fromkeys((site.caller for site in sites), frozenset[int]())
         for site in sites:

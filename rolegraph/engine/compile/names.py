@@ -253,15 +253,15 @@ class ResolvedNames:
             elif tool.source is not None:
                 message = f"the model sets the argument of {call.name} in each call"
                 self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
-        if role.tools and role.calls == 1 and not role.callees:
+        if role.tools and role.max_calls == 1 and not role.callees:
             path = ("roles", name, "tools")
             message = f"{name} may call its model once, so the model never sees the result of a tool call"
-            hint = "raise `calls`, unless only the call itself is of interest"
-            self.findings.append(Finding(path, message, "calls: 2 or more", hint, "warning", at_key=True))
-        if role.calls > 1 and not role.tools:
+            hint = "raise `max_calls`, unless only the call itself is of interest"
+            self.findings.append(Finding(path, message, "max_calls: 2 or more", hint, "warning", at_key=True))
+        if role.max_calls > 1 and not role.tools:
             message = f"{name} has no tools, so a turn calls its model once"
-            hint = "give it `tools`, or remove `calls`; for several turns use `loops`"
-            self.findings.append(Finding(("roles", name, "calls"), message, "", hint, at_key=True))
+            hint = "give it `tools`, or remove `max_calls`; for several turns use `loops`"
+            self.findings.append(Finding(("roles", name, "max_calls"), message, "", hint, at_key=True))
         return tools
 
     def _check_agent(self, name: str, call: ItemCall, path: Path) -> None:
@@ -354,7 +354,7 @@ class ResolvedNames:
         return tool
 
     def _session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
-        """Return the tools of another role whose function `tool` calls (`run: call`); empty for any other
+        """Return the tools of another role whose function `tool` calls (`run: function`); empty for any other
         tool.
 
         Adds a fault if that role has no tools to call.
@@ -374,11 +374,11 @@ class ResolvedNames:
         tasks."""
         quoted = [*tool.files.items()] if tool else []
         for (file, fields), (tasks, hidden) in product(quoted, self.texts.labels.items()):
-            leaked = sorted(hidden.intersection(fields).difference(role.shows))
+            leaked = sorted(hidden.intersection(fields).difference(role.sees))
             if leaked and is_same(file, tasks):
                 which = ", ".join(leaked)
                 message = f"{file.name} would leak the label: it holds the tasks, with hidden {which}"
-                hint = f"take another file; a role that may see the field says `shows: [{which}]`"
+                hint = f"take another file; a role that may see the field says `sees: [{which}]`"
                 self.findings.append(Finding(path, message, hint=hint, word=file.name))
 
     def _check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
@@ -467,7 +467,7 @@ class ResolvedNames:
             Finding(
                 (*path, key), f"the data has no field {name!r}", "", did_you_mean(name, columns), word=name
             )
-            for key, names in (("shows", examples.shows), ("by", [examples.by] if examples.by else []))
+            for key, names in (("sees", examples.sees), ("by", [examples.by] if examples.by else []))
             for name in names
             if name not in columns
         ]
@@ -480,7 +480,7 @@ class ResolvedNames:
         self.findings += wrong
         if wrong or train is None:
             return None
-        hidden = self.hidden.difference(examples.shows)
+        hidden = self.hidden.difference(examples.sees)
         asked = frozenset(columns).difference(self.hidden, {"id"})
         pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden, asked, examples.by)
         self.data.update([(split, vocabulary.with_examples(data, pool)) for split, data in self.data.items()])

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from rolegraph.engine.compile import role_plan
+from rolegraph.engine.compile.numbers import StepNumbers
 from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.compile.structure import ancestors, frozen, role_graph
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
-from rolegraph.engine.spec.schedules import SpecSchedules
 from rolegraph.engine.vocabulary import Dataset, Import, Lineage, Metric, Split
 
 TeacherKey = ModelRef | str
@@ -158,10 +158,13 @@ class Plan(TurnGraph):
     """Permissions that were not given; a plan with any does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
-    schedules: SpecSchedules | None = None
-    """Numbers that change over the steps of a training; the roles have their last values."""
+    numbers: StepNumbers | None = None
+    """Numbers that follow the step of a training; the roles have those of its last step."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Values of the schedules that the roles have, by path."""
+    """Values of these numbers that the roles have, by path."""
+    last_step: int = 0
+    """Last step of the training, from 0, which expressions read as `step` in a run, an evaluation or a
+    validation; 0 where no expression reads it, or the spec has no `train`."""
     stages: tuple[StagePlan, ...] = ()
     """Stages of the training, in their order; RL comes after them."""
     validations: Mapping[str, Plan] = field(default_factory=dict[str, "Plan"])
@@ -244,7 +247,7 @@ class Plan(TurnGraph):
         """Task fields that each task must have, with the key of the spec that names the field."""
         fields = dict.fromkeys(self.spec.data.hidden, "data.hidden")
         for role in self.roles:
-            fields |= dict.fromkeys(role.spec.shows, f"roles.{role.name}.shows")
+            fields |= dict.fromkeys(role.spec.sees, f"roles.{role.name}.sees")
             if role.reward is not None:
                 fields |= dict.fromkeys(role.reward.task_fields, f"roles.{role.name}.reward")
         return fields
@@ -471,7 +474,7 @@ def size_of(plan: Plan) -> EpisodeBounds:
     dag = dag_of(plan.waits)
     in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.
-        count + (role.spec.calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
+        count + (role.spec.max_calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
         for count, role in zip(calls, plan.roles, strict=True)
     ]
     for callee in (callee.role for role in plan.roles for callee in role.callees):
@@ -485,4 +488,4 @@ def size_of(plan: Plan) -> EpisodeBounds:
 
 def calls_of(role: RolePlan) -> int:
     """Return the largest number of model calls in one turn of a role; 0 for a role that runs a tool."""
-    return role.spec.calls if role.run is None else 0
+    return role.spec.max_calls if role.run is None else 0

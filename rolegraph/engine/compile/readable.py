@@ -239,16 +239,16 @@ class _Mentions:
             or self.mentioned_in([text for template in _templates(role) for text in template.literals()])
             or (role.run and (role.run.tool.permissions or role.run.session))  # a service, or a program
             or "self.observation" in role.mentions
-            or ("task" in role.mentions and self.in_rows(role.spec.shows))
+            or ("task" in role.mentions and self.in_rows(role.spec.sees))
         )
 
-    def in_rows(self, shows: Sequence[str]) -> bool:
+    def in_rows(self, sees: Sequence[str]) -> bool:
         """Return True if the first row of any data split has one of the words in its visible fields, or if a
         split cannot be read.
 
-        `shows` are the hidden fields to count as visible; without data the result is True as well.
+        `sees` are the hidden fields to count as visible; without data the result is True as well.
         """
-        hidden = self.names.hidden - {*shows}
+        hidden = self.names.hidden - {*sees}
         try:
             rows = [row for data in self.names.data.values() for row in data.rows(1)]
         except RolegraphError:

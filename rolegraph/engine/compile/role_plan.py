@@ -70,7 +70,7 @@ class TeacherPlan(NamedTuple):
     """Template of the user message; None keeps the role's."""
     system: Template | None = None
     """Template of the system message; None keeps the role's."""
-    shows: frozenset[str] = frozenset()
+    sees: frozenset[str] = frozenset()
     """Hidden task fields that these templates may read."""
 
     @property

@@ -1,4 +1,4 @@
-"""A plan as of one training step: the step's values of scheduled numbers, and what a stage imitates. Pure."""
+"""A plan as of one training step: the step's values of numbers, and what a stage imitates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TypeVar, cast
 from rolegraph.engine.compile import policies
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.role_plan import RolePlan
-from rolegraph.engine.spec import Spec
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.spec import Spec, Stage
 from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.vocabulary import Item, ItemCall
 
@@ -19,7 +20,7 @@ _KEPT = 8
 
 
 def plan_at(plan: Plan, step: int | None) -> Plan:
-    """Return a plan with the values of its schedules in a training step, and the learning of its stage.
+    """Return a plan with the values of its numbers in a training step, and the learning of its stage.
 
     The graph, the models and the hash are the same in every step; no file is read.
 
@@ -27,7 +28,7 @@ def plan_at(plan: Plan, step: int | None) -> Plan:
         plan: The compiled spec.
         step: Number of the step, from 1; None for a run, an evaluation or a validation.
     """
-    if step is None or (plan.schedules is None and plan.stage_at(step) is None):
+    if step is None or (plan.numbers is None and plan.stage_at(step) is None):
         return plan
     return _at(plan, step)
 
@@ -37,13 +38,42 @@ def _at(plan: Plan, step: int) -> Plan:
     stage = plan.stage_at(step)
     if stage is not None:
         plan = replace(plan, spec=stage.spec, roles=stage.roles)
-    if plan.schedules is None:
+    return with_numbers(plan, step - 1, None if stage is None else stage.stage)
+
+
+def with_numbers(plan: Plan, step: int, stage: Stage | None = None) -> Plan:
+    """Return a plan whose roles have the numbers of a step, from 0.
+
+    Args:
+        plan: The plan.
+        step: The step.
+        stage: Stage of imitation whose learning the roles have.
+    """
+    if plan.numbers is None:
         return plan
-    spec = plan.schedules.spec_at(step)
+    spec = plan.numbers.spec_at(step)
     if stage is not None:
-        spec = spec_in_stage(spec, stage.stage)
+        spec = spec_in_stage(spec, stage)
     roles = tuple(_role_at(role, spec) for role in plan.roles)
-    return replace(plan, roles=roles, scheduled=plan.schedules.values(step))
+    return replace(plan, roles=roles, scheduled=plan.numbers.values(step))
+
+
+def last_step(plan: Plan) -> int:
+    """Return the last step of a plan's training, from 0; 0 for a spec without `train`.
+
+    The training data are counted where `train.steps` does not say it alone.
+    """
+    train, data = plan.spec.train, plan.data.get("train")
+    if "train" not in plan.spec.model_fields_set:
+        return 0
+    ends = [train.steps] if train.steps else []
+    if data is not None and (train.epochs or not ends):
+        try:
+            rows = sum(1 for _ in data.rows(None))
+        except DataError:  # the training itself tells it
+            rows = 0
+        ends.append(rows // train.batch_size * (train.epochs or 1))
+    return max(1, min(ends, default=1)) - 1
 
 
 def _role_at(role: RolePlan, spec: Spec) -> RolePlan:

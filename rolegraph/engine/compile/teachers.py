@@ -86,10 +86,10 @@ class TeacherResolver:
         policy = teacher.policy if teacher.base is None else teacher.base
         if policy:
             self.findings += self._of_policy(policy, (*path, "policy" if teacher.base is None else "base"))
-        self.findings += self._shown(teacher.shows, (*path, "shows"))
-        shows = frozenset(teacher.shows)
-        prompt = self.texts.teacher(self.role, (*path, "prompt"), teacher.prompt, shows)
-        system = self.texts.teacher(self.role, (*path, "system"), teacher.system, shows)
+        self.findings += self._shown(teacher.sees, (*path, "sees"))
+        sees = frozenset(teacher.sees)
+        prompt = self.texts.teacher(self.role, (*path, "prompt"), teacher.prompt, sees)
+        system = self.texts.teacher(self.role, (*path, "system"), teacher.system, sees)
         has_prompt = teacher.prompt is not None or teacher.system is not None
         role = self.spec.roles[self.role]
         if has_prompt and role.tools:
@@ -103,7 +103,7 @@ class TeacherResolver:
             self.findings.append(Finding(path, message, "", hint, "warning", word="policy"))
         if any(finding.severity == "error" for finding in self.findings[before:]):
             return None
-        return TeacherPlan(model, policy or OWN, teacher.base is not None, prompt, system, shows)
+        return TeacherPlan(model, policy or OWN, teacher.base is not None, prompt, system, sees)
 
     def _model(self, ref: ModelRef, path: Path) -> ModelRef:
         ref, findings = locate_model(self.loaded, ref, path)
@@ -128,7 +128,7 @@ class TeacherResolver:
             yield name_not_found("policy", name, [*trained], path)
 
     def _shown(self, fields: Sequence[str], path: Path) -> Iterator[Finding]:
-        """Find fields in `shows` that the task does not have, or that are not hidden."""
+        """Find fields in `sees` that the task does not have, or that are not hidden."""
         columns = self.texts.columns
         for field in fields:
             if columns is not None and field not in columns:

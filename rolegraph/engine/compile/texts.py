@@ -108,13 +108,13 @@ class TextReader:
             return None
         if examples is None:
             message = f"{name} has examples, and the tasks carry none"
-            hint = "let them: `data: {examples: {count: 3, shows: [LABEL]}}`"
+            hint = "let them: `data: {examples: {count: 3, sees: [LABEL]}}`"
             self.findings.append(Finding(path, message, "data.examples", hint, at_key=True))
             return None
         if fields is None:  # `data.examples` has a finding
             return None
         self.findings += self._unshown(name, prompt, fields)
-        shown = frozenset(examples.shows)
+        shown = frozenset(examples.sees)
         around = TemplateScope({}, tuple(self.spec.roles), fields, self.hidden - shown, text="an example")
         return self._template(path, source, around)
 
@@ -151,7 +151,7 @@ class TextReader:
         )
         return self._template(path, source, around)
 
-    def teacher(self, name: str, path: Path, source: str | None, shows: frozenset[str]) -> Template | None:
+    def teacher(self, name: str, path: Path, source: str | None, sees: frozenset[str]) -> Template | None:
         """Compile a template of a teacher of role `name`; None without one, or with a finding.
 
         The template is rendered after the episode. The names in the role's `needs` mean what they mean in the
@@ -161,10 +161,10 @@ class TextReader:
             name: The role.
             path: Key of the template.
             source: The template.
-            shows: Hidden fields that it may read, besides those of the role itself.
+            sees: Hidden fields that it may read, besides those of the role itself.
         """
         around = replace(self._after(name), text="a teacher's prompt")
-        hidden = around.hidden - shows
+        hidden = around.hidden - sees
         around = replace(around, hidden=hidden, label_files=self._label_files(hidden))
         return self._template(path, source, around)
 
@@ -292,7 +292,7 @@ class TextReader:
         fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
         arguments = self._arguments(name)
         called = {other: key for key, other, _ in edges if other not in seen}
-        hidden = self.hidden - {*role.shows}
+        hidden = self.hidden - {*role.sees}
         return TemplateScope(
             seen,
             tuple(roles),
@@ -307,7 +307,7 @@ class TextReader:
 
     def _arguments(self, name: str) -> tuple[str, ...] | None:
         """Return the names of a role's arguments; None for a role that is not called."""
-        tool = self.spec.roles[name].tool
+        tool = self.spec.roles[name].callable
         return tuple(tool.arguments) if tool else None
 
     def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
@@ -317,7 +317,7 @@ class TextReader:
         yield from in_a_loop if loops else ()
         yield from checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()
         yield from checks.WITH_AN_ENVIRONMENT if self.spec.env_loop_of(name) else ()
-        yield from checks.IN_A_CALL if self.spec.roles[name].tool else ()
+        yield from checks.IN_A_CALL if self.spec.roles[name].callable else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the most instances of the role `other` that one instance of `name` reads by `edge`; MANY for
@@ -333,7 +333,7 @@ class TextReader:
     def until(self, name: str) -> Expression | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
         path, source, inside = ("loops", name, "until"), self.spec.loops[name].until, self.spec.roles_in(name)
-        branch = Edge(join="branch", round="last")
+        branch = Edge(join="branch", round="previous")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
         outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
         condition = self._expression(path, source, outside, needs=seen, has_value=False)

@@ -16,7 +16,7 @@ from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
 _NO_READS: Mapping[str, Sequence[str]] = {}
-_BRANCH = Edge(join="branch", round="last")
+_BRANCH = Edge(join="branch", round="previous")
 """The edge that a loop's `until` reads the loop's roles by."""
 
 

@@ -24,7 +24,7 @@ SPEC_INSTANCES = Limit("spec_instances", 4_096, "")
 SPEC_ROUNDS = Limit("spec_rounds", 10_000, "")
 """`times` of a loop; each round has a turn of every role."""
 SPEC_CALLS = Limit("spec_calls", 1_000, "")
-"""`calls` and `retry` of a turn; each call sends the whole chat again."""
+"""`max_calls` and `retry` of a turn; each call sends the whole chat again."""
 SPEC_EXAMPLES = Limit("spec_examples", 1_000, "")
 """`examples` of a task; each record of an episode holds them."""
 SPEC_RANK = Limit("spec_rank", 1_024, "")
@@ -33,6 +33,8 @@ SPEC_REFILL = Limit("spec_refill", 64, "")
 """`refill`; the episodes of so many batches and one are held in memory."""
 SPEC_STAGES = Limit("spec_stages", 16, "stages")
 """`stages` of a training; each compiles the roles again."""
+SPEC_STEPS = Limit("spec_steps", 10_000, "steps")
+"""Steps of a training in which numbers that follow the step are checked; of more, some are."""
 SPEC_KEEP = Limit("spec_keep", 64, "")
 """`keep` of a policy of past selves; a service holds so many adapters."""
 SPEC_STALENESS = Limit("spec_staleness", 8, "")

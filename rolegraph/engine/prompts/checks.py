@@ -60,7 +60,7 @@ _ONLY = {
     **dict.fromkeys(IN_A_LOOP, "only in a loop"),
     **dict.fromkeys(IN_AN_INNER_LOOP, "only in a loop that is in another"),
     **dict.fromkeys(WITH_AN_ENVIRONMENT, "only in a loop with `env`"),
-    **dict.fromkeys(IN_A_CALL, "only in a role with `tool`"),
+    **dict.fromkeys(IN_A_CALL, "only in a role with `callable`"),
 }
 """Description, for each field of `self`, of the roles that have it."""
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
@@ -319,9 +319,9 @@ class _Walk:
         columns = self.around.columns
         self.mentions |= {"task", f"task.{name}"}
         if name in self.around.hidden:
-            hint = f"a role that may see it, as a judge with the reference, says `shows: [{name}]`"
+            hint = f"a role that may see it, as a judge with the reference, says `sees: [{name}]`"
             if self.around.is_after:
-                hint = f"say beside it that this text may read it: `shows: [{name}]`"
+                hint = f"say beside it that this text may read it: `sees: [{name}]`"
             message = f"task.{name} would leak the label: it is hidden from prompts"
             return self.fault(node, name, message, hint)
         if columns is not None and name not in columns:
@@ -335,7 +335,7 @@ class _Walk:
             return "other"
         if name in self.around.hidden:
             message = f"an example has no {name!r}, which is hidden from prompts"
-            hint = f"to show it of the training rows that are examples, say `examples: {{shows: [{name}]}}`"
+            hint = f"to show it of the training rows that are examples, say `examples: {{sees: [{name}]}}`"
             return self.fault(node, name, message, hint)
         return self.missing(node, name, f"an example has no field {name!r}", fields)
 
@@ -454,6 +454,12 @@ class _Walk:
             message = f"{name}(…) would leak the label: an answer is compared after the episode"
             self.fault(node.node, name, message, "compare in a reward, in `right`, or in a gate")
             return
+        if name == RAMP:
+            self.mentions.add("step")
+            if "step" not in self.around.values:
+                message, where = f"{RAMP}(…) follows the step of a training", "a reward, a gate or a number"
+                self.fault(node.node, name, f"{message}, which {self.around.text} does not read here", where)
+                return
         given, takes = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
         keywords = {str(it.key) for it in node.kwargs} if name != RAMP else set[str]()
         if not takes[0] <= given + len(node.kwargs) - len(keywords) <= takes[1] or node.dyn_args:

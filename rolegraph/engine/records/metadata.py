@@ -127,9 +127,9 @@ class EpisodeMetadata(TypedDict, total=False, extra_items=Any):
     hash: str
     """Hash of the plan."""
     scheduled: Mapping[str, Figure]
-    """Values of the spec's schedules, by path, such as `roles.solver.weight`."""
+    """Values of numbers that follow the step, by path, such as `roles.solver.weight`."""
     step: Count
-    """Training step that schedules and expressions had, from 1; 0 outside of training."""
+    """Step that expressions read, from 0: that of the training, or outside of it the last."""
     started_at: Figure
     """Start of the episode, in seconds since 1970."""
     failures: Annotated[Sequence[FailureMetadata], list_of(OnErrorOmit[FailureMetadata])]

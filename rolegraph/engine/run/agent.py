@@ -95,15 +95,15 @@ class AgentCalls:
         Messages that go on from an earlier chat of this run continue it token for token.
 
         Raises:
-            ToolError: The program has made the last of the role's `calls`.
+            ToolError: The program has made the last of the role's `max_calls`.
             ModelError: The model refused, or failed too often.
             ParseFailure: The answer is too long, or has special tokens within it.
             TimeoutError: The call took longer than the role's `timeout`.
         """
         role, node, session = self._role, self._node, self._session
         self._asked = number = self._asked + 1
-        if number > role.spec.calls:
-            raise ToolError(f"the agent asks its model more often than `calls`, {role.spec.calls}")
+        if number > role.spec.max_calls:
+            raise ToolError(f"the agent asks its model more often than `max_calls`, {role.spec.max_calls}")
         before, prefix = self._chat_before(messages), None
         if before is not None:
             messages, prefix = _continued(before.chat, messages), before.chat_prefix

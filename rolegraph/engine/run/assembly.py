@@ -83,7 +83,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     if plan.scheduled:
         metadata["scheduled"] = plan.scheduled
     if plan.scheduled or plan.reads_step:
-        metadata["step"] = job.step or 0
+        metadata["step"] = context.step
     if context.uncomputed:
         metadata["uncomputed_conditions"] = context.uncomputed
     if plan.loops:

@@ -49,6 +49,8 @@ class EpisodeContext(EpisodeSession):
     ) -> None:
         super().__init__(job, isolation, observe)
         self.plan, self.task, self.models = plan, job.task, models
+        self.step = plan.last_step if job.step is None else job.step - 1
+        """Training step that expressions read, from 0."""
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         """Result of each node; None for a node that has not run."""
         self.environments: list[EnvironmentSession] = []
@@ -84,7 +86,7 @@ class EpisodeContext(EpisodeSession):
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
         """Return the template variables that all turns of a block share: `task`, and the roles that they
         read."""
-        task = self._task_of(role) if role.spec.shows else self._visible_task
+        task = self._task_of(role) if role.spec.sees else self._visible_task
         return {"task": task, **self.upstream[block]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
@@ -97,7 +99,7 @@ class EpisodeContext(EpisodeSession):
         given = self.arguments.get(node, NO_ARGUMENTS)
         place = (plan_node.round, role.times, history, observation, given, plan_node.outer)
         self_view = SelfView(role.name, plan_node.id.index, plan_node.lineage, role.count, *place)
-        task = self._task_of(role) if role.spec.shows else self._visible_task
+        task = self._task_of(role) if role.spec.sees else self._visible_task
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
     def of_turn_end(self, node: int, view: View) -> Mapping[str, Any]:
@@ -112,7 +114,7 @@ class EpisodeContext(EpisodeSession):
             "ok": not view.failed,
             "tokens": UNKNOWN if view.tokens is None else view.tokens,
             "calls": view.calls,
-            "step": self.job.step or 0,
+            "step": self.step,
         }
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
@@ -147,8 +149,8 @@ class EpisodeContext(EpisodeSession):
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task's fields that a role's prompts may read: the visible ones and those that it
-        `shows`."""
-        return _without(self.task, self.plan.hidden.difference(role.spec.shows))
+        `sees`."""
+        return _without(self.task, self.plan.hidden.difference(role.spec.sees))
 
 
 def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:

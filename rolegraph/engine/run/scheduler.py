@@ -183,7 +183,7 @@ class _Run:
 
     def select_nodes(self, number: int, block: Block, role: RolePlan) -> Sequence[int]:
         """Return the nodes of a ready block that run: its loop goes on, a parent ran, and `when` is true."""
-        if role.spec.tool is not None:  # the caller has ended: no further call comes
+        if role.spec.callable is not None:  # the caller has ended: no further call comes
             return ()
         if role.loop is not None and self.loop_ends is not None and self.loop_ends.is_over(number, role.loop):
             return ()

@@ -82,7 +82,7 @@ class EpisodeJob(NamedTuple):
     models: Sequence[ServedModel] = ()
     """Models of the plan's endpoints, for a maker that opens what a job names."""
     step: int | None = None
-    """Training step whose values schedules have; None outside of training."""
+    """Training step, from 1, whose values numbers have; None outside of training."""
 
     def episode_seed(self, seed: int) -> int:
         """Return the episode's seed, from which the seeds of its calls are derived."""
@@ -323,7 +323,7 @@ async def model_turn(
             answered = call
             if unreadable is not None:
                 raise unreadable
-            if calls and functions and number < role.spec.calls:
+            if calls and functions and number < role.spec.max_calls:
                 answered.results = await call_all(functions, calls, limit, callees, number)
                 session.kept += sum(len(result.message["content"]) for result in answered.results)
                 messages = (*answered.chat, *(result.message for result in answered.results))

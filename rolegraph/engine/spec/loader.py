@@ -6,7 +6,7 @@ Reads the file, the specs it extends and the overrides, merges them and validate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,9 +19,9 @@ from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path
 from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.merge import choose_model, merge, override, widen_overrides
 from rolegraph.engine.spec.models import Spec
-from rolegraph.engine.spec.schedules import SpecSchedules, data_at, find_schedules
 from rolegraph.engine.spec.validation import REQUIRED, validate
 from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml, value_at
+from rolegraph.engine.vocabulary import values_at, written_numbers
 
 TESTS_SUFFIX = ".test.yaml"
 """Suffix of the file that holds a spec's tests."""
@@ -37,8 +37,8 @@ class LoadedSpec:
     folders: tuple[FilePath, ...]
     """Folders of its templates and data: the spec's, then those of the specs it extends."""
     diagnostics: list[Diagnostic]
-    schedules: SpecSchedules | None = None
-    """Numbers that change over the steps of a training; `spec` has their last values."""
+    numbers: Mapping[Path, str] = field(default_factory=dict[Path, str])
+    """Numbers that are expressions over the step of a training; `spec` has 1 in their place."""
     broken: set[Path] = field(default_factory=set[Path])
     """Paths that were left out; findings at or below them are consequences."""
 
@@ -164,16 +164,13 @@ def load_spec(
         widen_overrides(source)
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
-    schedules, wrong = find_schedules(source.data)
-    fitting = validate(data_at(source.data, schedules, None))
-    findings = [*wrong, *fitting.findings]
-    if schedules:  # a value between the first and the last is allowed where both are
-        findings += validate(data_at(source.data, schedules, 1)).findings
+    numbers = dict(written_numbers(source.data))
+    fitting = validate(values_at(source.data, dict.fromkeys(numbers, 1.0)) if numbers else source.data)
     unread = _unread(source) | _misspelt(source, fitting.findings)
     loaded = LoadedSpec(fitting.value, source, folders, list(source.faults))
-    loaded.schedules = SpecSchedules(source.data, schedules) if schedules else None
+    loaded.numbers = numbers
     if not unreadable:
-        loaded.report(finding for finding in findings if finding.path not in unread)
+        loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
     return loaded
 

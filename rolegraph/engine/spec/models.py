@@ -67,7 +67,7 @@ class Examples(SpecModel):
 
     count: Annotated[int, Field(ge=1, le=SPEC_EXAMPLES.most)]
     """Number of examples of each task."""
-    shows: Strings = []
+    sees: Strings = []
     """Hidden fields that the examples have; without them an example has the visible fields alone."""
     by: str | None = None
     """Field whose values get equal shares of the examples, such as a label with few values; it may be
@@ -149,15 +149,15 @@ class SharedRounds(NamedTuple):
         """Return the turn numbers of the other role that turn `number` of the reader reads, for `which`
         round.
 
-        `this` is the current round, `last` the one before, `history` all before (with the current one where
-        the other role is in an inner loop). Turns are numbered from 1 over all rounds of all loops.
+        `this` is the current round, `previous` the one before, `history` all before (with the current one
+        where the other role is in an inner loop). Turns are numbered from 1 over all rounds of all loops.
         """
         passed = (number - 1) // self.mine
         start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1
         match which:
             case "this":
                 return range(start, end)
-            case "last":
+            case "previous":
                 return range(start - self.theirs, start) if passed % self.times else range(0)
             case "history":
                 return range(1, end if self.inside else start)
@@ -207,19 +207,19 @@ class Spec(SpecModel):
                 continue
             loops, shared = self.loops_around(other), self.shared_loops(name, other)
             if len(loops) > shared:
-                if edge.round != "last" or not shared:
+                if edge.round != "previous" or not shared:
                     yield from self.roles_in(loops[shared])
             elif edge.round == "this":
                 yield other
 
     def callees_of(self, role: str) -> Mapping[str, int]:
         """Return the roles that the model of a role may call, each with the most calls of it in one turn."""
-        tools = {name for name, it in self.roles.items() if it.tool is not None}
+        tools = {name for name, it in self.roles.items() if it.callable is not None}
         return {name: most for name, most in self.roles[role].callees.items() if name in tools}
 
     def callers_of(self, role: str) -> list[str]:
         """Return the roles whose models may call a role, in the order of the spec."""
-        if self.roles[role].tool is None:
+        if self.roles[role].callable is None:
             return []
         return [name for name, caller in self.roles.items() if role in caller.callees]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic_core import PydanticKnownError
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
@@ -29,8 +31,7 @@ class OnFailure(SpecModel):
 
 
 Join = Literal["all", "each", "branch"]
-JoinedRound = Literal["this", "last", "history"]
-InChunks = Mapping[Literal["chunks"], Annotated[int, Field(ge=1)]]
+JoinedRound = Literal["this", "previous", "history"]
 
 
 class Edge(SpecModel):
@@ -39,29 +40,26 @@ class Edge(SpecModel):
     SHORT = Join | JoinedRound
     of: str | None = None
     """Name of the other role, where prompts call it by another name: the key of this edge."""
-    join: Annotated[Join, BeforeValidator(lambda join: join, json_schema_input_type=Join | InChunks)] = "all"
+    join: Join = "all"
     """`all`: every instance of the other role. `each`: one instance of this role for each of the other.
-    `branch`: the instances on the same branch. `{chunks: n}`: one instance of this role for each n."""
+    `branch`: the instances on the same branch."""
     chunks: Annotated[int, Field(ge=1)] | None = None
-    """Number of the other role's instances for each instance of this one; a divisor of their number."""
+    """In place of `join`: number of the other role's instances for each instance of this one; a divisor of
+    their number."""
     round: JoinedRound = "this"
-    """In a loop: `this` round, the `last` one, or the `history` of all earlier ones."""
+    """In a loop: `this` round, the `previous` one, or the `history` of all earlier ones."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand a bare join or round, such as `each` or `last`, and move `join: {chunks: n}` to `chunks`."""
-        if value in get_args(JoinedRound):
-            return {"round": value}
+        """Expand a bare join or round, such as `each` or `previous`; chunks fan out as `each` does."""
         if isinstance(value, str):
-            return {"join": value}
-        if not isinstance(value, dict):
-            return value
+            return {"round" if value in get_args(JoinedRound) else "join": value}
+        if not isinstance(value, dict) or "chunks" not in value:
+            return cast("object", value)
         written = cast("dict[str, object]", value)
-        inside = written.get("join")
-        if isinstance(inside, dict):
-            rest = {key: part for key, part in written.items() if key != "join"}
-            written = {**rest, **cast("dict[str, object]", inside)}
-        return {"join": "each", **written} if "chunks" in written else written
+        if "join" in written:
+            raise ValueError(f"`join` or `chunks`, such as {{chunks: {written['chunks']}}}")
+        return {"join": "each", **written}
 
     @property
     def fans_out(self) -> bool:
@@ -93,7 +91,7 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
-TOOL_ROLE_KEYS = tuple("run tool parser count needs when shows reward right on_failure timeout".split())
+TOOL_ROLE_KEYS = tuple("run callable parser count needs when sees reward right on_failure timeout".split())
 """Keys of a role that runs a tool."""
 
 
@@ -116,33 +114,47 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Discount = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Credit(SpecModel):
+@dataclass(frozen=True, slots=True)
+class Credit:
     """Credit of each turn of a trajectory."""
 
-    SHORT = Literal["trajectory", "turn", "margin"] | Mapping[Literal["return"], Discount]
     kind: Literal["trajectory", "turn", "margin", "return"] = "trajectory"
     """`trajectory`: the reward of the trajectory. `turn`: the reward of the turn. `margin`: the reward of the
-    turn minus the mean of those before it. `{return: 0.95}`: its reward and the discounted later ones."""
-    discount: Discount | None = None
+    turn minus the mean of those before it. `return`: its reward and the discounted later ones."""
+    discount: float = 0.0
     """With `return`: factor, from 0 to 1, of a turn's reward in the return of the turn before it."""
 
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a bare kind, such as `turn`, and `{return: discount}`."""
-        if isinstance(value, str):
-            return {"kind": value}
-        if isinstance(value, dict) and list(written := cast("dict[str, object]", value)) == ["return"]:
-            return {"kind": "return", "discount": written["return"]}
-        return cast("object", value)
 
-    @model_validator(mode="after")
-    def _discounted(self) -> Self:
-        if (self.kind == "return") != (self.discount is not None):
-            raise ValueError("trajectory, turn, margin, or a discount: {return: 0.95}")
-        return self
+CreditWord = Literal["trajectory", "turn", "margin"]
+"""Credit that a spec gives as a word; a discounted return is `{return: 0.95}`."""
+
+
+_CREDITS = "'trajectory', 'turn', 'margin' or '{return: 0.95}'"
+
+
+def _as_credit(value: object) -> object:
+    """Return the credit that a spec says, such as `turn` or `{return: 0.95}`."""
+    match value:
+        case "trajectory" | "turn" | "margin":
+            return Credit(cast("CreditWord", value))
+        case {"return": int() | float() as discount} if len(cast("dict[str, Any]", value)) == 1:
+            if 0 <= discount <= 1:
+                return Credit("return", float(discount))
+        case Credit():
+            return value
+        case _:
+            pass
+    if isinstance(value, dict):
+        raise ValueError("a discount from 0 to 1: {return: 0.95}")
+    raise PydanticKnownError("literal_error", {"expected": _CREDITS})
+
+
+Discount = Annotated[float, Field(ge=0.0, le=1.0)]
+CreditField = Annotated[
+    Credit,
+    BeforeValidator(_as_credit, json_schema_input_type=CreditWord | Mapping[Literal["return"], Discount]),
+    ATOMIC,
+]
 
 
 GroupBy = Literal["task", "turn", "prompt", "episode"]
@@ -157,9 +169,9 @@ class Grouping(SpecModel):
     the same value are compared."""
     over: Annotated[Extent, Field(strict=False)] = Extent.TASK
     """`batch` compares the members of all tasks of a step: `{by: task.hops, over: batch}`."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
+    weight: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Factor of the advantages, in a list of groupings."""
-    credit: Annotated[Credit, ATOMIC] | None = None
+    credit: CreditField | None = None
     """Credit of each turn here; None takes the role's `credit`."""
 
     @classmethod
@@ -227,7 +239,7 @@ class Memory(SpecModel):
 
     SHORT = Literal["chat"]
     chat: Identifier | None = None
-    """Name of a conversation that all roles with this name keep together, instance by instance. None, `own`,
+    """Name of a conversation that all roles with this name keep together, instance by instance. None,
     or `memory: chat`, is a conversation of the role's own."""
     fork: Identifier | None = None
     """Role from whose conversation, as it stands, the turns go on; what they add is not in that role's."""
@@ -236,12 +248,8 @@ class Memory(SpecModel):
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand `chat`, and `own` as the name of a chat, to a conversation of the role's own."""
-        if value == "chat":
-            return {"chat": None}
-        if isinstance(value, dict) and (written := cast("dict[str, object]", value)).get("chat") == OWN_CHAT:
-            return {**written, "chat": None}
-        return cast("object", value)
+        """Expand `chat` to a conversation of the role's own."""
+        return {"chat": None} if value == "chat" else value
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -253,10 +261,6 @@ class Memory(SpecModel):
         forked = f"fork of {self.fork}" if self.fork else ""
         shared = self.chat or ("" if forked else "chat")
         return ", ".join(filter(None, (shared, forked, f"reset when {self.reset}" if self.reset else "")))
-
-
-OWN_CHAT = "own"
-"""Name of a chat that is a conversation of the role's own: `{chat: own, reset: …}`."""
 
 
 class Role(SpecModel):
@@ -274,13 +278,13 @@ class Role(SpecModel):
     """Roles whose answers this role waits for."""
     when: str | None = None
     """Condition on which an instance runs; an instance for which it is false is skipped."""
-    shows: Strings = []
+    sees: Strings = []
     """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
     prompt: str | None = None
     """Template of the user message: a file, such as `judge.j2`, or the text itself."""
     run: ToolField | None = None
     """Tool that runs in place of a model; its result is the role's action."""
-    tool: CallSignature | None = None
+    callable: CallSignature | None = None
     """Makes the role a function that models of other roles call, by `tools: [{role: …}]`. It runs once for
     each call, and its action is the result."""
     system: str | None = None
@@ -301,15 +305,17 @@ class Role(SpecModel):
         ATOMIC,
     ] = []
     """Tools, and roles as `{role: searcher, parallel: 2}`, that the model may call before it answers."""
-    calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
+    max_calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
     """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
     reward: Annotated[RewardField, vocabulary.rewards] | None = None
     """Reward of the role: an item, or an expression such as `judge.reward`. A trainable role needs a reward
     or a signal."""
     right: str | None = None
     """Expression that says whether the answer is right, where the reward does not."""
-    credit: Annotated[Credit, ATOMIC] = Credit()
-    """Credit of each turn: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
+    credit: CreditField = Credit()
+    """Credit of each turn: `trajectory`, the reward of the trajectory; `turn`, that of the turn; `margin`,
+    that of the turn minus the mean of those before it; `{return: 0.95}`, that and the discounted later ones.
+    """
     group: Annotated[
         list[Grouping],
         BeforeValidator(_as_items, json_schema_input_type=Union[Grouping, list[Grouping]]),  # noqa: UP007
@@ -335,8 +341,9 @@ class Role(SpecModel):
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
     `main`, and for a role that is not trained its unchanged model."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
-    """Weight of this role's loss among the roles of its policy."""
+    weight: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
+    """Weight of this role's loss among the roles of its policy; a policy whose roles all have 0 in a step is
+    not updated."""
     sampling: Sampling | None = None
     """Sampling settings; a key that is left out has the policy's value, else the spec's."""
     body: Body = JsonObject()
@@ -371,7 +378,7 @@ class Role(SpecModel):
             if call.name == CALL_OF_A_ROLE and isinstance(call.value, str):
                 parallel = call.options.get("parallel", 1)
                 is_number = type(parallel) is int and parallel > 0  # options are checked later
-                callees[call.value] = (self.calls - 1) * (parallel if is_number else 1)
+                callees[call.value] = (self.max_calls - 1) * (parallel if is_number else 1)
         return callees
 
     @property

@@ -30,7 +30,7 @@ class Teacher(SpecModel):
     """Template of the user message that the teacher sees in place of the role's; None keeps the role's."""
     system: str | None = None
     """Template of the system message in place of the role's; None keeps the role's."""
-    shows: Strings = []
+    sees: Strings = []
     """Hidden fields of the task that these two templates may read."""
 
     @classmethod
@@ -46,8 +46,8 @@ class Teacher(SpecModel):
     def _has_weights(self) -> Self:
         if sum(given is not None for given in (self.policy, self.base, self.model)) != 1:
             raise ValueError("one of policy, base and model")
-        if self.shows and not (self.prompt or self.system):
-            raise ValueError("a prompt beside shows, which names the hidden fields that the prompt reads")
+        if self.sees and not (self.prompt or self.system):
+            raise ValueError("a prompt beside sees, which names the hidden fields that the prompt reads")
         return self
 
 

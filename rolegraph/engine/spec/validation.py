@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rolegraph.engine.errors import did_you_mean, nearest
+from rolegraph.engine.errors import Suggestion, did_you_mean, nearest
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.limits.specs import SPEC_FAULTS, SPEC_ROLES
 from rolegraph.engine.spec.base import SpecModel
@@ -26,6 +26,7 @@ from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.role import Role
 from rolegraph.engine.spec.yaml_source import value_at
 from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.vocabulary import SCHEDULED_KEYS, STEP_NUMBER
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -128,6 +129,8 @@ def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
     return rest if isinstance(value, dict) else list(rest.values())
 
 
+_MEANT = {("shows", False): "sees", ("calls", False): "max_calls", ("tool", True): "callable"}
+"""Keys by words that stand for them elsewhere and whether the value is a mapping."""
 _NAME = "letters, digits and _, not starting with a digit"
 _EXPECTED = {
     "int_type": "a whole number",
@@ -176,7 +179,7 @@ def findings_of(
 def _finding(detail: ErrorDetails, prefix: Path, written: object, root: type[SpecModel]) -> Finding:
     kind, path = detail["type"], (*prefix, *detail["loc"])
     if kind == "extra_forbidden":
-        return _unknown_key(path, root)
+        return _unknown_key(path, detail["input"], root)
     if kind == "missing":
         return _missing_key(path, root)
     if kind.startswith("string_") and path[-1] == "[key]":  # pydantic's mark for a fault of the key itself
@@ -197,12 +200,16 @@ def _key_of(path: Path) -> str:
     return str(next((key for key in reversed(path) if isinstance(key, str)), ""))
 
 
-def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
+def _unknown_key(path: Path, value: object, root: type[SpecModel]) -> Finding:
     model = _model_at(path[:-1], root)
     extends = ["extends"] if root is Spec and len(path) == 1 else []
     keys = [*extends, *(model.model_fields if model else ())]
-    key, near = str(path[-1]), nearest(str(path[-1]), keys)
-    hint = _right_place(path, root) or did_you_mean(key, keys)
+    key = str(path[-1])
+    meant = _MEANT.get((key, isinstance(value, Mapping)))
+    if meant in keys:
+        near, hint = meant, Suggestion(key, meant, certain=True)
+    else:
+        near, hint = nearest(key, keys), _right_place(path, root) or did_you_mean(key, keys)
     covers = ((*path[:-1], near),) if near else ()
     return Finding(
         path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers, code="unknown-key"
@@ -247,6 +254,8 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
     kind, key = detail["type"], str(path[-1]) if path else ""
     if key in _EXPRESSION_HINTS and kind == "int_type" and re.search(r"[a-z]\W", str(detail["input"])):
         return _EXPECTED[kind], _EXPRESSION_HINTS[key]
+    if kind == "float_type" and key in SCHEDULED_KEYS:
+        return STEP_NUMBER, ""
     if kind != "model_type":
         default = detail["msg"][:1].lower() + detail["msg"][1:]
         return _EXPECTED.get(kind, default).format(**detail.get("ctx", {})), ""

@@ -84,9 +84,10 @@ from rolegraph.engine.vocabulary.rows import seed_tasks as seed_tasks
 from rolegraph.engine.vocabulary.rows import shared_rows as shared_rows
 from rolegraph.engine.vocabulary.rows import withheld as withheld
 from rolegraph.engine.vocabulary.scheduled import SCHEDULED as SCHEDULED
-from rolegraph.engine.vocabulary.scheduled import NumberSchedule as NumberSchedule
+from rolegraph.engine.vocabulary.scheduled import SCHEDULED_KEYS as SCHEDULED_KEYS
+from rolegraph.engine.vocabulary.scheduled import STEP_NUMBER as STEP_NUMBER
 from rolegraph.engine.vocabulary.scheduled import values_at as values_at
-from rolegraph.engine.vocabulary.scheduled import written_schedules as written_schedules
+from rolegraph.engine.vocabulary.scheduled import written_numbers as written_numbers
 from rolegraph.engine.vocabulary.tool import Agent as Agent
 from rolegraph.engine.vocabulary.tool import AgentAnswer as AgentAnswer
 from rolegraph.engine.vocabulary.tool import Ask as Ask

@@ -132,7 +132,7 @@ It raises what `ask` raises, and ToolError for a program that fails.
 
 
 class SessionCall(NamedTuple):
-    """A `run: call` of a function from another role's tools, as that role opened them in the episode."""
+    """A `run: function` of a function from another role's tools, as that role opened them in the episode."""
 
     role: str
     """Name, in `needs`, of the role whose tools they are."""

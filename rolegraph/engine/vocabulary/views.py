@@ -61,7 +61,7 @@ class SelfView(NamedTuple):
     observation: str = ""
     """Observation of the loop's environment before this turn."""
     arguments: Mapping[str, Any] = MappingProxyType({})
-    """Arguments of the call that this turn answers, in a role with `tool`."""
+    """Arguments of the call that this turn answers, in a role with `callable`."""
     outer: int = 1
     """Round of the loop that the instance's loop is in, from 1."""
 

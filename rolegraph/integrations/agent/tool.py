@@ -44,8 +44,8 @@ def agent(
     folder: Path = Path(),
     allowed: Collection[str] = (),
 ) -> Tool:
-    """Let a program ask the role's model, by OpenAI's or Anthropic's API, as often as `calls`; its output is
-    the answer.
+    """Let a program ask the role's model, by OpenAI's or Anthropic's API, as often as `max_calls`; its output
+    is the answer.
 
     command: the command, in words or as one text, which must be allowed on the command line; {folder} stands
         for the spec's folder, {prompt} for the role's prompt, which is otherwise the standard input

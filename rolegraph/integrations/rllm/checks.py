@@ -105,11 +105,11 @@ def stages(target: CheckTarget) -> Iterator[Finding]:
         yield Finding(("train", "stages"), message, "", f"remove them, or {WITHOUT_RLLM}", at_key=True)
 
 
-def schedules(target: CheckTarget) -> Iterator[Finding]:
+def numbers(target: CheckTarget) -> Iterator[Finding]:
     """Find numbers that follow the step of a training, which rLLM tells no workflow."""
     plan = target.plan
-    for path in plan.schedules.by_path if plan.schedules else ():
-        message = "rLLM tells a workflow no step, so no number can follow a schedule"
+    for path in plan.numbers.by_path if plan.numbers else ():
+        message = "rLLM tells a workflow no step, so no number can follow it"
         yield Finding(path, message, "a number", f"or {WITHOUT_RLLM}")
 
 
@@ -348,7 +348,7 @@ def staleness(target: CheckTarget) -> Iterator[Finding]:
 def temperature(target: CheckTarget) -> Iterator[Finding]:
     """Find temperatures at which the backend would not train as it samples."""
     plan, traits = target.plan, target.traits
-    yield from schedules(target)
+    yield from numbers(target)
     if traits.is_service:
         yield from (it for it in sampling_findings(plan) if it.path[-1] == "temperature")
     first = next(iter(plan.trained.values()), plan.asking[0])

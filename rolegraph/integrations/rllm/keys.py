@@ -89,7 +89,7 @@ TABLE: Mapping[str, KeyRow] = {
     "Data.hidden": _CARRIED,
     "Data.examples": _same(YES, checks.examples, flow=REFUSED, note="rLLM's own rows carry none"),
     **_rows("RowSplit", _OPTION, "share seed"),
-    **_rows("Examples", _same(YES, checks.examples, flow=REFUSED), "count shows by seed"),
+    **_rows("Examples", _same(YES, checks.examples, flow=REFUSED), "count sees by seed"),
     **_rows("ModelRef", _same(SOME, checks.model, flow=ELSEWHERE, note="a model to train"), "provider name"),
     "ModelRef.base_url": KeyRow(
         YES, REFUSED, YES, ELSEWHERE, ELSEWHERE, (checks.base_url,), "verl loads the model itself"
@@ -130,7 +130,7 @@ TABLE: Mapping[str, KeyRow] = {
     **_rows(
         "Role",
         _CARRIED,
-        "count needs when shows prompt run tool system examples memory parser tools calls credit body",
+        "count needs when sees prompt run callable system examples memory parser tools max_calls credit body",
     ),
     **_rows("Role", _same(SOME, checks.rewards, note="without a likelihood or the step"), "reward right"),
     "Role.group": _same(SOME, checks.groupings, note="one; `turn` and `prompt` by the hook"),
@@ -159,7 +159,7 @@ TABLE: Mapping[str, KeyRow] = {
     "Role.policy": _same(SOME, checks.policies, note="`main`"),
     "Role.weight": KeyRow(
         *(SOME, SOME, SOME, SOME, REFUSED),
-        (checks.schedules, checks.trained_otherwise),
+        (checks.numbers, checks.trained_otherwise),
         "a number, by which the advantages are multiplied",
     ),
     **_rows("Role", _BY_ITS_KEYS, "sampling on_failure"),
@@ -168,7 +168,6 @@ TABLE: Mapping[str, KeyRow] = {
     **_rows("CallSignature", _CARRIED, "describe arguments"),
     **_rows("Argument", _CARRIED, "type describe one_of"),
     **_rows("Memory", _CARRIED, "chat fork reset"),
-    **_rows("Credit", _CARRIED, "kind discount"),
     "Grouping.by": _same(SOME, checks.groupings, note="task, turn, prompt"),
     "Grouping.over": _same(REFUSED, checks.groupings, note="rLLM groups by task and role"),
     "Grouping.weight": _LISTS,

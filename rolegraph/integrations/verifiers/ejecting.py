@@ -124,7 +124,7 @@ def check_trainable(plan: Plan) -> None:
             f"roles.{name} learns from a signal, and verifiers takes rewards only; use `rolegraph train`, or "
             "give the role a reward and an estimator"
         )
-    if plan.schedules is not None or plan.reads_step:
+    if plan.numbers is not None or plan.reads_step:
         path = next(iter(plan.scheduled), "an expression of a reward")
         raise UsageError(
             f"{path} follows the step of the training, which verifiers does not pass on; use "

@@ -112,14 +112,14 @@ def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: st
         f"runs {shown(role.run)}" if role.run else asked,
         "not trained" if role.run is None and not role.is_trained else "",
         f"calls {', '.join(tools)}" if tools else "",
-        f"called, at most {count} times" if role.tool else "",
+        f"called, at most {count} times" if role.callable else "",
         f"memory {role.memory}" if role.memory else "",
         f"when {role.when}" if role.when else "",
-        f"sees {', '.join(role.shows)}" if role.shows else "",
+        f"sees {', '.join(role.sees)}" if role.sees else "",
     )
     kind: Kind = "tool" if role.run is not None else "trained" if role.is_trained else "asked"
     policies = tuple(numbers[policy] for policy in policies_of(role))
-    title = f"{name} × {count}" if count > 1 and role.tool is None else name
+    title = f"{name} × {count}" if count > 1 and role.callable is None else name
     return Box(name, cut(title), [cut(line) for line in lines if line], kind, policies, loop)
 
 
@@ -141,7 +141,7 @@ def _arrow(spec: Spec, name: str, read: RoleEdge) -> Arrow:
     elif edge.join != "all":
         words.append(edge.join)
     if edge.round != "this":
-        words.append(f"{edge.round} round" if edge.round == "last" else edge.round)
+        words.append(f"{edge.round} round" if edge.round == "previous" else edge.round)
     return Arrow(read.role, name, ", ".join(words), earlier=read.earlier)
 
 

@@ -188,7 +188,7 @@ def episode_page(
     episode, compared = read_traces(run, row, hidden=hidden)
     taken = turns(episode)
     roles = run.spec.roles.items() if run.spec is not None else ()
-    called = frozenset(name for name, role in roles if role.tool is not None)
+    called = frozenset(name for name, role in roles if role.callable is not None)
     line = timeline(run.dag, taken, called)
     order = line.order[start : start + MOST_CARDS]
     anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}

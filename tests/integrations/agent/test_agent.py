@@ -76,7 +76,7 @@ roles:
   solver:
     prompt: "{{{{ task.question }}}}"
     tools: [{{agent: {json.dumps(command(folder))}{options}}}]
-    calls: {calls}
+    max_calls: {calls}
     reward: {{length: {{over: 3}}}}
     estimator: grpo
 {role}""")
@@ -215,7 +215,7 @@ def test_streams_and_new_chats(program: str, action: str, tmp_path: Path) -> Non
     ("program", "calls", "options", "part"),
     [
         ("sys.exit('no licence')", 4, "", "no licence"),
-        (TWICE, 1, "", "`calls`"),
+        (TWICE, 1, "", "`max_calls`"),
         ("time.sleep(600)", 4, ", timeout: 0.5", "did not end"),
         ("ask()\nprint('x' * 500_000)", 4, "", "tool_text"),
         ("print('No model, no answer.')", 4, "", "never asked its model"),

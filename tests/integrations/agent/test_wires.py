@@ -140,7 +140,7 @@ roles:
   solver:
     prompt: "{{{{ task.question }}}}"
     tools: [{{agent: {json.dumps(words)}}}]
-    calls: 8
+    max_calls: 8
     reward: {{length: {{over: 3}}}}
     estimator: grpo
 """)

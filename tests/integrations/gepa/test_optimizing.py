@@ -46,7 +46,7 @@ roles:
     estimator: grpo
   checker:
     needs: [solver]
-    shows: [note]
+    sees: [note]
     system: "You check. {{ task.note }}"
     prompt: "Is {{ solver.action }} right?"
     trainable: false

@@ -131,7 +131,7 @@ roles:
   agent:
     prompt: "{{{{ task.question }}}}"
     tools: [{{mcp: "{url}"}}]
-    calls: 3
+    max_calls: 3
     parser: {{tag: answer}}
     reward: countdown
     trainable: false

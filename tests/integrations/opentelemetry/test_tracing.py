@@ -44,20 +44,20 @@ roles:
   solver:
     prompt: "{{ task.question }}"
     tools: calculator
-    calls: 2
+    max_calls: 2
     reward: {exact_match: {field: secret}}
     trainable: false
   vote: {needs: [solver], run: majority}
-  teacher: {shows: [secret], prompt: "The label is {{ task.secret }}.", trainable: false}
+  teacher: {sees: [secret], prompt: "The label is {{ task.secret }}.", trainable: false}
   reader: {needs: [teacher], prompt: "You were told: {{ teacher.action }}", trainable: false}
   helper:
-    tool: {describe: Look it up., arguments: {question: string}}
+    callable: {describe: Look it up., arguments: {question: string}}
     prompt: "You were asked: {{ self.arguments.question }}"
     trainable: false
   asker:
-    shows: [secret]
+    sees: [secret]
     tools: [{role: helper}]
-    calls: 2
+    max_calls: 2
     prompt: "Ask about {{ task.secret }}."
     trainable: false
 """

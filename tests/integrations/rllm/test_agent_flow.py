@@ -242,7 +242,7 @@ roles:
   agent:
     prompt: solver.j2
     tools: calculator
-    calls: 4
+    max_calls: 4
     parser: text
     reward: {exact_match: {field: target}}
     estimator: grpo

@@ -71,8 +71,10 @@ def test_conversations_that_are_shared_or_fork_and_a_call_of_a_role_s_tools_run(
     assert apart(check(backend, *chat)) == []
     fork = ("roles.solver.count=1", "roles.judge.memory={fork: solver}")
     assert apart(check(backend, *fork)) == []
-    run = 'roles.state={needs: solver, run: {call: calculator, of: solver, with: \'{"expression": "1"}\'}}'
-    assert apart(check(backend, "roles.solver.tools=[calculator]", "roles.solver.calls=2", run)) == []
+    run = (
+        'roles.state={needs: solver, run: {function: calculator, of: solver, with: \'{"expression": "1"}\'}}'
+    )
+    assert apart(check(backend, "roles.solver.tools=[calculator]", "roles.solver.max_calls=2", run)) == []
 
 
 ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
@@ -195,8 +197,8 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("verl", (HOSTED, "roles.solver.group={by: 0, over: batch}"), "over the batch", "roles.solver.group"),
     (
         "tinker",
-        ("roles.judge.weight={from: 1, to: 2, steps: 9}",),
-        "no number can follow a schedule",
+        ("roles.judge.weight=ramp(1, 2, 9)",),
+        "no number can follow it",
         "roles.judge.weight",
     ),
     ("tinker", ("roles.solver.reward=step",), "tells a workflow no step", "roles.solver.reward"),

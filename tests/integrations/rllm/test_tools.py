@@ -25,7 +25,7 @@ roles:
   agent:
     prompt: solver.j2
     tools: test_rllm_add
-    calls: 4
+    max_calls: 4
     parser: {tag: answer}
     reward: countdown
     estimator: grpo
@@ -83,12 +83,12 @@ roles:
   lead:
     prompt: solver.j2
     tools: [{role: helper}]
-    calls: 2
+    max_calls: 2
     parser: {tag: answer}
     reward: countdown
     estimator: grpo
   helper:
-    tool: {describe: Adds., arguments: {about: string}}
+    callable: {describe: Adds., arguments: {about: string}}
     prompt: "help with {{ self.arguments.about }}"
     reward: lead.reward
     estimator: grpo

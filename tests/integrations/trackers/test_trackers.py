@@ -160,7 +160,7 @@ rolegraph: 2
 name: told
 data: {train: tasks.jsonl, hidden: [target]}
 roles:
-  teacher: {shows: [target], prompt: "{{ task.target }}", trainable: false}
+  teacher: {sees: [target], prompt: "{{ task.target }}", trainable: false}
   reader: {needs: [teacher], prompt: "{{ teacher.action }}", trainable: false}
   other: {prompt: hi, trainable: false}
 """

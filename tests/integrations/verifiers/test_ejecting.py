@@ -129,7 +129,7 @@ def test_a_role_named_after_a_field_of_verifiers_is_refused(
 @pytest.mark.parametrize(
     ("override", "path"),
     [
-        ("roles.judge.weight={from: 1, to: 2, steps: 9}", "roles.judge.weight follows the step"),
+        ("roles.judge.weight=ramp(1, 2, 9)", "roles.judge.weight follows the step"),
         ("roles.solver.reward=step", "an expression of a reward follows the step"),
         ("train.stages=[{imitation: best, steps: 2}]", "train.stages"),
     ],

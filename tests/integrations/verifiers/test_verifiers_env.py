@@ -208,7 +208,7 @@ roles:
     prompt: "{{ task.question }}"
     estimator: grpo
     tools: [calculator]
-    calls: 3
+    max_calls: 3
     parser: {tag: answer}
     reward: {exact_match: {field: solution}}
 """

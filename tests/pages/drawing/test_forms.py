@@ -30,7 +30,7 @@ def texts(drawn: str) -> list[str]:
 def test_an_arrow_says_its_join_and_its_round() -> None:
     arrows = {(a.source, a.target): a for a in shipped("solver_verifier_loop").arrows}
     assert arrows["solver", "verifier"].label == "each"
-    assert arrows["verifier", "solver"].label == "branch, last round"
+    assert arrows["verifier", "solver"].label == "branch, previous round"
     assert arrows["verifier", "solver"].earlier
     assert not arrows["solver", "verifier"].earlier
 

@@ -37,7 +37,7 @@ class FinishedEpisode:
                 views[node] = self._view(node, ScoredView(index, default, "", "", 0.0, False, role=name))
         return views
 
-    def of_turn(self, trajectory: Trajectory, round: int, shows: frozenset[str]) -> Mapping[str, Any]:
+    def of_turn(self, trajectory: Trajectory, round: int, sees: frozenset[str]) -> Mapping[str, Any]:
         """Return the variables of a text that is rendered for one turn.
 
         The names in the role's `needs` are as in its prompt. Other roles are read as rewards read them.
@@ -45,11 +45,11 @@ class FinishedEpisode:
         Args:
             trajectory: The trajectory.
             round: Round of the turn.
-            shows: Hidden fields of the task that the text may read.
+            sees: Hidden fields of the task that the text may read.
         """
         place, role = self._place(trajectory.name, trajectory.index, round), self.roles[trajectory.name]
         node = self.plan.nodes[place]
-        hidden = self.plan.hidden.difference(shows)
+        hidden = self.plan.hidden.difference(sees)
         task = {name: value for name, value in self.episode.task.items() if name not in hidden}
         edges = (*self.plan.signal_inputs.get(place, ()), *self.plan.blocks[node.block].inputs)
         views = {edge.name: self._read(edge) for edge in edges}

@@ -259,8 +259,8 @@ class _SignalRun:
         model = self.teachers[self.plan.weights_of(teacher, learner.name, learner.index)]
         prompt_ids = step.prompt_ids
         if teacher.prompt or teacher.system:
-            shows = teacher.shows.union(self.plan.trained[learner.name].spec.shows)
-            variables = finished.of_turn(learner, step.round, shows)
+            sees = teacher.sees.union(self.plan.trained[learner.name].spec.sees)
+            variables = finished.of_turn(learner, step.round, sees)
             chat = self.chats[self.plan.policy_of(learner.name, learner.index)]
             prompt_ids = teacher_prompt(teacher, variables, step, finished.episode, chat)
         return await model.logprobs(prompt_ids, step.response_ids)

@@ -163,7 +163,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             rollouts: K.
             seed: Seed of the batch; each episode derives its own.
             opponents: Past selves that each task plays against; none are the policies' starts.
-            step: Training step whose values schedules have; None for a validation.
+            step: Training step, from 1, whose values numbers have; None for a validation.
             plan: Workflow that validates in place of the training's.
             greedy: True for answers of the trained roles at temperature 0. These episodes, and those of
                 another plan, are made in this process, as the workers of a cluster have the spec's alone.

@@ -141,6 +141,8 @@ def policy_batches(ledger: Ledger) -> dict[str, list[RoleBatch]]:
     for number, episode, sampled, role, policy, _ in ledger.used:
         trajectory = ledger.filled(number, sampled)
         share, is_function = ledger.loss_weights[policy, role.name], role.loss.compute is not None
+        if not share:  # a role of weight 0 in this step
+            continue
         new = RoleBatch(role.name, role.loss, share=share)
         learnt = batches.setdefault(policy, {}).setdefault(role.name, new)
         learnt.trajectories += 1

@@ -1,0 +1,133 @@
+"""Numbers of a spec that follow the training step: expressions over `step`, which counts from 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, pairwise
+from typing import Any
+
+from rolegraph.engine.limits.specs import SPEC_STEPS
+from rolegraph.engine.prompts import Expression, PromptError, TemplateScope, read_expression
+from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec.diagnostics import Finding, Path
+from rolegraph.engine.spec.loader import LoadedSpec
+from rolegraph.engine.spec.validation import validate
+from rolegraph.engine.vocabulary import STEP_NUMBER, values_at
+
+STEP = TemplateScope(
+    {}, (), (), text="an expression over the step", is_condition=True, has_value=True, values=("step",)
+)
+"""Names that an expression over the step may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """Data of a spec and its expressions over the step, from which the spec as of a step follows."""
+
+    data: Mapping[str, Any]
+    by_path: Mapping[Path, Expression]
+    steps: Sequence[int]
+    """Steps in which the expressions are checked: all, or of a long training some."""
+
+    def at(self, step: int) -> dict[Path, float]:
+        """Return the values in a step by their paths."""
+        return {path: it.value({"step": step}) for path, it in self.by_path.items()}
+
+    def values(self, step: int) -> dict[str, float]:
+        """Return the values in a step by their dotted paths, such as `roles.solver.weight`."""
+        return {".".join(map(str, path)): value for path, value in self.at(step).items()}
+
+    def spec_at(self, step: int) -> Spec:
+        """Return the spec with the values of a step."""
+        return validate(values_at(self.data, self.at(step))).value
+
+    def extremes(self) -> list[int]:
+        """Return the steps in which a number is least or greatest: limits that hold there hold in all."""
+        extremes: set[int] = set()
+        for expression in self.by_path.values():
+            values = [(expression.value({"step": step}), step) for step in self.steps]
+            extremes |= {min(values)[1], max(values, key=lambda it: it[0])[1]}
+        return sorted(extremes)
+
+    def curves(self, last: int) -> dict[str, list[tuple[int, float]]]:
+        """Return for each number the steps up to the last at which its slope changes, with its values."""
+        steps = sorted({last, *(step for step in self.steps if step < last)})
+        return {".".join(map(str, path)): _bends(it, steps) for path, it in self.by_path.items()}
+
+
+def _bends(expression: Expression, steps: Sequence[int]) -> list[tuple[int, float]]:
+    points = [(step, expression.value({"step": step})) for step in steps]
+    slopes = [(end - start) / (after - before) for (before, start), (after, end) in pairwise(points)]
+    bends = [not math.isclose(one, other, abs_tol=1e-9) for one, other in pairwise(slopes)]
+    return [*points[:1], *compress(points[1:], bends), *points[1:][-1:]]
+
+
+def numbers_of(loaded: LoadedSpec) -> tuple[StepNumbers | None, list[Finding]]:
+    """Compile the expressions over the step, and give the spec the values of step 0.
+
+    Returns:
+        The numbers, or None for a spec without any, and for faulty ones; and findings, with their step.
+    """
+    compiled: dict[Path, Expression] = {}
+    findings: list[Finding] = []
+    steps = _checked_steps(loaded.spec)
+    for path, source in loaded.numbers.items():
+        expression, faults = read_expression(path, source, STEP)
+        findings += faults
+        if expression is not None:
+            compiled[path] = expression
+            problems = (_problem(expression, step) for step in steps)
+            findings += (Finding(path, it, STEP_NUMBER) for it in [*filter(None, problems)][:1])
+    weights = (
+        ("roles", name, "weight")
+        for name, role in loaded.spec.roles.items()
+        if role.is_trained and role.estimator is not None and not role.weight
+    )
+    findings += (_useless(path) for path in weights)
+    if not compiled or findings:
+        return None, findings
+    numbers = StepNumbers(loaded.data, compiled, steps)
+    seen = {
+        finding.path for finding in validate(values_at(loaded.data, dict.fromkeys(compiled, 1.0))).findings
+    }
+    for step in numbers.extremes():
+        of_step = validate(values_at(loaded.data, numbers.at(step))).findings
+        findings += (in_step(step, finding) for finding in of_step if finding.path not in seen)
+        seen |= {finding.path for finding in of_step}
+    findings += (
+        _useless(path)
+        for path, it in compiled.items()
+        if path[0] == "roles" and path[2:] == ("weight",) and not any(it.value({"step": n}) for n in steps)
+    )
+    if findings:
+        return None, findings
+    loaded.spec = numbers.spec_at(0)
+    return numbers, []
+
+
+def in_step(step: int, finding: Finding) -> Finding:
+    """Return a finding about the numbers of a step with that step in its message."""
+    return replace(finding, message=f"in step {step}: {finding.message}")
+
+
+def _checked_steps(spec: Spec) -> Sequence[int]:
+    """Return the steps of the training, from 0; of a long one as many, evenly spread, as are checked."""
+    count = spec.train.steps or SPEC_STEPS.most
+    return [*range(0, count, math.ceil(count / SPEC_STEPS.most)), count - 1]
+
+
+def _problem(expression: Expression, step: int) -> str:
+    """Return why an expression is no number in a step; empty where it is one."""
+    try:
+        value = expression.value({"step": step})
+    except PromptError as error:
+        return f"in step {step}: {error}"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return "" if is_number else f"in step {step} it is no number"
+
+
+def _useless(path: Path) -> Finding:
+    message = f"the weight of {path[1]} is 0 in every step, so it learns nothing"
+    return Finding(path, message, "more than 0 in some step", "or leave out its `estimator`")

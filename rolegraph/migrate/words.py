@@ -1,0 +1,100 @@
+"""Rewrites of keys and words: one form for each thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import yaml
+
+from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+
+_KEYS = (
+    ("data.examples.shows", 3, "sees"),
+    ("roles.*.shows", 3, "sees"),
+    ("roles.*.signal.*.shows", 0, "sees"),
+    ("roles.*.tool", 3, "callable"),
+    ("roles.*.calls", 3, "max_calls"),
+    ("roles.*.run.call", 4, "function"),
+    ("episode.metrics.*.signal", 4, "term"),
+)
+"""Keys that have another name: the dotted path, the number of its parts (0 for any), and the new name."""
+_ROUNDS = (("roles.*.needs.*", 4), ("roles.*.needs.*.round", 5))
+"""Paths of rounds of an edge, with the numbers of their parts."""
+_SCHEDULED = ("weight", "coefficient", "temperature")
+"""Keys whose number may have been a schedule."""
+_CREDIT = ("roles.*.credit", "roles.*.group.credit", "roles.*.group.*.credit")
+
+
+def words(document: Document) -> Iterator[Change]:
+    """Write the new names of keys, and `previous` for the round `last`."""
+    for entry in document.every:
+        path, parts = ".".join(entry.path), len(entry.path)
+        for pattern, length, name in _KEYS:
+            if entry.key is not None and length in (0, parts) and fnmatchcase(path, pattern):
+                yield document.replace(entry.key, name)
+        is_round = any(parts == length and fnmatchcase(path, pattern) for pattern, length in _ROUNDS)
+        if is_round and isinstance(entry.parent, yaml.MappingNode) and scalar(entry.value) == "last":
+            yield document.replace(entry.value, "previous")
+
+
+def short_forms(document: Document) -> Iterator[Change]:
+    """Write the one form of chunks, of a discounted return, and of a conversation of the role's own."""
+    for entry in document.entries("roles.*.needs.*.join"):
+        if "chunks" in pairs(entry.value):
+            yield Change(
+                entry.key.start_mark.index if entry.key is not None else document.start(entry.value),
+                document.end(entry.value),
+                f"chunks: {document.source(pairs(entry.value)['chunks'][1])}",
+            )
+    for entry in document.entries("roles.*.needs.*.join", "roles.*.memory.chat"):
+        alias = "each" if entry.name == "join" else "own"
+        beside = pairs(entry.parent)
+        if scalar(entry.value) == alias and entry.key is not None:
+            if alias == "own" and len(beside) == 1:
+                yield document.replace(entry.parent, "chat")
+            elif alias == "own" or "chunks" in beside:
+                yield _removed(document, entry)
+    for entry in document.entries(*_CREDIT):
+        keys = pairs(entry.value)
+        if "kind" in keys:
+            kind, discount = keys["kind"][1], keys.get("discount")
+            word = f"{{return: {document.source(discount[1])}}}" if discount else document.source(kind)
+            yield _as_scalar(document, entry, word)
+
+
+def numbers(document: Document) -> Iterator[Change | Problem]:
+    """Write `ramp(…)` for a schedule, and name expressions over the step, which counts from 0 now."""
+    for entry in document.every:
+        keys = pairs(entry.value)
+        if entry.name in _SCHEDULED and {"from", "to", "steps"} <= keys.keys():
+            values = [
+                document.source(keys[key][1]) for key in ("from", "to", "steps", "after") if key in keys
+            ]
+            yield _as_scalar(document, entry, f'"ramp({", ".join(values)})"')
+        elif entry.name in ("value", "expr", "gate") and re.search(r"\bstep\b", scalar(entry.value) or ""):
+            message = "`step` counts from 0, and is the last step outside of training; it was 1 more, or 0"
+            yield Problem(entry.value.start_mark.index, message)
+
+
+def _as_scalar(document: Document, entry: Entry, text: str) -> Change:
+    """Return the change that puts a text on the line of the key in place of a mapping."""
+    if entry.key is None or (isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style):
+        return document.replace(entry.value, text)
+    return Change(entry.key.end_mark.index, document.end(entry.value), f": {text}")
+
+
+def _removed(document: Document, entry: Entry) -> Change:
+    """Return the change that removes an entry of a mapping that has others."""
+    order = [key.start_mark.index for key, _ in pairs(entry.parent).values()]
+    key = entry.key if entry.key is not None else entry.value
+    place = order.index(key.start_mark.index)
+    if place + 1 < len(order):
+        return Change(key.start_mark.index, order[place + 1], "")
+    line = document.text.rfind("\n", 0, order[place])
+    is_alone = not document.text[line + 1 : order[place]].strip()
+    before = (
+        line if is_alone else document.end([value for _, value in pairs(entry.parent).values()][place - 1])
+    )
+    return Change(before, document.end(entry.value), "")

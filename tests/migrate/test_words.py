@@ -1,0 +1,65 @@
+"""Tests of the rewrites of keys and words."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolegraph.migrate.files import migrate_yaml
+from rolegraph.migrate.rewrites import REWRITES
+
+HEAD = "rolegraph: 1\nname: x\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("roles: {a: {shows: x, calls: 4}}", "roles: {a: {sees: x, max_calls: 4}}"),
+        ("roles: {a: {tool: {describe: Adds.}}}", "roles: {a: {callable: {describe: Adds.}}}"),
+        ("roles: {shows: {tools: [python]}}", "roles: {shows: {tools: [python]}}"),
+        ("roles: {a: {run: {call: f, of: b}}}", "roles: {a: {run: {function: f, of: b}}}"),
+        (
+            "roles: {a: {needs: {b: last, last: each, c: {of: d, round: last}}}}",
+            "roles: {a: {needs: {b: previous, last: each, c: {of: d, round: previous}}}}",
+        ),
+        ("roles: {a: {needs: [last]}}", "roles: {a: {needs: [last]}}"),
+        ("data: {examples: {count: 1, shows: x}}", "data: {examples: {count: 1, sees: x}}"),
+        (
+            "roles: {a: {signal: {reverse_kl: {teacher: {by: task.x, of: {m: {prompt: p, shows: x}}}}}}}",
+            "roles: {a: {signal: {reverse_kl: {teacher: {by: task.x, of: {m: {prompt: p, sees: x}}}}}}}",
+        ),
+        (
+            "episode: {metrics: {signal: {signal: a, name: b}}}",
+            "episode: {metrics: {signal: {term: a, name: b}}}",
+        ),
+        (
+            "roles: {a: {needs: {b: {join: {chunks: 2}}, c: {join: each, chunks: 3}}}}",
+            "roles: {a: {needs: {b: {chunks: 2}, c: {chunks: 3}}}}",
+        ),
+        (
+            "roles:\n  a:\n    needs:\n      b:\n        join:\n          chunks: 2   # two\n        of: c\n",
+            "roles:\n  a:\n    needs:\n      b:\n        chunks: 2   # two\n        of: c\n",
+        ),
+        ("roles: {a: {credit: {kind: return, discount: 0.5}}}", "roles: {a: {credit: {return: 0.5}}}"),
+        (
+            "roles: {a: {group: [{by: turn, credit: {kind: margin}}]}}",
+            "roles: {a: {group: [{by: turn, credit: margin}]}}",
+        ),
+        ("roles: {a: {weight: {from: 2, to: 1, steps: 9}}}", 'roles: {a: {weight: "ramp(2, 1, 9)"}}'),
+        (
+            "roles:\n  a:\n    weight:\n      from: 2\n      to: 1\n      steps: 9\n      after: 3\n",
+            'roles:\n  a:\n    weight: "ramp(2, 1, 9, 3)"\n',
+        ),
+        ("roles: {a: {memory: {chat: own}}}", "roles: {a: {memory: chat}}"),
+        ("roles: {a: {memory: {chat: own, reset: b.ok}}}", "roles: {a: {memory: {reset: b.ok}}}"),
+        (
+            "roles:\n  a:\n    memory:\n      reset: b.ok  # anew\n      chat: own\n",
+            "roles:\n  a:\n    memory:\n      reset: b.ok  # anew\n",
+        ),
+        ("roles: {a: {memory: {chat: both}}}", "roles: {a: {memory: {chat: both}}}"),
+    ],
+)
+def test_words_and_short_forms_are_rewritten(before: str, after: str) -> None:
+    changed, problems = migrate_yaml(HEAD + before, REWRITES)
+    assert not problems
+    assert changed == HEAD.replace("1", "2") + after
+    assert migrate_yaml(changed, REWRITES) == (changed, [])

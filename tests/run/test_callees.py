@@ -29,7 +29,7 @@ SPEC: dict[str, Any] = {
     "searcher": {
         "callable": {"describe": "Answers a question.", "arguments": {"question": "string"}},
         "prompt": "Q: {{ self.arguments.question }}",
-        "parser": {"regex": "(.*)"},
+        "parser": {"regex": "(.+)"},
         "reward": "lead.reward",
         "estimator": "grpo",
     },

@@ -46,7 +46,14 @@ def fetched_folder(name: str) -> Path | None:
 
 def name_of_fetched(folder: Path) -> str | None:
     """Return the name of a fetched model's folder, whether it is there; None for other folders."""
-    return folder.name.replace("--", "/", 1) if folder.parent == fetched_models() else None
+    is_fetched = folder.resolve().parent == fetched_models().resolve()
+    return folder.name.replace("--", "/", 1) if is_fetched else None
+
+
+def hub_name(folder: Path) -> str | None:
+    """Return the name at the Hugging Face hub of a fetched model's folder; None for other folders."""
+    name = name_of_fetched(folder) or ""
+    return HUB_NAMES.get(name) or (name if "/" in name else None)
 
 
 def names_model(name: str) -> bool:
@@ -59,10 +66,13 @@ def model_folder(name: str | None) -> Path:
     """Return the folder of a local model, whether it is there.
 
     Args:
-        name: Name of a shipped model or of a fetched one, or a path, with or without `local:`; None takes the
-            base model.
+        name: Name of a shipped model or of a fetched one (its short name, or the hub's), or a path, with or
+            without `local:`; None takes the base model.
     """
     name = (name or BASE_NAME).removeprefix("local:")
+    short = next((it for it, of_hub in HUB_NAMES.items() if of_hub == name), None)
+    if short is not None and not Path(name).is_dir() and (fetched_models() / short).is_dir():
+        name = short
     folder = fetched_folder(name) if names_model(name) else None
     return MODELS.get(name) or folder or Path(name)
 

@@ -16,7 +16,13 @@ from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
 from rolegraph.engine.records.ownership import NEW
 from rolegraph.engine.records.staging import staged
-from rolegraph.engine.records.weights import ADAPTER_CONFIG, checkpoint_folder, digest, missing_model
+from rolegraph.engine.records.weights import (
+    ADAPTER_CONFIG,
+    KEPT_ELSEWHERE,
+    checkpoint_folder,
+    digest,
+    missing_model,
+)
 from rolegraph.engine.shipped import MODELS, model_folder
 
 TOKENIZER = (
@@ -87,7 +93,10 @@ async def export_async(
         else:
             path = str(checkpoint) if saved is None else saved.state
             url = base_url or (_address(run) if run else None)
-            base = await _downloaded(path, adapter, base, url, whole=merged)
+            try:
+                base = await _downloaded(path, adapter, base, url, whole=merged)
+            except UsageError as error:
+                raise UsageError(f"{error} {KEPT_ELSEWHERE}" if run is None else str(error)) from error
         if merged:
             from rolegraph.local.service.exporting import export_merged
 

@@ -1,8 +1,8 @@
 """`rolegraph new NAME --data FILE`: a workflow for the rows of a table, with prompts, reward, splits, a test.
 
-A solver answers, and a validator says whether the answer is right. The label's kind decides the parser, the
-reward and the words that name the form of an answer. Three files hold the rows: to learn from, to choose the
-best weights, and a test that chooses nothing.
+A solver answers; README.md of the folder has the file that adds a validator. The label's kind decides the
+parser, the reward and the words that name the form of an answer. Three files hold the rows: to learn from, to
+choose the best weights, and a test that chooses nothing.
 """
 
 from __future__ import annotations
@@ -257,8 +257,10 @@ def _parser(label: Label) -> object:
 def _rewarded(label: Label, field: str) -> dict[str, object]:
     """Return the keys of a role that say what it earns."""
     match label.kind:
-        case "class" | "boolean" | "text":
+        case "class" | "boolean":
             return {"reward": {"exact_match": {"field": field}}}
+        case "text":
+            return {"reward": {"exact_match": {"field": field, "punctuation": False}}}
         case "number":
             return {"reward": {"close_to": {"field": field}}}
         case "long text":
@@ -322,17 +324,8 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
                 "estimator": "grpo",
                 "sampling": {"max_tokens": _tokens(label)},
             },
-            "validator": {
-                "needs": ["solver"],
-                "prompt": "validator.j2",
-                "parser": {"one_of": ["correct", "incorrect"]},
-                "reward": 'action == ("correct" if solver.right else "incorrect")',
-                "estimator": "grpo",
-                "weight": 0.5,
-                "sampling": {"max_tokens": 8},
-            },
         },
-        "episode": {"correct": "solver", "metrics": {"validator_acc": {"correct": "validator"}}},
+        "episode": {"correct": "solver"},
         "train": {
             "steps": 12,
             "batch_size": 6,
@@ -367,9 +360,7 @@ async def _later_files(
     answers = [(right, right[field]), (wrong, another)]
     tasks = {task["id"]: task for task in made.tasks("train", None)}
     episodes = [
-        await made_up(
-            made.plan, tasks[row["id"]], texts={"solver": _written(label, value), "validator": "correct"}
-        )
+        await made_up(made.plan, tasks[row["id"]], texts={"solver": _written(label, value)})
         for row, value in answers
     ]
     return {

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from rolegraph.engine.compile import check_file
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli import printed
 from tests.cli.conftest import ROOT, Command
+from tests.edge import ScriptedModel, run_one
 
 
 def own_tests(rolegraph: Command, spec: str) -> int:
@@ -281,3 +283,29 @@ def test_label_chooses_the_column(rolegraph: Command, tmp_path: Path) -> None:
     spec = yaml.safe_load((tmp_path / "own" / "own.yaml").read_text("utf-8"))
     assert spec["data"]["hidden"] == ["three"]
     assert rolegraph("validate", "own/own.yaml").returncode == 0
+
+
+def test_the_validator_of_the_folder_s_readme_has_a_policy_of_its_own(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    write_table(tmp_path / "rows.csv", "text,label", [(f"row {n}", "ab"[n % 2]) for n in range(60)])
+    assert rolegraph("new", "own", "--data", "rows.csv").returncode == 0
+    folder = tmp_path / "own"
+    assert list(yaml.safe_load((folder / "own.yaml").read_text())["roles"]) == ["solver"]
+    (block,) = re.findall(r"```yaml\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    (folder / "own_validator.yaml").write_text(block)
+    plan = check_file(folder / "own_validator.yaml").valid()
+    assert {name: plan.policies_of(name) for name in plan.trained} == {
+        "solver": {"main"},
+        "validator": {"validator"},
+    }
+
+
+def test_a_short_text_is_right_whatever_its_case_and_punctuation(rolegraph: Command, tmp_path: Path) -> None:
+    rows = [(f"row {n}", f"City {n}") for n in range(60)]
+    write_table(tmp_path / "rows.csv", "text,label", rows)
+    assert "whatever its case and punctuation" in rolegraph("new", "own", "--data", "rows.csv").stdout
+    plan = check_file(tmp_path / "own" / "own.yaml").valid()
+    task = rows_of(tmp_path / "own", "train")[0] | {"examples": []}
+    for answer in (task["label"], f"{task['label'].lower()}."):
+        assert run_one(plan, ScriptedModel(lambda _, answer=answer: answer), task).is_correct

@@ -202,3 +202,18 @@ def test_a_checkpoint_that_is_not_asked_is_a_fault(
 def test_a_checkpoint_that_is_asked_or_replayed_is_no_fault(tmp_path: Path, provider: str) -> None:
     path = write_spec(tmp_path, ASKED.replace("PROVIDER", provider).replace("name: x, ", ""))
     assert not check_file(path).diagnostics
+
+
+def test_a_checkpoint_is_beside_the_spec_and_one_of_the_command_line_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "specs" / "runs" / "x").mkdir(parents=True)
+    text = SPEC.replace("  warm:", "  main: {checkpoint: runs/x}\n  warm:")
+
+    def weights(*overrides: str) -> str | None:
+        return plan(tmp_path / "specs", text, *overrides).policies["main"].model.checkpoint
+
+    assert weights() == "specs/runs/x"
+    assert weights("policies.main.checkpoint=runs/x") == "runs/x"
+    assert weights("policies.main.checkpoint=null", "model={checkpoint: runs/x}") == "runs/x"

@@ -105,3 +105,11 @@ def test_a_model_that_is_not_served_is_a_usage_error(service: Any, folder: Path)
     ref = ModelRef(provider="tinker", name="no-such-model", base_url=service.base_url)
     with pytest.raises(UsageError, match="cannot sample from 'no-such-model'"):
         asyncio.run(open_served(ServedModel(ref, api_key=service.api_key, tokenizer_dir=folder)))
+
+
+def test_weights_that_a_service_does_not_have_are_told_with_where_they_are(
+    service: Any, folder: Path
+) -> None:
+    ref = ModelRef(provider="tinker", base_url=service.base_url, checkpoint="tinker://a/sampler_weights/b")
+    with pytest.raises(UsageError, match="those of a local model are in the training's folder"):
+        asyncio.run(open_served(ServedModel(ref, api_key=service.api_key, tokenizer_dir=folder)))

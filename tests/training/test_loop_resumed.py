@@ -27,6 +27,19 @@ def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(tr
     assert saved.sampler == "tinker://run/sampler_weights/step-000002"
 
 
+def test_of_equal_validations_the_later_is_the_best_but_not_better_than_the_start(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    every = "train.validation.every=1"
+    training.workflow.solve = lambda seed, updates: RIGHT if updates else WRONG
+    training.run(every)
+    assert training.folder.best().step == 3
+    training.workflow.solve = lambda seed, updates: RIGHT
+    equal = Training(training.workflow, tokenizer, tmp_path / "equal")
+    equal.run(every)
+    assert not any(checkpoint.best for checkpoint in equal.folder.checkpoints())
+
+
 def test_of_a_long_training_the_newest_and_the_best_stay(training: Training) -> None:
     training.workflow.solve = lambda seed, updates: RIGHT if updates == 1 or seed % 2 else WRONG
     every = ("train.checkpoint_every=1", "train.validation.every=1")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, DataError, UserError, did_you_mean, first_line
+from rolegraph.engine.records import PolicyPath
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.shipped import fetched_folder, names_model
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
@@ -156,8 +157,22 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
     return ref.model_copy(update={"name": place}), []
 
 
+def checkpoint_place(loaded: LoadedSpec, checkpoint: str | None, path: Path) -> str | None:
+    """Return where a checkpoint is that a spec names: beside the spec, where a folder of that name is there.
+
+    One of the command line, a `tinker://` path and any other folder stay as they are: relative to the working
+    folder.
+    """
+    training = None if checkpoint is None else PolicyPath.parse(checkpoint)
+    if training is None or loaded.source.is_overridden(path):
+        return checkpoint
+    places = (folder / training.folder for folder in loaded.folders)
+    folder = next((it for it in places if is_folder(it)), None)
+    return checkpoint if folder is None else str(PolicyPath(display_path(folder), training.policy))
+
+
 def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
-    """Return a copy of the spec with the paths of its local models resolved, and findings for missing ones.
+    """Return a copy of the spec with the paths of its models and checkpoints, and findings for missing ones.
 
     A model of a role or a policy that names neither `provider` nor `name` is the spec's with other keys.
     Models of signals' teachers are left as they are.
@@ -165,11 +180,16 @@ def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
     findings: list[Finding] = []
 
     def located(part: P, *path: str) -> P:
-        if part.model is None:
+        if isinstance(part, Policy):
+            place = checkpoint_place(loaded, part.checkpoint, (*path, "checkpoint"))
+            part = part.model_copy(update={"checkpoint": place}) if place != part.checkpoint else part
+        if (model := part.model) is None:
             return part
-        if path and not {"provider", "name"} & part.model.model_fields_set:
-            return part.model_copy(update={"model": laid_over(spec.model, part.model)})
-        model, wrong = locate_model(loaded, part.model, (*path, "model"))
+        place = checkpoint_place(loaded, model.checkpoint, (*path, "model", "checkpoint"))
+        model = model.model_copy(update={"checkpoint": place}) if place != model.checkpoint else model
+        if path and not {"provider", "name"} & model.model_fields_set:
+            return part.model_copy(update={"model": laid_over(spec.model, model)})
+        model, wrong = locate_model(loaded, model, (*path, "model"))
         findings.extend(wrong)
         return part.model_copy(update={"model": model})
 

@@ -46,6 +46,7 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import PROCESS, Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.records.weights import KEPT_ELSEWHERE
 from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.spec import ModelRef
 
@@ -458,10 +459,12 @@ def model_of(session: TinkerSession, ref: ModelRef) -> str:
 
 
 def _no_such_model(ref: ModelRef, session: TinkerSession, reason: str) -> str:
-    wanted, url, names = ref.checkpoint or ref.name, session.url, [*session.lengths]
+    url, names = session.url, [*session.lengths]
+    if ref.checkpoint:
+        return f"{url} cannot sample from {ref.checkpoint!r}: {reason} {KEPT_ELSEWHERE}"
     close = did_you_mean(ref.name or "", names)
     hint = f" {close[0].upper()}{close[1:]}" if close else f" It offers {_some(names)}." if names else ""
-    return f"{url} cannot sample from {wanted!r}: {reason}{hint}"
+    return f"{url} cannot sample from {ref.name!r}: {reason}{hint}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.confined import below, check
 from rolegraph.engine.records.weights import base_name, base_of_adapter, checkpoint_folder
-from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.shipped import hub_name, model_folder
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import check_adapter, load_model, write_adapter
 from rolegraph.local.service.checkpoints import CheckpointStore
@@ -47,7 +47,7 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
     except RequestError as error:
         raise UsageError(str(error)) from error
     check_adapter(checkpoint_folder(path, state_dir) or state_dir, folder)
-    write_adapter(out, checkpoint.weights, checkpoint.shape.rank, model_name(folder))
+    write_adapter(out, checkpoint.weights, checkpoint.shape.rank, hub_name(folder) or model_name(folder))
     return folder
 
 

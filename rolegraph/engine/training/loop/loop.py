@@ -430,10 +430,14 @@ class _Loop:
         return episodes
 
     async def checkpoint(self, step: _Step) -> None:
-        """Save a checkpoint if one is due or the validation is the best so far; then delete old
-        checkpoints."""
+        """Save a checkpoint if one is due or the validation is the best so far; then delete old checkpoints.
+
+        Of equal validations the later is the best, but the untrained model's, which no weights replace.
+        """
         value = step.metrics.get(self._best_metric)
-        better = value is not None and (self.best is None or value > self.best)
+        start = self.lines[0].get(self._best_metric)
+        is_tie = value is not None and value == self.best and value != start
+        better = is_tie or (value is not None and (self.best is None or value > self.best))
         # A step that is saved already was interrupted, and its checkpoint lacks the validation.
         if not (step.last or better or step.saved or step.number % self.train.checkpoint_every == 0):
             return

@@ -99,17 +99,16 @@ class Document:
 
     def without(self, mapping: yaml.Node, name: str) -> Change:
         """Return the change that removes a key, which is not the only one, from a mapping."""
-        every = [*pairs(mapping).values()]
-        place = [*pairs(mapping)].index(name)
-        key, value = every[place]
-        if isinstance(mapping, yaml.MappingNode) and not mapping.flow_style:  # its line, with a comment
-            begin, end = self.text.rfind("\n", 0, key.start_mark.index) + 1, self.end(value)
-            after = self.text.find("\n", end) + 1 or len(self.text)
-            if place or self.text[begin : key.start_mark.index].isspace():
-                return Change(begin, after, "")
-        if place == 0:
-            return Change(key.start_mark.index, every[1][0].start_mark.index, "")
-        return Change(self.end(every[place - 1][1]), self.end(value), "")
+        key, value = pairs(mapping)[name]
+        begin, alias = key.start_mark.index, _ALIAS.match(self.text, key.end_mark.index)
+        end = alias.end() if alias else self.end(value)
+        line = self.text.rfind("\n", 0, begin) + 1
+        is_flow = isinstance(mapping, yaml.CollectionNode) and mapping.flow_style
+        if not is_flow and not self.text[line:begin].strip():  # its line, with a comment
+            return Change(line, self.text.find("\n", end) + 1 or len(self.text), "")
+        if next(iter(pairs(mapping))) == name:
+            return Change(begin, [*pairs(mapping).values()][1][0].start_mark.index, "")
+        return Change(self.text.rfind(",", 0, begin) if is_flow else begin, end, "")
 
     def start(self, node: yaml.Node) -> int:
         """Return the start of a node in the text, after its anchor and tag."""

@@ -8,7 +8,6 @@ import yaml
 
 from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
 
-_PARSERS = "roles.*.parser"
 _FIRST_UNLESS_LAST = ("tag", "choice", "regex")
 """Parsers that took the first match unless a spec said otherwise."""
 _Options = Mapping[str, tuple[yaml.Node, yaml.Node]]
@@ -16,7 +15,7 @@ _Options = Mapping[str, tuple[yaml.Node, yaml.Node]]
 
 def parsers(document: Document) -> Iterator[Change | Problem]:
     """Write `as` for what the text of a place is, `fence` for `code`, and a schema beside `json`."""
-    for entry in document.entries(_PARSERS):
+    for entry in _entries(document):
         name, options = _read(entry.value)
         which = options.get("which")
         if which is not None and scalar(which[1]) == "first":
@@ -35,7 +34,7 @@ def parsers(document: Document) -> Iterator[Change | Problem]:
             }
             yield document.replace(entry.value, _flow(document, options, "number", "fractions", **place))
         elif name == "json" and isinstance(entry.value, yaml.MappingNode):
-            yield from _schema(document, entry, *pairs(entry.value)["json"])
+            yield from _schema(document, entry, *options["json"])
         else:
             if name != "one_of" and "one_of" in options:
                 yield document.replace(options["one_of"][0], "as")
@@ -45,7 +44,7 @@ def parsers(document: Document) -> Iterator[Change | Problem]:
 
 def last_matches(document: Document) -> Iterator[Problem]:
     """Find the parsers of which the last match counts now, and the first counted."""
-    for entry in document.entries(_PARSERS):
+    for entry in _entries(document):
         name, options = _read(entry.value)
         if name in _FIRST_UNLESS_LAST and not (
             "which" in options or isinstance(entry.value, yaml.ScalarNode)
@@ -54,10 +53,24 @@ def last_matches(document: Document) -> Iterator[Problem]:
             yield Problem(entry.value.start_mark.index, message)
 
 
+def _entries(document: Document) -> Iterator[Entry]:
+    """Yield the parsers of roles."""
+    return (entry for entry in document.entries("roles.*.parser") if len(entry.path) == 3)
+
+
+def _keys(mapping: yaml.Node) -> _Options:
+    """Return the keys of a mapping, also those that it merges (`<<`)."""
+    keys = dict(pairs(mapping))
+    _, bases = keys.pop("<<", (mapping, None))
+    for base in bases.value if isinstance(bases, yaml.SequenceNode) else [bases] if bases else []:
+        keys = {**pairs(base), **keys}
+    return keys
+
+
 def _read(parser: yaml.Node) -> tuple[str, _Options]:
     """Return the name of a parser and its options, also those in the mapping beside the name."""
-    keys = pairs(parser)
-    name = scalar(parser) or next((key for key in keys if key != "<<"), "")
+    keys = _keys(parser)
+    name = scalar(parser) or next(iter(keys), "")
     nested = pairs(keys[name][1]) if name in ("number", "code") and keys else {}
     return name, {**nested, **keys}
 
@@ -91,10 +104,16 @@ def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) 
 
 
 def _without_which(document: Document, parser: yaml.Node, name: str) -> Change:
-    keys = pairs(parser)
-    if "which" in keys:
-        return document.without(parser, "which")
+    keys = _keys(parser)
     inner = keys[name][1]
+    if "which" not in pairs(inner):
+        key = keys["which"][0]
+        merged = [it for it in (parser, *(value for _, value in pairs(parser).values())) if _has(it, key)]
+        return document.without(merged[0], "which")
     if len(pairs(inner)) > 1:
         return document.without(inner, "which")
     return document.replace(*((parser, name) if len(keys) == 1 else (inner, "{}")))
+
+
+def _has(mapping: yaml.Node, key: yaml.Node) -> bool:
+    return any(node is key for node, _ in pairs(mapping).values())

@@ -125,3 +125,29 @@ def test_a_parser_that_took_the_first_match_has_a_note(rolegraph: Command, tmp_p
     )
     text = f"{HEAD}    parser: {{regex: x, which: last}}\n"
     assert migrate_yaml(text, NOTES) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "x-p: &p {tag: v, one_of: [a]}\nroles: {a: {prompt: a.j2, parser: {<<: *p, which: last}}}\n",
+            "x-p: &p {tag: v, as: [a]}\nroles: {a: {prompt: a.j2, parser: {<<: *p}}}\n",
+        ),
+        (
+            "x-p: &p\n  tag: v\n  which: last\nroles: {a: {prompt: a.j2, parser: {<<: *p, default: c}}}\n",
+            "x-p: &p\n  tag: v\nroles: {a: {prompt: a.j2, parser: {<<: *p, default: c}}}\n",
+        ),
+        (
+            "x-w: &w last\nroles: {a: {prompt: a.j2, parser: {tag: a, which: *w, default: c}}}\n",
+            "x-w: &w last\nroles: {a: {prompt: a.j2, parser: {tag: a, default: c}}}\n",
+        ),
+        (
+            "roles: {a: {prompt: a.j2, tool: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
+            "roles: {a: {prompt: a.j2, tool: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
+        ),
+    ],
+)
+def test_merges_and_aliases_are_rewritten_where_they_stand(before: str, after: str) -> None:
+    head = "rolegraph: 1\nname: x\n"
+    assert migrate_yaml(head + before, REWRITES) == (head.replace("1", "2") + after, [])

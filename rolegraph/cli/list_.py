@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ WRITTEN_AT = {
     "environments": "loops.NAME.env",
 }
 """Key of a spec that holds each kind."""
-KINDS = ("specs", *WRITTEN_AT)
+KINDS = ("specs", *WRITTEN_AT, "keys")
 
 
 @click.command("list")
@@ -33,7 +34,7 @@ KINDS = ("specs", *WRITTEN_AT)
 @click.argument("name", required=False, shell_complete=options.complete_items)
 @options.imports_option
 def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> None:
-    """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …
+    """Show the shipped specs, what a spec may name (parsers, rewards, estimators, …), and its keys.
 
     With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
     """
@@ -41,6 +42,8 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
         api.vocabulary.import_file(Path(file))
     if name is None:
         text = _overview(kind)
+    elif kind == "keys":
+        text = _keys_at(name)
     elif kind == "specs":
         text = api.printable(api.find_spec(name).read_text(encoding="utf-8", errors="replace"))
     else:
@@ -58,7 +61,8 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
 
 def _overview(kind: str | None) -> str:
     """Return a line for each item of a kind, or of all kinds."""
-    sections = {name: _summaries(name) for name in KINDS if kind in (None, name)}
+    kinds = KINDS[:-1] if kind is None else (kind,)
+    sections = {name: _summaries(name) for name in kinds}
     width = max(len(name) for items in sections.values() for name in items)
     lines: list[str] = []
     for title, items in sections.items():
@@ -71,6 +75,9 @@ def _summaries(kind: str) -> dict[str, str]:
     """Return each item's summary by its name, or the error where the item's package cannot be loaded."""
     if kind == "specs":
         return api.shipped_specs()
+    if kind == "keys":
+        definitions = api.json_schema(())["$defs"]
+        return dict(_keys(definitions, definitions["Spec"], "", ("Spec",)))
     registry: api.vocabulary.Registry[Any] = getattr(api.vocabulary, kind)
     summaries: dict[str, str] = {}
     for name in registry.names():
@@ -79,6 +86,42 @@ def _summaries(kind: str) -> dict[str, str]:
         except api.UsageError as error:
             summaries[name] = api.printable(str(error))
     return summaries
+
+
+def _keys(
+    definitions: dict[str, Any], schema: dict[str, Any], place: str, around: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """Yield each key below a place of a spec, with the first sentence of its description.
+
+    Args:
+        definitions: Definitions of the JSON Schema.
+        schema: JSON Schema of the value at the place.
+        place: Keys before, each with a dot.
+        around: Definitions that the place lies in.
+    """
+    for form in (schema, *schema.get("anyOf", ())):
+        name = str(form.get("$ref", "")).removeprefix("#/$defs/")
+        if name and "." not in name and name not in around:
+            yield from _keys(definitions, definitions[name], place, (*around, name))
+        for key, value in form.get("properties", {}).items():
+            about = " ".join(str(value.get("description", "")).split())
+            yield f"{place}{key}", about.partition(". ")[0].rstrip(".")
+            yield from _keys(definitions, value, f"{place}{key}.", around)
+        for inner, names in (("additionalProperties", "NAME."), ("items", "")):
+            if isinstance(form.get(inner), dict):
+                yield from _keys(definitions, form[inner], f"{place}{names}", around)
+
+
+def _keys_at(name: str) -> str:
+    """Return the lines of the keys with a name, such as `weight`, or at a place; UsageError without any."""
+    keys = _summaries("keys")
+    lines = [f"{key}  {about}" for key, about in keys.items() if name in (key, key.rpartition(".")[2])]
+    if not lines:
+        names = {key.rpartition(".")[2] for key in keys}
+        raise api.UsageError(
+            f"no key {name!r}; {api.did_you_mean(name, names) or 'see `rolegraph list keys`'}"
+        )
+    return "\n".join(lines)
 
 
 def _item(kind: str, name: str) -> str:

@@ -383,7 +383,7 @@ def complete_items(context: click.Context, parameter: click.Parameter, word: str
     kind = context.params.get("kind")
     if kind == "specs":
         return complete_specs(context, parameter, word)
-    if kind is None:
+    if kind is None or kind == "keys":
         return []
     registry = getattr(api.vocabulary, kind)
     names = (name for name in registry.names() if name.startswith(word))

@@ -33,9 +33,9 @@ def adapt(config: Any) -> None:
         # 0.9 moved to the engines. A missing key is not copied, and rLLM reads it as disabled.
         if config.rllm.algorithm.get("router_replay") == "disabled":
             config.rllm.algorithm.pop("router_replay")
-    # trainer/verl/verl_backend.py builds this config right before the call that 0.9 refuses.
-    key = "actor_rollout_ref.rollout.checkpoint_engine._target_"
-    OmegaConf.update(config, key, f"{__name__}.{checkpoint_config.__name__}")
+        # trainer/verl/verl_backend.py builds this config right before the call that 0.9 refuses.
+        key = "actor_rollout_ref.rollout.checkpoint_engine._target_"
+        OmegaConf.update(config, key, f"{__name__}.{checkpoint_config.__name__}")
 
 
 def checkpoint_config(**fields: Any) -> Any:

@@ -235,7 +235,7 @@ def workflow_class(plan: Plan) -> type[SpecWorkflow]:
 
 
 def _reduce(cls: type[SpecWorkflow]) -> str | tuple[Callable[..., Any], tuple[Plan]]:
-    """Pickle a compiled class as its plan, and the base class by its name, for Ray's workers."""
+    """Pickle a compiled class as its plan, and the base class by its name; Ray copies a class by value."""
     return (workflow_class, (cls.plan,)) if "plan" in vars(cls) else cls.__qualname__
 
 

@@ -75,7 +75,7 @@ def test_verl_that_is_not_installed_is_said_to_be_so(process: Command) -> None:
     assert "actor_rollout_ref:" in shown.stdout
     launched = process(*words)
     assert launched.returncode == 2
-    assert "rLLM's backend verl needs verl: pip install" in launched.stderr
+    assert "rLLM's backend verl needs verl: uv pip install" in launched.stderr
 
 
 def test_an_estimator_of_ours_computes_under_rllm() -> None:

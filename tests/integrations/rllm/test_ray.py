@@ -36,9 +36,10 @@ class Runner:
 
 
 class Estimating:
-    """What the launcher's actor does with a group: rLLM's own advantages, by the name in the map."""
+    """What the launcher's actor does with a group, after rollouts: rLLM's advantages, by the map's name."""
 
     def run(self, workflow: type, name: str) -> list[float]:
+        run_all(workflow, RecordedEngine(agreeable), tasks(1))  # whose instances register the estimators
         trajectories = [
             Trajectory(name="judge", steps=[Step(response_ids=[1, 2])], reward=reward)
             for reward in (1.0, 0.0)

@@ -25,7 +25,7 @@ SAMPLING_RATE, ANSWER_RATE, ROLLOUT_GPUS = 5777.0, 100.0, 0.6
 """Tokens a second of one H100 with an 8B model (vLLM 0.10, FP8, MLPerf Inference v5.1, offline), those of an
 answer at most, and the share of the GPUs that sample. The second and the third are assumptions."""
 NODE_SLOTS, UNLIMITED = 64, 10**9
-"""Episodes in flight on a node of a training, as `api.training.NODE_SLOTS`; and no limit."""
+"""Episodes in flight on a node of a training, as with `model.concurrency=64`; and no limit."""
 PEAK, UTILISATION = 989e12, 0.4
 """FLOP/s of an H100 in bfloat16, and the share of them that an update reaches, an assumption."""
 

@@ -28,7 +28,6 @@ from scale_plans import (
     weight_rows,
 )
 
-from rolegraph.api.training import NODE_SLOTS
 from rolegraph.integrations.ray.cluster import WorkerSetup
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -87,11 +86,9 @@ def test_the_page_has_the_tables_of_the_stored_constants() -> None:
 @pytest.mark.parametrize("slots", [1, 7, 8, 64])
 def test_a_simulated_worker_holds_the_jobs_of_a_real_one(slots: int) -> None:
     pytest.importorskip("simpy")
-    from scale_plans import NODE_SLOTS as SIMULATED
     from scale_simulation import Cluster
 
     assert Cluster(1, 0.0, 0.0).jobs(slots) == WorkerSetup(b"", {}, "", slots).jobs
-    assert SIMULATED == NODE_SLOTS
 
 
 def test_a_run_of_one_slot_is_bound_by_latency_and_work() -> None:

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from rolegraph.engine.training.loop.rollouts import RemoteModels, TrainingSetup
     from rolegraph.engine.training.policies.policies import Policies
 
-NODE_SLOTS = 64
-"""Episodes in flight at most on each node of a cluster."""
-
 
 class Run:
     """The folder of a training, finished or under way.
@@ -526,7 +523,9 @@ async def _open_workers(
     from rolegraph.engine.training.loop.rollouts import RemoteModels
 
     opener = partial(open_served_episodes, job.flow)
-    pool = jobs.open_cluster(name)(opener, name, slots=NODE_SLOTS, observe=log)
+    # As many episodes on a node as its model takes calls; a batch is spread over the nodes evenly.
+    slots = job.flow.plan.spec.model.concurrency
+    pool = jobs.open_cluster(name)(opener, name, slots=slots, observe=log)
     maker = await stack.enter_async_context(pool)
     places = {ref: await services.located(ref) for ref in job.untrained}
     return RemoteModels(maker, policies, places, job.flow.plan.spec.train.staleness)

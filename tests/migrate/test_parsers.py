@@ -144,7 +144,7 @@ def test_a_parser_that_took_the_first_match_has_a_note(rolegraph: Command, tmp_p
         ),
         (
             "roles: {a: {prompt: a.j2, tool: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
-            "roles: {a: {prompt: a.j2, tool: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
+            "roles: {a: {prompt: a.j2, callable: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
         ),
     ],
 )

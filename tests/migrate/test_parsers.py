@@ -143,7 +143,7 @@ def test_a_parser_that_took_the_first_match_has_a_note(rolegraph: Command, tmp_p
             "x-w: &w last\nroles: {a: {prompt: a.j2, parser: {tag: a, default: c}}}\n",
         ),
         (
-            "roles: {a: {prompt: a.j2, tool: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
+            "roles: {a: {prompt: a.j2, callable: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
             "roles: {a: {prompt: a.j2, callable: {arguments: {parser: {type: string, one_of: [a]}}}}}\n",
         ),
     ],

@@ -132,7 +132,7 @@ roles:
     parser: {tag: answer}
     reward: countdown
     estimator: grpo
-episode: {metrics: {judge_acc: {correct: solver}}}
+episode: {metrics: {judge_acc: all(solver.right)}}
 train: {steps: 2, batch_size: 2}
 """
 """A spec of the user, whose address a stranger wrote."""

@@ -280,7 +280,7 @@ roles:
     prompt: "{{ runner[0].action }} {% for x in pick %}{{ x.action | tojson }}{% endfor %}"
     reward: countdown
     trainable: false
-episode: {correct: agent, metrics: {agent_acc: {correct: agent}}}
+episode: {correct: agent, metrics: {agent_acc: all(agent.right)}}
 """
 GAME = """\
 rolegraph: 2
@@ -301,7 +301,7 @@ roles:
     prompt: "{{ a.action }} {% for x in a %}{{ x.action }}{% endfor %}"
     reward: {sum: {x: {reward: fuzz_reward}, y: {reward: {of: a}}}}
     trainable: false
-episode: {correct: a, metrics: {m: {fuzz_metric: a}, n: {mean_reward: b}}}
+episode: {correct: a, metrics: {m: {fuzz_metric: a}, n: mean(b.reward)}}
 """
 _OTHER = "o: {prompt: '{{ self.observation }}', parser: {tag: answer}, reward: env, trainable: false}"
 

@@ -162,7 +162,9 @@ def _measured_role(figure: str, plan: Plan) -> str | None:
     if figure == "correct":
         return plan.roles[plan.correct[0]].name if len(plan.correct) == 1 else None
     metric = plan.metrics.get(figure)
-    return figure.removeprefix("reward/") if metric is None else metric.role
+    if metric is None:
+        return figure.removeprefix("reward/")
+    return metric.roles[0] if len(metric.roles) == 1 else None
 
 
 def _figure(name: str, bounds: FigureBounds, it: Interval | None, constant: Interval | None) -> Verdict:

@@ -20,7 +20,7 @@ _VALUE = re.compile(r"[\w.]+(?:\([\w.]+\))?")
 
 def raters(document: Document) -> Iterator[Change | Problem]:
     """Write an expression for each reward that another role decides, and `sum` for `weighted`."""
-    graph = _Graph.of(document)
+    graph = Graph.of(document)
     for entry in rewards_in(document):
         keys = pairs(entry.value)
         name = next(iter(keys), "")
@@ -65,14 +65,14 @@ def _owner(path: Path) -> Path:
     return path[: path.index("reward")]
 
 
-class _Graph:
+class Graph:
     """Roles of a document: which instances of one are on the branch of another, and who can be skipped."""
 
     def __init__(self, roles: Mapping[str, Mapping[str, yaml.Node]], measured: frozenset[str]) -> None:
         self.roles, self.measured = roles, measured
 
     @classmethod
-    def of(cls, document: Document) -> _Graph:
+    def of(cls, document: Document) -> Graph:
         """Read the roles of a document."""
         roles = {
             entry.name: {key: value for key, (_, value) in pairs(entry.value).items()}
@@ -86,6 +86,10 @@ class _Graph:
         """Return True if more than one instance of `other` may lie on the branch of `reader`."""
         many = {name for name in self._single(other) if self._count(name) != "1"}
         return bool(many - self._single(reader))
+
+    def is_many(self, name: str) -> bool:
+        """Return True if a role may have more than one instance."""
+        return any(self._count(it) != "1" for it in self._single(name))
 
     def may_be_skipped(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
         """Return True if a role, or a role whose children it is, has a condition, or is not in the
@@ -141,7 +145,7 @@ class _Rater:
     """Call of a reward of version 1 that another role decides."""
 
     def __init__(
-        self, keys: Mapping[str, tuple[yaml.Node, yaml.Node]], graph: _Graph, reader: str, is_term: bool
+        self, keys: Mapping[str, tuple[yaml.Node, yaml.Node]], graph: Graph, reader: str, is_term: bool
     ) -> None:
         self.options = {name: value for name, (_, value) in keys.items()}
         self.graph, self.reader, self.is_term = graph, reader, is_term

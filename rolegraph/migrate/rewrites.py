@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rolegraph.migrate.document import Change, Document, Rewrite, pairs, scalar
+from rolegraph.migrate.metrics import metrics
 from rolegraph.migrate.parsers import last_matches, parsers
 from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
@@ -31,7 +32,17 @@ def header(document: Document) -> Iterator[Change]:
         yield Change(first, first, f"rolegraph: 2{between}")
 
 
-REWRITES: tuple[Rewrite, ...] = (header, texts, raters, numbers, expressions, parsers, words, short_forms)
+REWRITES: tuple[Rewrite, ...] = (
+    header,
+    texts,
+    raters,
+    numbers,
+    expressions,
+    metrics,
+    parsers,
+    words,
+    short_forms,
+)
 """All rewrites, in the order in which they are made."""
 NOTES: tuple[Rewrite, ...] = (last_matches,)
 """Functions that yield a Problem for what a rewritten file means otherwise; they change nothing."""

@@ -71,7 +71,7 @@ CASES = [
     Case('model list', HEAD + R + 'model: [a]\n', 'fault', 'model cannot be a list'),
     Case('model dict', HEAD + R + 'model: {provider: openai, name: 5}\n', 'fault', 'name cannot be 5'),
     Case('model base_url', HEAD + R + 'model: {provider: openai, name: x, base_url: "javascript:1"}\n', 'valid', ''),
-    Case('metrics weird', HEAD + R + 'episode: {metrics: {"a b": {mean_reward: a}}}\n', 'fault', "'a b' cannot be a name"),
+    Case('metrics weird', HEAD + R + 'episode: {metrics: {"a b": mean(a.reward)}}\n', 'fault', "'a b' cannot be a name"),
     Case('teacher list', HEAD + R + '    signal: {reverse_kl: {teacher: [1]}}\n    estimator: precomputed\n', 'fault', 'teacher: input should be a valid dictionary'),
     Case('teacher empty', HEAD + R + '    signal: {reverse_kl: {teacher: {}}}\n    estimator: precomputed\n', 'fault', 'expected: one of policy, base and model'),
     Case('demo weird', HEAD + R + '    signal: {imitation: {demonstration: [1]}}\n    estimator: precomputed\n', 'fault', 'demonstration cannot be a list'),

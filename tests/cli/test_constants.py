@@ -29,7 +29,7 @@ roles:
     parser: {tag: verdict, as: [correct, incorrect]}
     reward: action == ("correct" if solver.right else "incorrect")
     trainable: false
-episode: {correct: solver, metrics: {solver_acc: {correct: solver}}}
+episode: {correct: solver, metrics: {solver_acc: all(solver.right)}}
 """
 GOLDS = "AABC" * 5
 """Label of each task; always saying A is right for half of them."""

@@ -258,7 +258,7 @@ roles:
   easy: {when: task.id != "t0", prompt: Hi, reward: exact_match, trainable: false}
   hard: {when: task.id == "t0", prompt: Hi, reward: exact_match, trainable: false}
   never: {when: "false", prompt: Hi, reward: exact_match, trainable: false}
-episode: {correct: hard, metrics: {hard_acc: {correct: hard}, none_acc: {correct: never}}}
+episode: {correct: hard, metrics: {hard_acc: all(hard.right), none_acc: all(never.right)}}
 """
 
 
@@ -294,7 +294,7 @@ roles:
     reward: {sum: {team: one.reward, form: {matches: "."}}}
     trainable: false
   rater: {needs: [one], prompt: "{{ one.action }}", reward: action == one.action, trainable: false}
-episode: {metrics: {verifier_acc: {correct: verifier}}}
+episode: {metrics: {verifier_acc: all(verifier.right)}}
 """
 
 

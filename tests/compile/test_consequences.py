@@ -84,7 +84,7 @@ roles:
     reward: exact_match, estimator: grpo}
 loops: {l: {roles: [judge], times: 2}}
 policies: {coder: {model: tinker:x}}
-episode: {metrics: {acc: {correct: voter}}}
+episode: {metrics: {acc: voter.right}}
 """
 
 

@@ -392,7 +392,7 @@ def test_an_inner_loop_ends_in_each_outer_round_and_the_outer_one_for_all(tmp_pa
         ends = {"critic": node.round in (2, 4), "judge": node.round == 3}
         return said({"critic": "agree", "judge": "done"}[node.role] if ends.get(node.role) else "more")
 
-    nested = plan(tmp_path, roles, loops, episode={"metrics": {"talked": {"rounds": "talk"}}})
+    nested = plan(tmp_path, roles, loops, episode={"metrics": {"talked": "talk.rounds"}})
     episode = run_one(nested, ScriptedModel(answer))
     assert [step.round for step in episode["critic"][0].steps] == [1, 2, 4, 7, 8, 9]
     assert asked(episode, "critic") == [[f"{p} of 3" for p in ("1.1", "1.2", "2.1", "3.1", "3.2", "3.3")]]

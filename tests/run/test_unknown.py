@@ -148,9 +148,9 @@ def test_a_side_that_failed_is_rated_all_the_same_where_it_says_so(tmp_path: Pat
 
 def test_an_episode_that_a_failed_reward_decides_is_in_no_mean(tmp_path: Path) -> None:
     metrics = {
-        "acc": {"correct": "solver"},
-        "any": {"any_correct": "solver"},
-        "agrees": {"correct": "reader"},
+        "acc": "all(solver.right)",
+        "any": "any(solver.right)",
+        "agrees": "all(reader.right)",
     }
     solver = {"reward": "exact_match(action if task.target > 5 else action + 1, '7')"}
     made = team(
@@ -184,7 +184,7 @@ def test_an_answer_that_failed_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize("second", ["right", "wrong", "raises"])
 def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, second: str) -> None:
     reward = "exact_match(action if action != 'raises' else action + 1, '7')"
-    metrics = {"acc": {"correct": "solver"}, "any": {"any_correct": "solver"}}
+    metrics = {"acc": "all(solver.right)", "any": "any(solver.right)"}
     roles = {"solver": {"count": 2, "reward": reward}}
     made = plan(tmp_path, roles, episode={"correct": "solver", "metrics": metrics})
     word = {"right": "7"}.get(second, second)

@@ -154,7 +154,7 @@ def test_every_short_form_of_a_role_is_taken(keys: dict[str, Any]) -> None:
         {"train": {"schedule": "linear"}},
         {"train": {"schedule": {"kind": "cosine", "warmup": 3}, "steps": None}},
         {"model": "tinker:x"},
-        {"episode": {"metrics": {"right": {"correct": "solver"}, "form": {"term": "solver", "name": "x"}}}},
+        {"episode": {"metrics": {"right": "all(solver.right)"}}},
     ],
     ids=str,
 )

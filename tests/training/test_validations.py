@@ -27,7 +27,7 @@ roles:
   solver:
     prompt: "{words} {{{{ task.question }}}} Answer in <answer></answer>."
     sees: {sees}
-episode: {{metrics: {{measured: {{any_correct: solver}}}}}}
+episode: {{metrics: {{measured: any(solver.right)}}}}
 """
 GAME = """
 rolegraph: 2

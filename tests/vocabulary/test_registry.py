@@ -254,7 +254,7 @@ def test_the_vocabulary_loads_without_anything_heavy() -> None:
     code = """
 import sys
 import rolegraph.engine.vocabulary, rolegraph.roles.datasets, rolegraph.roles.environments
-import rolegraph.roles.estimators, rolegraph.roles.metrics, rolegraph.roles.parsers
+import rolegraph.roles.estimators, rolegraph.roles.parsers
 import rolegraph.roles.rewards, rolegraph.roles.signals
 heavy = "torch transformers datasets pyarrow math_verify sympy jsonschema numpy openai tinker networkx jinja2"
 heavy += " textarena"
@@ -273,4 +273,3 @@ def test_there_is_everything_that_the_language_names() -> None:
     )
     assert {"countdown", "file", "huggingface"} <= set(vocabulary.datasets.names())
     assert {"grid", "textarena", "tic_tac_toe"} <= set(vocabulary.environments.names())
-    assert {"any_correct", "correct", "mean_reward", "term"} <= set(vocabulary.metrics.names())

@@ -50,7 +50,7 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find reads and comparisons of actions that no action, or not every action, can satisfy."""
     shapes: dict[str, Shape] = {}
     for text in _texts(names):
-        reader = _ActionReader(text, lambda role: shape_of(names, role, shapes))
+        reader = _ActionReader(text, lambda role: shape_of(names, role, shapes), names)
         for fault in reader.faults():
             finding = Finding(
                 text.path, fault.message, "", fault.hint, fault.severity, fault.word, offset=fault.position
@@ -79,6 +79,9 @@ def _texts(names: ResolvedNames) -> Iterator[_Text]:
     for loop, until in names.untils.items():
         if until:
             yield _Text(("loops", loop, "until"), until, every, is_condition=True)
+    for name, metric in names.metrics.items():
+        if metric and isinstance(metric.measure, Expression):
+            yield _Text(("episode", "metrics", name), metric.measure, every)
 
 
 def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterator[_Text]:
@@ -95,6 +98,7 @@ def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterato
 class _ActionReader:
     text: _Text
     shape: Callable[[str], Shape]
+    names: ResolvedNames
 
     def faults(self) -> Iterator[_Misread]:
         """Yield the faults of the text, in its order."""
@@ -150,6 +154,17 @@ class _ActionReader:
     def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[_Misread]:
         """Yield the fault of a field that a value inside of an action cannot have."""
         key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
+        match node.node:
+            case nodes.Name(name=loop) if loop in self.names.spec.loops and key != "rounds":
+                yield _Misread(node.lineno, str(key), f"the loop {loop} has no {key!r}", "it has rounds")
+            case nodes.Getattr(node=holder, attr="terms") if (role := self.role(holder)) is not None:
+                reward = self.names.rewards.get(role)
+                if reward and key not in reward.facts.terms:
+                    terms = ", ".join(reward.facts.terms) or "none: only a `sum` has named terms"
+                    message = f"the reward of {role} has no term {key!r}; it has {terms}"
+                    yield _Misread(node.lineno, str(key), message, did_you_mean(str(key), reward.facts.terms))
+            case _:
+                pass
         before = self.read(node.node) if isinstance(key, str) else None
         if before is None or not isinstance(key, str):
             return

@@ -18,6 +18,7 @@ from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.policies import answering
 from rolegraph.engine.compile.resolve import locate_model, resolve, validate_option
 from rolegraph.engine.compile.role_plan import (
+    MetricPlan,
     Permission,
     ResolvedLikelihood,
     ResolvedRole,
@@ -313,19 +314,30 @@ class ResolvedNames:
         self.findings += findings
         return loss
 
-    def _metric(self, name: str, call: ItemCall) -> vocabulary.Metric | None:
+    def _metric(self, name: str, call: ItemCall) -> MetricPlan | None:
         path = ("episode", "metrics", name)
+        if call.is_bare:
+            text, known = str(call.value), {**self.spec.roles, **self.spec.loops}
+            reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
+            if unknown := [it for it in reads.read_roles if it not in known]:
+                finding = name_not_found("role or loop", unknown[0], known, path, ("roles",))
+                self.findings.append(finding)
+                return None
+            self.findings += self._unjudged(path, reads)
+            expression = self.texts.metric(path, text)
+            roles = tuple(it for it in reads.read_roles if it in self.spec.roles)
+            return expression and MetricPlan(expression, roles)
         metric = self._build(vocabulary.metrics, call, path)
-        if metric and metric.loop is not None and metric.loop not in self.spec.loops:
-            self.findings.append(name_not_found("loop", metric.loop, self.spec.loops, path, ("loops",)))
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
-            reward = self.rewards.get(metric.role)
-            if metric.term and reward and metric.term not in reward.facts.terms:
-                terms = ", ".join(reward.facts.terms) or "none: only a `sum` has named terms"
-                message = f"the reward of {metric.role} has no term {metric.term!r}"
-                self.findings.append(Finding(path, message, terms, word=metric.term))
-        return metric
+        return metric and MetricPlan(metric, (metric.role,) if metric.role else ())
+
+    def _unjudged(self, path: Path, reads: vocabulary.Reward) -> Iterator[Finding]:
+        """Warn of an expression that reads whether a role without a reward is right."""
+        for other in reads.roles:
+            if other in self.rewards and self.rewards[other] is None:
+                message = f"{other} has no reward, so nothing says what it earned or whether it is right"
+                yield Finding(path, message, "a role with a reward", severity="warning", word=other)
 
     def _tool(self, name: str, role: Role) -> vocabulary.Tool | None:
         """Resolve the tool of a tool role; None for another role."""

@@ -24,7 +24,7 @@ from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
-from rolegraph.engine.vocabulary import Dataset, Import, Lineage, Metric, Split
+from rolegraph.engine.vocabulary import Dataset, Import, Lineage, Split
 
 TeacherKey = ModelRef | str
 """Weights of a teacher: a model, or the name of a policy in training for its weights of the step."""
@@ -148,7 +148,7 @@ class Plan(TurnGraph):
     """Roles that decide whether an episode is correct, as far as they ran."""
     judged: frozenset[str]
     """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, role_plan.MetricPlan]
     hidden: frozenset[str]
     """Task fields that prompts do not see."""
     data: Mapping[Split, Dataset]

@@ -343,6 +343,20 @@ class RolePlan(ResolvedRole):
             return "its reward was none"
         return f"{' and '.join(raters)} did not run or gave no rating that can be read"
 
+    @property
+    def reads_environment(self) -> bool:
+        """True where the role earns the environment's rewards, which a trajectory adds up."""
+        return self.reward is not None and self.reward.reads_environment
+
+
+class MetricPlan(NamedTuple):
+    """Metric of an episode, compiled."""
+
+    measure: Expression | vocabulary.Metric
+    """Expression over the last turns of the roles, or a function of the episode."""
+    roles: tuple[str, ...]
+    """Roles that it reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:

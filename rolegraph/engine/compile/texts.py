@@ -241,6 +241,23 @@ class TextReader:
         )
         return self._compiled_expression(path, source, around)
 
+    def metric(self, path: Path, source: str) -> Expression | None:
+        """Compile a metric, an expression over the last turns of all roles, and over the loops' rounds."""
+        made, spec = self.instances, self.spec
+        around = TemplateScope(
+            {name: role.count if made is None else len(made[name]) for name, role in spec.roles.items()},
+            tuple(spec.roles),
+            None,
+            fields=TURN_FIELDS,
+            text=_EXPRESSION,
+            is_condition=True,
+            has_value=True,
+            values=("step", *spec.loops),
+            is_after=True,
+            beside=self._beside,
+        )
+        return self._compiled_expression(path, source, around)
+
     def _on_branch(self, name: str) -> dict[str, int]:
         """Return for each role the number of its instances on a branch of role `name` at most; of its own all
         of them."""

@@ -21,8 +21,8 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
-from rolegraph.engine.run.turn import ModelCall, NodeResult
-from rolegraph.engine.vocabulary import Score
+from rolegraph.engine.run.turn import ModelCall, NodeResult, turn_of
+from rolegraph.engine.vocabulary import UNKNOWN, Lineage, Metric, Score, Turn, Turns
 from rolegraph.engine.vocabulary.foreign import finite_number
 
 _UNSCORED = Score(None, None)
@@ -47,7 +47,6 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     deciding: list[bool | None] = []
     for position, role in enumerate(roles):
         decides = position in plan.correct
-        sums_rewards = role.reward is not None and role.reward.reads_environment
         of_role = results[role.nodes.start : role.nodes.stop]
         for place in range(role.count):
             turns = [*filter(None, of_role[place :: role.count])]
@@ -61,7 +60,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                 if turn.failure is not None:
                     failures.append(_failed(turn, turn.failure))
             last = turns[-1]
-            score = summed(turns) if sums_rewards else last.score
+            score = summed(turns) if role.reads_environment else last.score
             reward, correct, terms = score or _UNSCORED
             index, is_correct = place + 1, correct is True
             uid = f"{prefix}{role.name}/{index}"
@@ -104,14 +103,53 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     uncomputed: dict[str, str] = {}
     all_correct = bool(deciding) and all(deciding)
     episode = Episode(task_id, job.rollout, job.task, trajectories, all_correct, metrics, reason, metadata)
+    variables: dict[str, Any] = {}
     for name, metric in plan.metrics.items():  # a metric reads the episode without metrics
         try:
-            if (value := metric.measure(episode)) is not None:
+            if isinstance(metric.measure, Metric):
+                value = metric.measure.measure(episode)
+            else:
+                variables = variables or _of_episode(context, metadata.get("rounds", {}))
+                value = metric.measure.value(variables)
+                # Who was not asked before the end is measured as 0, so that stopping hides no failure.
+                value = value if value is not UNKNOWN else 0.0 if stopped else None
+            if value is not None:
                 metrics[name] = finite_number(value, "it is")
         except FOREIGN_ERRORS as error:  # a metric may be a package's own code
             uncomputed[name] = describe_error(error, with_place=True)
             metadata["uncomputed_metrics"] = uncomputed
     return episode
+
+
+def _of_episode(context: EpisodeContext, rounds: Mapping[str, int]) -> dict[str, Any]:
+    """Return the variables of metrics: the task, the step, the loops, and the last turns of all roles."""
+    plan = context.plan
+    variables: dict[str, Any] = {"task": {**context.task}, "step": context.job.step or 0}
+    variables |= {loop.name: {"rounds": rounds.get(loop.name, 0)} for loop in plan.loops}
+    read = {name for metric in plan.metrics.values() for name in metric.roles}
+    for role in plan.roles:
+        if role.name in read:
+            of_role = context.results[role.nodes.start : role.nodes.stop]
+            ran = [[*filter(None, of_role[place :: role.count])] for place in range(role.count)]
+            within = plan.lineages[role.name]
+            variables[role.name] = Turns(
+                [last_turn(turns, within[place]) for place, turns in enumerate(ran) if turns]
+            )
+    return variables
+
+
+def last_turn(turns: Sequence[NodeResult], within: Lineage) -> Turn:
+    """Return the last turn of an instance as expressions see it after the episode.
+
+    Args:
+        turns: Turns of the instance that ran; at least one. With an environment it has earned their sum.
+        within: Instances that the instance descends from.
+    """
+    turn = turn_of(turns[-1], within)
+    if not turns[-1].role.reads_environment:
+        return turn
+    earned = summed(turns)
+    return turn._replace(reward=UNKNOWN if earned is None or earned.reward is None else earned.reward)
 
 
 def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:

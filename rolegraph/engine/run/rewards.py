@@ -22,7 +22,7 @@ from rolegraph.engine.errors import (
 )
 from rolegraph.engine.prompts import Expression, PromptError
 from rolegraph.engine.records import Failure, FailureName
-from rolegraph.engine.run.assembly import steps_of, summed
+from rolegraph.engine.run.assembly import last_turn, steps_of
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.likelihood import likelihoods_of
 from rolegraph.engine.run.turn import NodeResult, failure_score, turn_of
@@ -156,16 +156,13 @@ class LateRewards:
         lineages = self.plan.lineages[name]
         turns: list[Turn] = []
         for node, result in taken:
-            turn = turn_of(result, lineages[result.view.index - 1])
-            reward, loop = result.role.reward, result.role.loop
-            if reward and reward.reads_environment and loop != self.plan.roles[reader].loop:
-                place = result.role.nodes
-                of_instance = self.results[
-                    place.start + (node - place.start) % result.role.count : place.stop
-                ]
-                earned = summed([*filter(None, of_instance[:: result.role.count])])
-                turn = turn._replace(reward=UNKNOWN if earned is None else earned.reward)
-            turns.append(turn)
+            role, within = result.role, lineages[result.view.index - 1]
+            if role.reads_environment and role.loop != self.plan.roles[reader].loop:
+                place = role.nodes.start + (node - role.nodes.start) % role.count
+                of_instance = self.results[place : role.nodes.stop : role.count]
+                turns.append(last_turn([*filter(None, of_instance)], within))
+            else:
+                turns.append(turn_of(result, within))
         return Turns(turns)
 
 

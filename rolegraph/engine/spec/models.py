@@ -21,7 +21,7 @@ from rolegraph.engine.spec.diagnostics import Path
 from rolegraph.engine.spec.role import Edge, JoinedRound, Role
 from rolegraph.engine.spec.sources import ModelRef, Sampling
 from rolegraph.engine.spec.train import Policy, Train
-from rolegraph.engine.vocabulary import CallField, ItemCall
+from rolegraph.engine.vocabulary import CallField, ItemCall, MetricField
 
 
 class Loop(SpecModel):
@@ -125,8 +125,8 @@ class EpisodeSpec(SpecModel):
     correct: Strings = []
     """Roles that decide whether an episode is correct, as far as they ran; by default the last that can be
     right."""
-    metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
-    """Numbers reported for each episode, by name."""
+    metrics: Mapping[Identifier, Annotated[MetricField, vocabulary.metrics]] = {}
+    """Numbers reported for each episode, by name: expressions, or functions of a role, `{function: role}`."""
 
 
 class SharedRounds(NamedTuple):

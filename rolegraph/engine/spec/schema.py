@@ -25,6 +25,7 @@ from rolegraph.engine.vocabulary import (
     Option,
     Registry,
     datasets,
+    metrics,
     registry_of,
     rewards,
     signals,
@@ -168,6 +169,8 @@ def _items(group: str) -> dict[str, Schema]:
         forms += _files(definitions)
     if registry is rewards:
         forms += _EXPRESSIONS
+    if registry is metrics:
+        forms.append({"type": ["string", "number", "boolean"], "description": "Expression over the episode."})
     return {**definitions, group: {"anyOf": forms}}
 
 

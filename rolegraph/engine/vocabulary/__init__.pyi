@@ -15,6 +15,7 @@ from rolegraph.engine.vocabulary.call import OF_A_TURN as OF_A_TURN
 from rolegraph.engine.vocabulary.call import SCORERS as SCORERS
 from rolegraph.engine.vocabulary.call import CallField as CallField
 from rolegraph.engine.vocabulary.call import ItemCall as ItemCall
+from rolegraph.engine.vocabulary.call import MetricField as MetricField
 from rolegraph.engine.vocabulary.call import RewardField as RewardField
 from rolegraph.engine.vocabulary.call import reward_call as reward_call
 from rolegraph.engine.vocabulary.environment import Environment as Environment

@@ -95,6 +95,14 @@ def reward_call(raw: object) -> ItemCall:
     return ItemCall.parse(raw)
 
 
+def metric_call(raw: object) -> ItemCall:
+    """Read a metric from its YAML form: an expression, or the call of a function, `{name: role}`; raises
+    ValueError as `ItemCall.parse`."""
+    if isinstance(raw, str | bool | int | float):
+        return ItemCall(EXPRESSION, str(raw).lower() if isinstance(raw, bool) else str(raw), is_bare=True)
+    return ItemCall.parse(raw)
+
+
 CallField = Annotated[
     ItemCall,
     BeforeValidator(ItemCall.parse),
@@ -111,3 +119,10 @@ RewardField = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
 ]
 """Type of a pydantic field that holds a reward: an item's call, or an expression."""
+MetricField = Annotated[
+    ItemCall,
+    BeforeValidator(metric_call),
+    PlainSerializer(ItemCall.dump),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+]
+"""Type of a pydantic field that holds a metric: an expression, or a function's call."""

@@ -347,19 +347,9 @@ class Metric(Item):
     """`measure(episode)`; None where the episode has nothing to measure."""
     role: str | None = None
     """Role that the metric measures."""
-    term: str | None = None
-    """Term of the role's reward that the metric reads."""
-    loop: str | None = None
-    """Loop that the metric measures."""
 
 
-def role_metric(
-    measure: Callable[[Sequence[Trajectory]], float | None],
-    role: str,
-    *,
-    term: str | None = None,
-    unjudged: bool = False,
-) -> Metric:
+def role_metric(measure: Callable[[Sequence[Trajectory]], float | None], role: str) -> Metric:
     """Return a Metric that measures one role's trajectories in an episode.
 
     Trajectories without a reward, because no turn that the reward reads ran, or because the reward failed,
@@ -370,22 +360,17 @@ def role_metric(
         measure: Returns the metric of the trajectories, which may be none; None where they have nothing to
             measure.
         role: The role.
-        term: The term of the role's reward that `measure` reads.
-        unjudged: Whether trajectories whose reward failed are measured, too.
     """
 
-    def counts(it: Trajectory) -> bool:
-        return it.name == role and (
-            (unjudged and it.failed_by == "reward") or not (it.masked and it.reward is None)
-        )
-
     def of_episode(episode: Episode) -> float | None:
-        trajectories = [*filter(counts, episode.trajectories)]
+        trajectories = [
+            it for it in episode.trajectories if it.name == role and not (it.masked and it.reward is None)
+        ]
         if not trajectories and episode.termination_reason is TerminationReason.ENV_DONE:
             return None
         return measure(trajectories)
 
-    return Metric(of_episode, role, term)
+    return Metric(of_episode, role)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,39 @@
+"""Rewrite of the metrics of version 1: an expression for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rolegraph.migrate.document import Change, Document, Problem, pairs, scalar
+from rolegraph.migrate.raters import Graph, quoted
+
+_READS = {
+    "correct": ("{}.right", "all"),
+    "any_correct": ("{}.right", "any"),
+    "mean_reward": ("{}.reward", "mean"),
+}
+
+
+def metrics(document: Document) -> Iterator[Change | Problem]:
+    """Write an expression for each built-in metric."""
+    graph = Graph.of(document)
+    for entry in document.entries("episode.metrics.*"):
+        keys = pairs(entry.value)
+        kind = next(iter(keys), "")
+        if len(entry.path) != 3 or not keys:
+            continue
+        role = scalar(keys[kind][1]) or ""
+        text, aggregate = _READS.get(kind, ("", ""))
+        if kind in ("term", "signal") and "name" in keys:
+            text, aggregate = f"{{}}.terms.{scalar(keys['name'][1])}", "mean"
+        if kind == "rounds":
+            text = "{}.rounds"
+        elif kind == "skipped" and not graph.is_many(role):
+            text = "not {}.ran"
+        elif kind == "skipped":
+            message = f"the metric `skipped` of several instances is gone; count those of {role} that ran"
+            yield Problem(keys[kind][0].start_mark.index, message)
+        if text:
+            read = text.format(role)
+            many = bool(aggregate) and graph.is_many(role)
+            yield document.replace(entry.value, quoted(f"{aggregate}({read})" if many else read))

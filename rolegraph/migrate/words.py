@@ -17,7 +17,6 @@ _KEYS = (
     ("roles.*.tool", 3, "callable"),
     ("roles.*.calls", 3, "max_calls"),
     ("roles.*.run.call", 4, "function"),
-    ("episode.metrics.*.signal", 4, "term"),
 )
 """Keys that have another name: the dotted path, the number of its parts (0 for any), and the new name."""
 _ROUNDS = (("roles.*.needs.*", 4), ("roles.*.needs.*.round", 5))

@@ -28,10 +28,6 @@ HEAD = "rolegraph: 1\nname: x\n"
             "roles: {a: {signal: {reverse_kl: {teacher: {by: task.x, of: {m: {prompt: p, sees: x}}}}}}}",
         ),
         (
-            "episode: {metrics: {signal: {signal: a, name: b}}}",
-            "episode: {metrics: {signal: {term: a, name: b}}}",
-        ),
-        (
             "roles: {a: {needs: {b: {join: {chunks: 2}}, c: {join: each, chunks: 3}}}}",
             "roles: {a: {needs: {b: {chunks: 2}, c: {chunks: 3}}}}",
         ),

@@ -139,7 +139,13 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
         case "boolean":
             return True
         case "array":
-            item, least = inner(schema.get("items")), schema.get("minItems", 1)
+            items, least = schema.get("items"), schema.get("minItems", 1)
+            words = cast("Mapping[str, Any]", items).get("enum") if isinstance(items, Mapping) else None
+            if isinstance(words, list) and len(cast("list[Any]", words)) > least:  # each opens another branch
+                return cast("list[Any]", words)[
+                    : min(int(schema.get("maxItems", ITEMS_MADE_UP)), ITEMS_MADE_UP)
+                ]
+            item = inner(items)
             # Lists in lists have one item each, or a schema of a few levels would fill the memory.
             return [item] * (1 if isinstance(item, list | dict) else min(max(int(least), 1), ITEMS_MADE_UP))
         case "object" | None if "properties" in schema or "required" in schema:

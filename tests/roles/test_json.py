@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from rolegraph.engine.vocabulary import BadOptions, ParseFailure
+from rolegraph.roles.json_text import example_of
 from tests.roles.vocabulary import parser, read
 
 VALUES = st.recursive(
@@ -156,3 +157,9 @@ def test_an_example_of_lists_in_lists_stays_small() -> None:
         schema = {"type": "array", "minItems": 1000, "items": schema}
     (example,) = parser({"json": schema}).examples
     assert len(example) < 200
+
+
+def test_an_example_of_a_list_of_words_holds_each_of_them_as_far_as_it_may() -> None:
+    words = {"type": "array", "items": {"enum": ["algebra", "code", "search"]}}
+    assert example_of(words) == ["algebra", "code", "search"]
+    assert example_of({**words, "maxItems": 2}) == ["algebra", "code"]

@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from rolegraph.local.launcher import LocalService
     from tests.pages.view.browser import Browser
 
+SERVICE = ("-P", "-m", "rolegraph.local.service")
+"""`launcher.SERVICE` of a service that starts anew."""
 OUTSIDE = {**os.environ}
 """Environment for programs that use the network, such as pip: a copy from before `one_authority`."""
 
@@ -51,6 +55,32 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     examples.day()  # which the workers take over
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_services() -> Iterator[None]:
+    """Let local services be forks of one process, where the system tells it that these tests have ended."""
+    with tempfile.TemporaryDirectory(prefix="rolegraph-") as folder, pytest.MonkeyPatch.context() as patch:
+        if hasattr(os, "pidfd_open") and util.find_spec("torch"):
+            from tests.forked_services import command
+
+            patch.setattr("rolegraph.local.launcher.SERVICE", command(Path(folder)))
+        yield
+
+
+@contextmanager
+def anew() -> Generator[None]:
+    """Let local services start anew, for tests that look at their processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rolegraph.local.launcher.SERVICE", SERVICE)
+        yield
+
+
+@pytest.fixture
+def new_services() -> Iterator[None]:
+    """Let the services of a test start anew."""
+    with anew():
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -129,7 +159,9 @@ def service(state_dir: Path) -> Iterator[LocalService]:
     pytest.importorskip("torch", reason="needs the extra `local`")
     from rolegraph.local.launcher import BASE_MODEL, running
 
-    with running(BASE_MODEL, state_dir=state_dir, threads=1) as found:
+    with ExitStack() as stack:
+        with anew():
+            found = stack.enter_context(running(BASE_MODEL, state_dir=state_dir, threads=1))
         yield found
 
 

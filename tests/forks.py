@@ -1,7 +1,8 @@
 """Commands in child processes that are forks of one process, which has imported the command already.
 
-A command that starts anew imports for two seconds, most of them Tinker's SDK. `python -m tests.forks NUMBER`
-is the process that forks; each request on its socket has a command line and the files for the output.
+A command that starts anew imports for two seconds, most of them Tinker's SDK. `python -m tests.forks NUMBER
+SERVICE` is the process that forks, whose commands start local services by `launcher.SERVICE`; each request on
+its socket has a command line and the files for the output.
 """
 
 from __future__ import annotations
@@ -123,12 +124,13 @@ def _whole(file: IO[str]) -> str:
 @cache
 def _forking_process() -> socket.socket:
     """Start the process that forks, which ends with this one, and return the socket for requests."""
+    from rolegraph.local import launcher
     from tests.cli.conftest import ENVIRONMENT
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, str(theirs.fileno())],
+            [sys.executable, "-m", MODULE, str(theirs.fileno()), json.dumps(launcher.SERVICE)],
             cwd=ROOT,
             env=ENVIRONMENT,
             pass_fds=[theirs.fileno()],
@@ -142,7 +144,9 @@ def _forking_process() -> socket.socket:
 def main() -> None:
     """Import what commands use, and serve requests until the socket closes."""
     import rolegraph as rg
+    from rolegraph.local import launcher
 
+    launcher.SERVICE = (*json.loads(sys.argv[2]),)
     for name in IMPORTED:
         with contextlib.suppress(ImportError):  # of an extra
             importlib.import_module(name)

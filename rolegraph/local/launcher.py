@@ -35,6 +35,8 @@ BASE_MODEL = MODELS[BASE_NAME]
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
+SERVICE = ("-P", "-m", "rolegraph.local.service")
+"""Words between Python and the options on the service's command line."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
 """A requirement of the distribution's metadata: an unconditional one, or one of the extra `local`."""
 
@@ -175,7 +177,7 @@ def _started(
     key = f"tml-{secrets.token_hex(16)}"
     with tempfile.TemporaryFile() as log, ExitStack() as stack:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rolegraph.local.service", json.dumps(asdict(options))],
+            [sys.executable, *SERVICE, json.dumps(asdict(options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -62,7 +62,7 @@ def lines(file: Path) -> int:
 
 
 @pytest.mark.service
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "new_services")
 def test_a_stopped_service_ends_a_training_which_goes_on_with_the_service(
     rolegraph: Command, tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_stopped_service_ends_a_training_which_goes_on_with_the_service(
 
 
 @pytest.mark.service
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "new_services")
 def test_a_stopped_service_ends_a_run_and_the_finished_episodes_stay(
     rolegraph: Command, tmp_path: Path
 ) -> None:

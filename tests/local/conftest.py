@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
 from rolegraph.local.launcher import LocalService, running  # noqa: E402
+from tests.conftest import anew  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -64,7 +66,9 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def service(model_dir: Path, state_dir: Path) -> Iterator[LocalService]:
-    with running(model_dir, state_dir=state_dir, threads=1) as started:
+    with ExitStack() as stack:
+        with anew():
+            started = stack.enter_context(running(model_dir, state_dir=state_dir, threads=1))
         yield started
 
 

@@ -69,8 +69,8 @@ LEARN = (
 )
 UNMEASURED = ("train.validation={every: 0, tasks: 1, rollouts: 1}",)
 RIGHT = [
-    "episode.metrics.solver_right={signal: solver, name: right}",
-    "episode.metrics.judge_right={signal: judge, name: right}",
+    "episode.metrics.solver_right=mean(solver.terms.right | default(0))",
+    "episode.metrics.judge_right=judge.terms.right | default(0)",
 ]
 
 

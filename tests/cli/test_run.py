@@ -198,7 +198,7 @@ def test_unknown_flags_and_verbs_are_the_user_s_mistake(rolegraph: Command) -> N
 
 def test_list_shows_every_kind_with_a_line_of_help(rolegraph: Command) -> None:
     shown = rolegraph("list").stdout
-    for name in ("solver_judge_validator", "json", "countdown", "rloo", "any_correct", "huggingface"):
+    for name in ("solver_judge_validator", "json", "countdown", "rloo", "huggingface"):
         assert f"  {name} " in shown
     assert rolegraph("list", "parsers").stdout.startswith("parsers")
 
@@ -292,6 +292,7 @@ roles:
     needs: [one]
     prompt: "{{ one.action }}"
     reward: {sum: {team: one.reward, form: {matches: "."}}}
+    right: one.right
     trainable: false
   rater: {needs: [one], prompt: "{{ one.action }}", reward: action == one.action, trainable: false}
 episode: {metrics: {verifier_acc: all(verifier.right)}}

@@ -62,7 +62,7 @@ def test_the_end_of_a_run_is_whole_in_a_narrow_terminal(
 def test_the_bar_keeps_count_and_times_beside_long_metrics(
     width: str, recording: Path, tmp_path: Path
 ) -> None:
-    metrics = [f"episode.metrics.a_metric_with_a_long_name_{n}={{correct: judge}}" for n in range(3)]
+    metrics = [f"episode.metrics.a_metric_with_a_long_name_{n}=judge.right" for n in range(3)]
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "rolegraph", "run", "solver_judge", *metrics]
     with subprocess.Popen(

@@ -316,6 +316,8 @@ class ResolvedNames:
 
     def _metric(self, name: str, call: ItemCall) -> MetricPlan | None:
         path = ("episode", "metrics", name)
+        if call.is_bare and call.value in vocabulary.metrics.names():  # a function of the episode
+            call = ItemCall(call.value)
         if call.is_bare:
             text, known = str(call.value), {**self.spec.roles, **self.spec.loops}
             reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rolegraph.migrate.document import Change, Document, Rewrite, pairs, scalar
+from rolegraph.engine.vocabulary.call import OF_A_TURN
+from rolegraph.migrate.document import Change, Document, Problem, Rewrite, pairs, scalar
 from rolegraph.migrate.metrics import metrics
 from rolegraph.migrate.parsers import last_matches, parsers
 from rolegraph.migrate.raters import raters
@@ -32,8 +33,17 @@ def header(document: Document) -> Iterator[Change]:
         yield Change(first, first, f"rolegraph: 2{between}")
 
 
+def names(document: Document) -> Iterator[Problem]:
+    """Name the roles whose names are values of a turn in version 2; a role's seeds follow from its name."""
+    for entry in document.entries("roles.*"):
+        if len(entry.path) == 2 and entry.name in OF_A_TURN and entry.key is not None:
+            message = f"{entry.name!r} is a value of the turn in expressions; give the role another name"
+            yield Problem(entry.key.start_mark.index, message)
+
+
 REWRITES: tuple[Rewrite, ...] = (
     header,
+    names,
     texts,
     raters,
     numbers,

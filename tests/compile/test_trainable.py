@@ -103,16 +103,16 @@ rolegraph: 2
 name: tree
 data: {train: countdown}
 roles:
-  thought:
+  idea:
     count: 3
     needs: {kept: previous}
     prompt: "{{ kept.action }}"
     reward: answer.reward
     group: prompt
     estimator: grpo
-  kept: {needs: thought, run: majority}
+  kept: {needs: idea, run: majority}
   answer: {needs: kept, prompt: "{{ kept.action }}", reward: countdown, estimator: grpo}
-loops: {tree: {roles: [thought, kept], times: 2}}
+loops: {tree: {roles: [idea, kept], times: 2}}
 """
 
 
@@ -120,12 +120,12 @@ loops: {tree: {roles: [thought, kept], times: 2}}
     ("override", "warned"),
     [
         ((), True),
-        (("roles.thought.reward={sum: {team: answer.reward, more: answer.reward}}",), True),
-        (("roles.thought.reward={sum: {team: answer.reward, form: {length: {under: 9}}}}",), False),
-        (("roles.thought.group=turn",), False),
-        (("roles.thought.trainable=false",), False),
+        (("roles.idea.reward={sum: {team: answer.reward, more: answer.reward}}",), True),
+        (("roles.idea.reward={sum: {team: answer.reward, form: {length: {under: 9}}}}",), False),
+        (("roles.idea.group=turn",), False),
+        (("roles.idea.trainable=false",), False),
         (
-            ("roles.answer.needs={thought: each}", 'roles.answer.prompt="{{ thought.action }}"'),
+            ("roles.answer.needs={idea: each}", 'roles.answer.prompt="{{ idea.action }}"'),
             False,
         ),
     ],
@@ -137,9 +137,7 @@ def test_siblings_that_earn_the_same_have_nothing_to_learn_from_one_another(
     diagnostics = check_file(write_spec(tmp_path, SIBLINGS), override).diagnostics
     assert not [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     about = [
-        d
-        for d in diagnostics
-        if d.message.startswith("all members of a group of thought get the same reward")
+        d for d in diagnostics if d.message.startswith("all members of a group of idea get the same reward")
     ]
     assert [d.severity for d in about] == ["warning"] * warned
 

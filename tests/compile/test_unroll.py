@@ -26,7 +26,7 @@ def wired(needs: dict[str, list[str]], counts: dict[str, int]) -> Wiring:
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
-    dag = turn_dag(solver_judge("roles.solver.count=3", "roles.judge.count=2"))
+    dag = turn_dag(solver_judge("roles.solver.count=3", "roles.judge.count=2", "episode.metrics=null"))
     solvers = [NodeId("solver", 1), NodeId("solver", 2), NodeId("solver", 3)]
     assert sorted(dag.predecessors(NodeId("judge", 2))) == solvers
     assert dag.number_of_edges() == 6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rolegraph.migrate.files import migrate_yaml
-from rolegraph.migrate.rewrites import REWRITES
+from rolegraph.migrate.files import migrate_yaml, rewritten
+from rolegraph.migrate.rewrites import REWRITES, names
 
 HEAD = "rolegraph: 1\nname: x\n"
 
@@ -59,3 +59,9 @@ def test_words_and_short_forms_are_rewritten(before: str, after: str) -> None:
     assert not problems
     assert changed == HEAD.replace("1", "2") + after
     assert migrate_yaml(changed, REWRITES) == (changed, [])
+
+
+def test_a_role_named_as_a_value_of_the_turn_is_named_with_its_line() -> None:
+    text, problems = rewritten("roles:\n  a: {prompt: a.j2}\n  step: {prompt: b.j2}\n", [names])
+    assert "step:" in text
+    assert [line for line, _ in problems] == [3]

@@ -105,6 +105,7 @@ def test_a_model_folder_that_is_not_there_starts_no_service(tmp_path: Path) -> N
         services.locate(ModelRef(name=str(tmp_path / "nowhere")))
 
 
+@pytest.mark.usefixtures("new_services")
 def test_a_run_s_folder_as_a_checkpoint_means_its_best_served_from_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,7 @@ PARSED: Roles = {
     "table": {
         "needs": "solver",
         "run": {"text": "{{ solver.action }}"},
-        "parser": {"json": {"default": {"of": 0}}},
+        "parser": {"json": {}, "default": {"of": 0}},
     },
     "reader": {"needs": "table", "prompt": "{{ table.action.of }} {{ table.response }}"},
 }
@@ -154,7 +154,7 @@ def test_a_result_that_is_no_text_is_parsed_as_json_and_a_failed_tool_gives_the_
 
 def test_a_failed_tool_rates_nobody(tmp_path: Path) -> None:
     rater = {"needs": "solver", "run": {"calculator": "1 / 0"}}
-    for parser, reward in (({"parser": {"json": {"default": 5}}}, None), ({}, None)):
+    for parser, reward in (({"parser": {"json": {}, "default": 5}}, None), ({}, None)):
         rated = {"solver": {"reward": "number(rater.action)"}, "rater": {**rater, **parser}}
         assert run_one(plan(tmp_path, rated), ScriptedModel(lambda _: "7"))["solver"][0].reward == reward
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 import rolegraph as rg
 from rolegraph.engine.errors import DataError, ModelError, UsageError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, RunFolder, Trajectory
 from rolegraph.engine.records.credit import CreditRow, LeftOut
-from rolegraph.engine.spec import Credit
+from rolegraph.engine.spec.role import CreditField
 from rolegraph.engine.training.advantages.ledger import comparisons, credited
 from rolegraph.engine.training.analysis.metrics import rewards_by_role
 from rolegraph.pages.report import write_report
@@ -49,7 +50,7 @@ from tests.training.edge import STEPS, Training
     ],
 )
 def test_a_turn_is_credited_by_the_table(credit: Any, rewards: list[float], expected: list[float]) -> None:
-    assert credited(rewards, Credit.model_validate(credit)) == pytest.approx(expected)
+    assert credited(rewards, TypeAdapter(CreditField).validate_python(credit)) == pytest.approx(expected)
 
 
 def test_a_trajectory_that_is_credited_as_a_whole_is_compared_as_one(tmp_path: Path) -> None:

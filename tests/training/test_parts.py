@@ -29,7 +29,7 @@ from rolegraph.engine.training.policies.batches import (
     step_advantages,
     token_sequences,
 )
-from rolegraph.engine.vocabulary import ItemCall, rewards
+from rolegraph.engine.vocabulary import reward_call, rewards
 from tests.edge import solver_judge
 from tests.training.credited import ledger
 
@@ -406,7 +406,7 @@ def test_a_first_role_that_earns_what_others_do_is_no_answer_by_itself() -> None
     plan = solver_judge()
     planner = replace(
         plan.roles[0],
-        reward=rewards.build(ItemCall.parse('action == ("correct" if judge.right else "incorrect")')),
+        reward=rewards.build(reward_call('action == ("correct" if judge.right else "incorrect")')),
     )
     team = replace(plan, roles=(planner, *plan.roles[1:]))
     rows = controls(team, [episode("a", 0, [0.0, 0.0], 0.0)], [episode("a", 0, [1.0, 0.0], 1.0)])

@@ -92,7 +92,7 @@ def test_a_router_pays_for_the_tokens_of_the_model_that_it_chose(training: Train
         price = (10 if expert.name == "large" else 1) * len(expert.steps[0].response_ids)
         expected = float(answer.is_correct) - 0.0001 * (price + len(router.steps[0].response_ids))
         assert router.reward == pytest.approx(expected)
-        assert router.is_correct == answer.is_correct == episode.is_correct
+        assert answer.is_correct == episode.is_correct
         rewards.add(expected)
     assert len(rewards) > 2
 

@@ -121,8 +121,8 @@ def test_a_gate_reads_the_step(training: Training, tmp_path: Path) -> None:
     training.workflow.answers = answers
     training.run("train.rollouts=4", "roles.solver.signal.reverse_kl.gate=step / 2")
     gates = [line["signal/solver/gate"] for line in training.folder.metrics()[1:]]
-    assert gates == [0.5, 1.0, 1.5]
-    assert [e.metadata.get("step") for e in training.episodes("train", 3)] == [3] * len(
+    assert gates == [0.0, 0.5, 1.0]
+    assert [e.metadata.get("step") for e in training.episodes("train", 3)] == [2] * len(
         training.episodes("train", 3)
     )
 

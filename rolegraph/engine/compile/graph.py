@@ -18,7 +18,7 @@ from rolegraph.engine.prompts.checks import RESERVED
 from rolegraph.engine.spec import CALL_OF_A_ROLE, TOOL_ROLE_KEYS, Finding, Path, Role, Spec
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.spec.yaml_source import value_at
-from rolegraph.engine.vocabulary import ItemCall
+from rolegraph.engine.vocabulary import OF_A_TURN, ItemCall
 
 
 def check_graph(spec: Spec) -> list[Finding]:
@@ -33,6 +33,9 @@ def _names(spec: Spec) -> Iterator[Finding]:
         if name.lower() in RESERVED:
             message = f"a role cannot be named {name!r}, which is reserved in prompts"
             yield Finding(("roles", name), message, at_key=True)
+        elif name in OF_A_TURN:
+            message = f"a role cannot be named {name!r}, which is a value of the turn in expressions"
+            yield Finding(("roles", name), message, "another name", at_key=True)
         for key, other, edge in role.edges:
             path = ("roles", name, "needs", key)
             if other == name and edge.round == "this":

@@ -21,6 +21,7 @@ from rolegraph.engine.compile.numbers import StepNumbers
 from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.compile.structure import ancestors, frozen, role_graph
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
+from rolegraph.engine.limits.specs import SPEC_WORDS
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
@@ -117,10 +118,6 @@ class StagePlan(NamedTuple):
     """The plan's roles in these steps, with the estimators and signals of the stage."""
 
 
-MOST_WORDS = 20
-"""Most words of a parser for which the reward of each is computed on every turn."""
-
-
 @dataclass(frozen=True, eq=False)
 class Plan(TurnGraph):
     """Compiled workflow: roles, turns and blocks with their order, ready to run."""
@@ -202,7 +199,7 @@ class Plan(TurnGraph):
             role.name
             for role in self.roles
             if (reward := role.reward) is not None
-            and 1 < len(role.allowed_answers) <= MOST_WORDS
+            and 1 < len(role.allowed_answers) <= SPEC_WORDS.most
             and role.loop is None
             and not (reward.reads_environment or reward.delegates or reward.timeout or role.likelihoods)
             and not any(formula.timeout for formula in role.formulas.values())

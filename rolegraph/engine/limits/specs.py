@@ -33,6 +33,8 @@ SPEC_REFILL = Limit("spec_refill", 64, "")
 """`refill`; the episodes of so many batches and one are held in memory."""
 SPEC_STAGES = Limit("spec_stages", 16, "stages")
 """`stages` of a training; each compiles the roles again."""
+SPEC_WORDS = Limit("spec_words", 20, "words")
+"""Words of a parser for which the reward of each is computed on every turn; of more it is not."""
 SPEC_STEPS = Limit("spec_steps", 10_000, "steps")
 """Steps of a training in which numbers that follow the step are checked; of more, some are."""
 SPEC_KEEP = Limit("spec_keep", 64, "")

@@ -59,7 +59,9 @@ def test_the_120_recorded_cases_give_the_episodes_of_rllm_s_own_workflow() -> No
 
     def recorded(prompt: str) -> str:
         number = int(prompt.partition("<task ")[2].partition(">")[0])
-        return CASES[number]["judge_response"] if is_judge(prompt) else next(solvers[number])
+        if is_judge(prompt):
+            return CASES[number]["judge_response"]
+        return next(solvers[number]).partition(" no wait ")[0]  # rLLM reads the first answer, a spec the last
 
     rows = [
         {**case["task"], "id": str(n), "question": case["task"]["question"] + MARK.format(n)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rolegraph.migrate.document import Change, Document, Problem, pairs, scalar
-from rolegraph.migrate.raters import Graph, quoted
+from rolegraph.migrate.raters import DocumentRoles, quoted
 
 _READS = {
     "correct": ("{}.right", "all"),
@@ -16,7 +16,7 @@ _READS = {
 
 def metrics(document: Document) -> Iterator[Change | Problem]:
     """Write an expression for each built-in metric."""
-    graph = Graph.of(document)
+    graph = DocumentRoles.of(document)
     for entry in document.entries("episode.metrics.*"):
         keys = pairs(entry.value)
         kind = next(iter(keys), "")

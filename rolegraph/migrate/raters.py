@@ -20,7 +20,7 @@ _VALUE = re.compile(r"[\w.]+(?:\([\w.]+\))?")
 
 def raters(document: Document) -> Iterator[Change | Problem]:
     """Write an expression for each reward that another role decides, and `sum` for `weighted`."""
-    graph = Graph.of(document)
+    graph = DocumentRoles.of(document)
     for entry in rewards_in(document):
         keys = pairs(entry.value)
         name = next(iter(keys), "")
@@ -65,14 +65,14 @@ def _owner(path: Path) -> Path:
     return path[: path.index("reward")]
 
 
-class Graph:
+class DocumentRoles:
     """Roles of a document: which instances of one are on the branch of another, and who can be skipped."""
 
     def __init__(self, roles: Mapping[str, Mapping[str, yaml.Node]], measured: frozenset[str]) -> None:
         self.roles, self.measured = roles, measured
 
     @classmethod
-    def of(cls, document: Document) -> Graph:
+    def of(cls, document: Document) -> DocumentRoles:
         """Read the roles of a document."""
         roles = {
             entry.name: {key: value for key, (_, value) in pairs(entry.value).items()}
@@ -145,7 +145,11 @@ class _Rater:
     """Call of a reward of version 1 that another role decides."""
 
     def __init__(
-        self, keys: Mapping[str, tuple[yaml.Node, yaml.Node]], graph: Graph, reader: str, is_term: bool
+        self,
+        keys: Mapping[str, tuple[yaml.Node, yaml.Node]],
+        graph: DocumentRoles,
+        reader: str,
+        is_term: bool,
     ) -> None:
         self.options = {name: value for name, (_, value) in keys.items()}
         self.graph, self.reader, self.is_term = graph, reader, is_term

@@ -319,10 +319,10 @@ class ResolvedNames:
         if call.is_bare and call.value in vocabulary.metrics.names():  # a function of the episode
             call = ItemCall(call.value)
         if call.is_bare:
-            text, known = str(call.value), {**self.spec.roles, **self.spec.loops}
+            text, readable = str(call.value), {**self.spec.roles, **self.spec.loops}
             reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
-            if unknown := [it for it in reads.read_roles if it not in known]:
-                finding = name_not_found("role or loop", unknown[0], known, path, ("roles",))
+            if unknown := [it for it in reads.read_roles if it not in readable]:
+                finding = name_not_found("role or loop", unknown[0], readable, path, ("roles",))
                 self.findings.append(finding)
                 return None
             self.findings += self._unjudged(path, reads)

@@ -34,7 +34,7 @@ def raters(document: Document) -> Iterator[Change | Problem]:
                 yield Problem(keys[name][0].start_mark.index, str(error))
             else:
                 right = rater.right(name)
-                beside = document_beside(document, entry, f"right: {quoted(right)}" if right else "")
+                beside = key_beside(entry, f"right: {quoted(right)}" if right else "")
                 yield document.replace(entry.value, quoted(text) + beside)
 
 
@@ -45,7 +45,7 @@ def rewards_in(document: Document) -> Iterator[Entry]:
             yield entry
 
 
-def document_beside(document: Document, entry: Entry, text: str) -> str:
+def key_beside(entry: Entry, text: str) -> str:
     """Return the text of a further key behind the value of an entry; empty for an empty text."""
     if not text or entry.key is None:
         return ""

@@ -8,7 +8,7 @@ import yaml
 
 from rolegraph.engine.vocabulary.call import reward_call
 from rolegraph.migrate.document import Change, Document, Problem, pairs, scalar
-from rolegraph.migrate.raters import document_beside, rewards_in
+from rolegraph.migrate.raters import key_beside, rewards_in
 
 
 def expressions(document: Document) -> Iterator[Change | Problem]:
@@ -31,9 +31,7 @@ def expressions(document: Document) -> Iterator[Change | Problem]:
         elif scalar(text) is not None and reward_call(scalar(text)).is_bare:
             right = options["right"][1] if "right" in options else None
             beside = f"right: {_written(document, right)}" if right else ""
-            yield document.replace(
-                entry.value, _written(document, text) + document_beside(document, entry, beside)
-            )
+            yield document.replace(entry.value, _written(document, text) + key_beside(entry, beside))
 
 
 def _written(document: Document, text: yaml.Node) -> str:

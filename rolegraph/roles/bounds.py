@@ -12,10 +12,10 @@ COUNT: Bounds = (0.0, inf)
 """Bounds of a number of things."""
 
 
-def scaled(bounds: Bounds, factor: float, offset: float = 0.0) -> Bounds:
-    """Return the bounds (low, high) of `factor * value + offset`, given those of the value."""
+def scaled(bounds: Bounds, factor: float) -> Bounds:
+    """Return the bounds (low, high) of `factor * value`, given those of the value."""
     low, high = sorted(0.0 if isnan(factor * end) else factor * end for end in bounds)
-    return low + offset, high + offset
+    return low, high
 
 
 def added(one: Bounds, other: Bounds) -> Bounds:

@@ -53,29 +53,17 @@ class Check(Protocol):
         ...
 
 
-def value_at(value: Any, path: str, place: int | None = None) -> Any:
-    """Return the value at a dotted path of keys and list positions.
-
-    Args:
-        value: A JSON value.
-        path: The path, such as `scores.0`. `*` is `place`: in a list that position, in a mapping the key of
-            that number counted from 1.
-        place: The position for `*`, from 0; None for a path without `*`.
+def value_at(value: Any, path: str) -> Any:
+    """Return the value at a dotted path of keys and list positions, such as `scores.0`.
 
     Raises:
         LookupError: There is no value at the path.
     """
     for key in path.split("."):
         if isinstance(value, Mapping):
-            mapping = cast("Mapping[str, Any]", value)
-            value = mapping[
-                str(place + 1) if key == "*" and key not in mapping and place is not None else key
-            ]
-        elif isinstance(value, list):
-            position = place if key == "*" else int(key) if key.isdecimal() else None
-            if position is None:
-                raise LookupError(key)
-            value = cast("list[Any]", value)[position]
+            value = cast("Mapping[str, Any]", value)[key]
+        elif isinstance(value, list) and key.isdecimal():
+            value = cast("list[Any]", value)[int(key)]
         else:
             raise LookupError(key)
     return value

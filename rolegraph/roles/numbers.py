@@ -126,29 +126,17 @@ def _value(written: str) -> int | float:
     return sign * (int(number) if is_whole and float(number) != number else float(number))
 
 
-def number_of(value: object) -> float:
-    """Return a number as float, or the last number or fraction in a text; raise ValueError without a
-    number."""
-    try:
-        return float(_number_in(value))
-    except OverflowError as error:
-        raise ValueError("a number that is too large") from error
-
-
 def exact_number_of(value: object) -> Fraction:
-    """Return the number of `number_of` as an exact Fraction; raise ValueError without a number."""
-    return exact(_number_in(value))
-
-
-def exact(number: float) -> Fraction:
-    """Return a number as the Fraction that its decimal digits write: 0.1 is 1/10."""
-    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
-
-
-def _number_in(value: object) -> int | float:
+    """Return a number, or the last number or fraction in a text, exactly; raise ValueError without a
+    number."""
     if isinstance(value, str):
         value = find_number(value, fractions=True)
     is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if not is_finite or isinstance(value, bool):
         raise ValueError(f"{value!r:.40} is no number")
-    return cast("int | float", value)
+    return exact(cast("int | float", value))
+
+
+def exact(number: float) -> Fraction:
+    """Return a number as the Fraction that its decimal digits write: 0.1 is 1/10."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))

@@ -109,8 +109,7 @@ class LateRewards:
     ) -> None:
         """Set the scores of a role's turns, once the tasks in `before` are done; raises EpisodeStop.
 
-        A failed turn has the score that `on_failure` sets; without one, its reward is computed where the
-        score comes from elsewhere: another role or the environment.
+        A failed turn has the score that `on_failure` sets, unless `_is_computed` says otherwise.
         """
         if before:
             await asyncio.wait(before)
@@ -179,6 +178,13 @@ def _turn_inputs(result: NodeResult) -> RewardInputs:
     return RewardInputs(turn=result.view, steps=tuple(steps_of(result, masked=False)))
 
 
+def _variables(
+    context: EpisodeContext, node: int, view: View, turns: Mapping[str, Turns] | None
+) -> Mapping[str, Any]:
+    """Return what the expressions of a turn's reward read: the turn, the task and the turns of others."""
+    return {**context.of_turn_end(node, view), **(turns or {})}
+
+
 def _score(
     result: NodeResult,
     node: int,
@@ -198,7 +204,7 @@ def _score(
     formulas = result.role.formulas
     try:
         if formulas:
-            variables = {**context.of_turn_end(node, result.view), **(turns or {})}
+            variables = _variables(context, node, result.view, turns)
             if slow := sum(it.timeout or 0.0 for it in formulas.values()):
                 return _score_later(result, node, context, reward, inputs, limit, variables, slow)
             inputs = inputs._replace(values=values_of(formulas, variables))
@@ -227,8 +233,8 @@ def _score_words(
         view = result.view._replace(action=word, failed=False)
         try:
             if role.formulas:
-                variables = {**context.of_turn_end(node, view), **(turns or {})}
-                inputs = inputs._replace(values=values_of(role.formulas, variables))
+                values = values_of(role.formulas, _variables(context, node, view, turns))
+                inputs = inputs._replace(values=values)
             score = reward.score(context.task, word, inputs)
         except FOREIGN_ERRORS:  # the turn's own score tells the reason
             return

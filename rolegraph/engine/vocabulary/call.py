@@ -103,26 +103,13 @@ def metric_call(raw: object) -> ItemCall:
     return ItemCall.parse(raw)
 
 
-CallField = Annotated[
-    ItemCall,
-    BeforeValidator(ItemCall.parse),
-    PlainSerializer(ItemCall.dump),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
-]
+_AS_WRITTEN = PlainSerializer(ItemCall.dump)
+_WRITTEN = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})
+CallField = Annotated[ItemCall, BeforeValidator(ItemCall.parse), _AS_WRITTEN, _WRITTEN]
 """Type of a pydantic field that holds an `ItemCall`.
 
 `Annotated[CallField, registry]` names the registry whose items the field may call."""
-RewardField = Annotated[
-    ItemCall,
-    BeforeValidator(reward_call),
-    PlainSerializer(ItemCall.dump),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
-]
+RewardField = Annotated[ItemCall, BeforeValidator(reward_call), _AS_WRITTEN, _WRITTEN]
 """Type of a pydantic field that holds a reward: an item's call, or an expression."""
-MetricField = Annotated[
-    ItemCall,
-    BeforeValidator(metric_call),
-    PlainSerializer(ItemCall.dump),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
-]
+MetricField = Annotated[ItemCall, BeforeValidator(metric_call), _AS_WRITTEN, _WRITTEN]
 """Type of a pydantic field that holds a metric: an expression, or a function's call."""

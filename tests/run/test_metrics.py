@@ -118,3 +118,10 @@ def test_a_fault_of_a_metric_is_found_at_its_place(tmp_path: Path, metric: str, 
     faults = [it for it in found if it.severity == "error"]
     assert [it.path[:2] for it in faults] == [("episode", "metrics")]
     assert word in str(faults[0])
+
+
+def test_a_metric_and_a_reward_read_the_same_step(tmp_path: Path) -> None:
+    roles = {"solver": {"reward": "0 + step"}}
+    made = plan(tmp_path, roles, episode={"metrics": {"m": "step"}}, train={"steps": 5})
+    episode = run_one(made, ScriptedModel(lambda request: RIGHT))
+    assert [episode.metrics["m"], episode["solver"][0].reward] == [4.0, 4.0]

@@ -24,7 +24,7 @@ from jinja2.utils import _PassArg as PassArg  # pyright: ignore[reportPrivateUsa
 
 from rolegraph.engine.prompts import scope as operations
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, SELF
-from rolegraph.engine.prompts.scope import ITEM, NODE, PromptError, RenderScope
+from rolegraph.engine.prompts.scope import ITEM, NODE, RECORDS, PromptError, RenderScope
 from rolegraph.engine.vocabulary import (
     SCORERS,
     UNKNOWN,
@@ -72,7 +72,7 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
             return lambda scope: value
         case nodes.Name(name=name):
             key = SELF if name == "self" else name
-            return lambda scope: _known(scope.resolve_or_missing(key))
+            return lambda scope: scope.vars.get(key, UNKNOWN)
         case nodes.Getattr(node=inner, attr=str(attribute)):
             holder = part(inner)
             return lambda scope: _field(holder(scope), attribute)
@@ -145,6 +145,8 @@ def _each(roles: Roles, inside: Sequence[nodes.Node | None]) -> Callable[[Render
 
 def _field(value: Any, attribute: str) -> Any:
     """Return `value.attribute`; UNKNOWN for a key that a mapping lacks."""
+    if type(value) in RECORDS and attribute[:1] != "_":  # first, because most fields are those of a turn
+        return getattr(value, attribute)
     if value is UNKNOWN:
         return UNKNOWN
     result = ENVIRONMENT.getattr(value, attribute)
@@ -392,12 +394,13 @@ def _aggregate(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
         outer = scope.vars
         values: list[Any] = []
         turns = outer[first]
+        scope.vars = dict(outer)
         try:
             for turn in turns:
                 scope.spend(_PER_TURN + NODE)
-                scope.vars = {**outer, first: type(turns)((turn,))}
-                if isinstance(turn, Turn):
-                    scope.vars |= {other: outer[other].beside(turn) for other in others}
+                scope.vars[first] = type(turns)((turn,))
+                for other in others if isinstance(turn, Turn) else ():
+                    scope.vars[other] = outer[other].beside(turn)
                 if where is None or where(scope) is True:
                     values.append(turn if is_role else body(scope))
         finally:

@@ -124,7 +124,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
 def _of_episode(context: EpisodeContext, rounds: Mapping[str, int]) -> dict[str, Any]:
     """Return the variables of metrics: the task, the step, the loops, and the last turns of all roles."""
     plan = context.plan
-    variables: dict[str, Any] = {"task": {**context.task}, "step": context.job.step or 0}
+    variables: dict[str, Any] = {"task": context.task, "step": context.step}
     variables |= {loop.name: {"rounds": rounds.get(loop.name, 0)} for loop in plan.loops}
     read = {name for metric in plan.metrics.values() for name in metric.roles}
     for role in plan.roles:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge
 from rolegraph.engine.models import LimitedModel
-from rolegraph.engine.prompts import SELF, Expression, PromptError
+from rolegraph.engine.prompts import SELF, Expression, PromptError, Template
 from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, action_of
@@ -102,12 +102,13 @@ class EpisodeContext(EpisodeSession):
         task = self._task_of(role) if role.spec.sees else self._visible_task
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
-    def of_turn_end(self, node: int, view: View) -> Mapping[str, Any]:
+    def of_turn_end(self, node: int, view: View, texts: Iterable[Expression | Template]) -> Mapping[str, Any]:
         """Return what the expressions and texts of a reward read of a turn that has ended, with all
-        fields of the task."""
+        fields of the task; `self` alone costs work, and is made where one of `texts` reads it."""
+        own = {SELF: self.of_node(node)[SELF]} if any("self" in it.mentions for it in texts) else {}
         return {
-            "task": {**self.task},
-            SELF: self.of_node(node)[SELF],
+            **own,
+            "task": self.task,
             "action": action_of(view),
             "response": view.response,
             "thought": view.thought,

@@ -43,7 +43,9 @@ async def likelihoods_of(
         ValueError: A text has no tokens.
         ModelError: The model does not answer, or the text does not fit its context.
     """
-    variables = {**context.of_turn_end(node, result.view), **{k: Views(v) for k, v in inputs.views.items()}}
+    texts = [plan.text for plan in result.role.likelihoods.values()]
+    views = {name: Views(of_role) for name, of_role in inputs.views.items()}
+    variables = {**context.of_turn_end(node, result.view, texts), **views}
     logprobs: dict[Likelihood, Sequence[float]] = {}
     for likelihood, plan in result.role.likelihoods.items():
         read = [inputs.views[name] for name in likelihood.roles]

@@ -182,7 +182,8 @@ def _variables(
     context: EpisodeContext, node: int, view: View, turns: Mapping[str, Turns] | None
 ) -> Mapping[str, Any]:
     """Return what the expressions of a turn's reward read: the turn, the task and the turns of others."""
-    return {**context.of_turn_end(node, view), **(turns or {})}
+    formulas = context.plan.roles[context.plan.nodes[node].role].formulas
+    return {**context.of_turn_end(node, view, formulas.values()), **(turns or {})}
 
 
 def _score(

@@ -35,7 +35,7 @@ rolegraph: 2
 name: one_call
 data: {validation: {countdown: {count: 1000}}}
 roles:
-  solver: {prompt: "{{ task.question }}", parser: text, trainable: false}
+  solver: {prompt: "{{ task.question }}", parser: text}
 """
 
 

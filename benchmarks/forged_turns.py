@@ -36,7 +36,7 @@ roles:
     estimator: null
     parser: null
     run: {{text: "<answer>{PRODUCT}</answer>BEHIND"}}
-  con: {{trainable: false}}
+  con: {{estimator: null}}
 """
 
 

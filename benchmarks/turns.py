@@ -52,7 +52,7 @@ def shape(name: str, taken: int, loops: dict[str, dict[str, object]] | None = No
 
 
 def role(prompt: str = OWN, **keys: object) -> dict[str, object]:
-    return {"prompt": prompt, "trainable": False, **keys}
+    return {"prompt": prompt, **keys}
 
 
 FLAT = shape("flat: 1,000 instances", 1000, a=role(count=1000))

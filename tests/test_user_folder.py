@@ -184,7 +184,7 @@ def test_a_run_uses_an_isolated_reward_the_sandbox_and_textarena(installed: Inst
 
 
 def test_a_training_makes_a_step(installed: Installed, user: Path) -> None:
-    words = ["loops.play.times=1", "roles.player.trainable=false"]
+    words = ["loops.play.times=1", "roles.player.estimator=null"]
     installed.run(user, "train", "own.yaml", *words, *ALLOWED, "--out", "out")
     assert (user / "out" / "metrics.jsonl").exists()
     assert imported(user) == []

@@ -209,14 +209,14 @@ def compiled(workflow: Workflow) -> Plan:
 def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
     if "callable" in role:
         shown = "{{ self.arguments.about }};" + "".join(map(_shows, role["needs"]))
-        return {**role, "prompt": shown, "trainable": False}
+        return {**role, "prompt": shown}
     if role.get("run") == "text":
         return {**role, "run": {"text": "".join(map(_shows, role["needs"]))}}
     if "run" in role:
         return role
     board = "{{ self.observation }};" if moves else ""
     shown = board + "".join(map(_shows, role["needs"]))
-    return {**role, "prompt": shown, "trainable": "estimator" in role}
+    return {**role, "prompt": shown}
 
 
 def _shows(name: str) -> str:

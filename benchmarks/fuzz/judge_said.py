@@ -271,7 +271,6 @@ roles:
     max_calls: 3
     parser: {tag: answer, default: none}
     reward: countdown
-    trainable: false
   runner: {needs: agent, run: {fuzz_TOOL: "{{ agent[0].action }}"}}
   pick: {needs: runner, run: majority}
   judge:
@@ -279,14 +278,13 @@ roles:
     when: runner[0].action == '1' or true
     prompt: "{{ runner[0].action }} {% for x in pick %}{{ x.action | tojson }}{% endfor %}"
     reward: countdown
-    trainable: false
 episode: {correct: agent, metrics: {agent_acc: all(agent.right)}}
 """
 GAME = """\
 rolegraph: 2
 name: fuzz
 roles:
-  x: {prompt: "{{ self.observation }}", parser: {tag: answer}, reward: env, trainable: false}
+  x: {prompt: "{{ self.observation }}", parser: {tag: answer}, reward: env}
   OTHER
 loops: {play: {roles: ROLES, env: GAME, times: 4}}
 """
@@ -294,16 +292,15 @@ OWN = """\
 rolegraph: 2
 name: fuzz
 roles:
-  a: {prompt: "{{ task.question }}", parser: fuzz_parser, reward: fuzz_reward, trainable: false}
+  a: {prompt: "{{ task.question }}", parser: fuzz_parser, reward: fuzz_reward}
   b:
     needs: a
     when: a.action != 5
     prompt: "{{ a.action }} {% for x in a %}{{ x.action }}{% endfor %}"
     reward: {sum: {x: {reward: fuzz_reward}, y: {reward: {of: a}}}}
-    trainable: false
 episode: {correct: a, metrics: {m: {fuzz_metric: a}, n: mean(b.reward)}}
 """
-_OTHER = "o: {prompt: '{{ self.observation }}', parser: {tag: answer}, reward: env, trainable: false}"
+_OTHER = "o: {prompt: '{{ self.observation }}', parser: {tag: answer}, reward: env}"
 
 
 @cache

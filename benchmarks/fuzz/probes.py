@@ -67,7 +67,7 @@ def roles(*lines: str, more: str = "") -> str:
 
 
 def role(name: str, more: str = "", prompt: str = "hi") -> str:
-    return f"{name}: {{trainable: false, prompt: {json.dumps(prompt)}{more}}}"
+    return f"{name}: {{prompt: {json.dumps(prompt)}{more}}}"
 
 
 def template(text: str) -> str:
@@ -420,7 +420,7 @@ REFUSED: Mapping[str, Probe] = {
     ),
     "spec_lineages": Probe(
         lambda n: spec(
-            roles("r0: {trainable: false, count: 30, prompt: hi}")
+            roles("r0: {count: 30, prompt: hi}")
             + "".join(f"\n  {role(f'r{i}', f', needs: {{r{i - 1}: each}}')}" for i in range(1, n))
         ),
         under=60,

@@ -150,7 +150,7 @@ def estimator(
         def advantages(rewards_P_G: Sequence[Floats], groups: Sequence[Group]) -> list[Floats]:
             return [np.asarray(function(rewards, **options), dtype=np.float64) for rewards in rewards_P_G]
 
-        return Estimator(item_name, options, min_group, advantages, loss)
+        return Estimator(item_name, options, min_group, loss, compute=advantages)
 
     return _decorator(vocabulary.estimators, name, ("rewards",), build)
 

@@ -123,6 +123,12 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}
     if prompts:
         output.line("prompts: " + "; ".join(f"{name}: {', '.join(files)}" for name, files in prompts.items()))
+    trained = {
+        name: f"{role.spec.learns_from}, policy {', '.join(sorted(plan.policies_of(name)))}"
+        for name, role in plan.trained.items()
+    }
+    if trained:
+        output.line("trained: " + ", ".join(f"{name} ({text})" for name, text in trained.items()))
     weights = {role.name: text for role in plan.asking if (text := plan.untrained_weights(role))}
     if weights:
         output.line("not trained: " + "; ".join(f"{name}: {text}" for name, text in weights.items()))
@@ -141,6 +147,7 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
         "chain": size.chain,
         "tasks": tasks,
         "prompts": prompts,
+        "trained": trained,
         "weights": weights,
         "learning_rates": {name: rate.value for name, rate in rates.items()},
         "runs": bool(plan.data),

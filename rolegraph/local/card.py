@@ -52,7 +52,7 @@ def model_card(
     is_short = bool(data) and len(str(data)) <= _DATA_CHARACTERS  # YAML of a megabyte would take seconds
     shown_data = dump_yaml(data, one_line=True, ascii_only=True) if is_short else ""
     trained = [
-        f"{name} ({role.estimator or 'no estimator'})"
+        f"{name} ({role.estimator or role.loss})"
         for name, role in info.roles.items()
         if role.trainable and policy in (role.policies or (MAIN,))
     ]

@@ -15,6 +15,7 @@ from rolegraph.migrate.parsers import last_matches, parsers
 from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
+from rolegraph.migrate.training import frozen, precomputed, trainable
 from rolegraph.migrate.words import numbers, short_forms, words
 
 
@@ -50,6 +51,9 @@ REWRITES: tuple[Rewrite, ...] = (
     expressions,
     metrics,
     parsers,
+    frozen,
+    precomputed,
+    trainable,
     words,
     short_forms,
 )

@@ -17,7 +17,7 @@ from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode, Extent, Step
 from rolegraph.engine.spec import Price
 from rolegraph.engine.training.advantages.ledger import Membership, add_advantages, credit_rows
-from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.per_token import per_token
 from rolegraph.engine.training.analysis.metrics import CAPTURED_SHARE, failure_lines
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, group_results
 
@@ -218,7 +218,7 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     for episode in observed:
         by_task[episode.task_id].append(episode)
     whole = [e for episodes in by_task.values() if len(episodes) >= rollouts for e in episodes[:rollouts]]
-    roles = {name: role for name, role in plan.trained.items() if learns_from_rewards(role)}
+    roles = {name: role for name, role in plan.trained.items() if role.compares_rewards}
     ledger = add_advantages(Membership(roles, plan.policy_of).add(whole).ledger())
     by_role: dict[str, _RoleGroups] = {}
     for role, task, outcome in group_results(credit_rows(ledger)):
@@ -242,11 +242,6 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     return by_role
 
 
-def learns_from_rewards(role: RolePlan) -> bool:
-    """Return True for a role whose estimator compares rewards, False for one with precomputed advantages."""
-    return role.estimator is not None and role.estimator.compute is not None
-
-
 def _mean_in(
     name: str, amount: Callable[[Step], float], observed: ObservedEpisodes, episodes: int
 ) -> SampleMean:
@@ -267,7 +262,7 @@ def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     plain = len(role.groupings) == 1 and all(
         grouping.by in ("task", "turn") and grouping.over is Extent.TASK for grouping in role.groupings
     )
-    if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
+    if role.name not in plan.trained or not role.compares_rewards or not plain:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]
     per_turn = role.compares_turns and role.groupings[0].by == "task"
@@ -301,7 +296,7 @@ def _warnings(
         yield from (line for _, line in failure_lines(plan.roles, observed.episodes))
     for name, role in plan.trained.items():
         row = rows[name]
-        if not learns_from_rewards(role):
+        if not role.compares_rewards:
             continue
         if row.group_sizes and row.group_sizes[1] < 2:
             yield f"{name}: every group has one member, so there is nothing to compare it with"

@@ -168,11 +168,6 @@ def _best_of(rewards: Floats, group: Group) -> Floats:
     return (read & (rewards == highest) & is_preferred).astype(float)
 
 
-def precomputed() -> Estimator:
-    """Use the advantages that the role's `signal` sets token by token, in place of a reward's."""
-    return Estimator("precomputed")
-
-
 def _each(group: Callable[[Floats], Floats]) -> Batch:
     """Return a function over all groups that applies `group` to each group's rewards [G]."""
     return lambda rewards_P_G, groups: [group(rewards) for rewards in rewards_P_G]

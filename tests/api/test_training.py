@@ -196,7 +196,7 @@ def test_training_begins_at_a_checkpoint_that_a_policy_names(
 
 
 def test_a_frozen_role_needs_no_estimator_to_be_reported(service: LocalService, tmp_path: Path) -> None:
-    frozen = ("roles.judge.trainable=false", "roles.judge.estimator=null")
+    frozen = ("roles.judge.estimator=null",)
     result = train(tmp_path / "run", "solver_judge", *STEP, *frozen, service=service)
     assert "<dt>judge</dt><dd>not trained</dd>" in result.report.read_text("utf-8")
     assert [control.name for control in result.controls][-1] == "trained workflow"
@@ -229,7 +229,7 @@ def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: LocalSer
         *UNMEASURED,
         "train.learning_rate=0.01",
         "train.steps=3",
-        "roles.judge.estimator=precomputed",
+        "roles.judge.estimator=null",
         signal,
     )
     train(out, "solver_judge", *words, service=service)

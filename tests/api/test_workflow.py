@@ -127,7 +127,7 @@ def test_trained_weights_answer_for_the_roles_that_were_trained_and_no_others() 
         return ScriptedModel(lambda request: f"{ref.name} {ref.checkpoint}")
 
     async def responses() -> list[dict[str, str]]:
-        flow = rg.load("solver_judge", "model=tinker:m", "roles.judge.trainable=false")
+        flow = rg.load("solver_judge", "model=tinker:m", "roles.judge.estimator=null")
         async with Models(saying_its_weights) as models, Isolation() as isolation:
             run = api.OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
             trained = await run.trained("tinker://run/best")

@@ -34,7 +34,7 @@ from tests.edge import episode, limited
 from tests.run.test_calls import script
 
 LEARNER: dict[str, Any] = {
-    "prompt": "hi", "estimator": "precomputed", "signal": {"imitation": {"demonstration": {}}},
+    "prompt": "hi", "signal": {"imitation": {"demonstration": {}}},
 }  # fmt: skip
 TASK = {"id": "t", "question": "aaaa", "items": [1], "nested": {"answer": 3}}
 
@@ -134,7 +134,7 @@ def _file(source: str) -> Came:
 
 def _run(source: str) -> Came:
     """Run three episodes, the second with a lower limit in its task, and return the outcome of the second."""
-    plan = _compiled({"learner": {**yaml.safe_load(source), "trainable": False}})
+    plan = _compiled({"learner": {**yaml.safe_load(source)}})
     came: list[str] = []
     with EpisodeWriter(Path("episodes.jsonl")) as writer:
         for number, most in enumerate((9, 2, 9)):

@@ -35,7 +35,7 @@ from tests.attack.cases import Came
 from tests.edge import episode, limited
 from tests.run.test_calls import call, script
 
-ASKED: dict[str, Any] = {"prompt": "hi", "trainable": False}
+ASKED: dict[str, Any] = {"prompt": "hi"}
 SPECS: Mapping[str, Any] = {
     "tool": {"roles": {"a": {"run": {"given": "hi"}}}},
     "call": {"roles": {"a": {**ASKED, "tools": "given", "max_calls": 2}}},
@@ -43,7 +43,7 @@ SPECS: Mapping[str, Any] = {
     "reward": {"roles": {"a": {**ASKED, "reward": "given"}}},
     "metric": {"roles": {"a": ASKED}, "episode": {"metrics": {"m": "given"}}},
     "environment": {
-        "roles": {"a": {"prompt": "{{ self.observation }}", "trainable": False, "reward": "env"}},
+        "roles": {"a": {"prompt": "{{ self.observation }}", "reward": "env"}},
         "loops": {"l": {"roles": ["a"], "times": 1, "env": "given"}},
     },
 }

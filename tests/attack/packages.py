@@ -67,12 +67,12 @@ OTHERS = """loops: {l: {roles: [a], times: 2, env: NAME}}
 def spec_of(kind: str, name: str) -> str:
     """Return a spec that uses an entry point of the package."""
     parts = {
-        "parser": f"trainable: false, parser: {name}",
-        "reward": f"trainable: false, reward: {name}",
+        "parser": f"parser: {name}",
+        "reward": f"reward: {name}",
         "estimator": f"reward: countdown, estimator: {name}",
-        "signal": f"estimator: precomputed, signal: {name}",
-        "tool": f"trainable: false, tools: {name}, max_calls: 2",
-    }.get(kind, "trainable: false")
+        "signal": f"signal: {name}",
+        "tool": f"tools: {name}, max_calls: 2",
+    }.get(kind, "parser: text")
     text = SPEC.replace("PARTS", parts).replace("DATASET", name if kind in ("dataset", "tasks") else "countdown")
     if kind == "environment":
         text += OTHERS.replace("NAME", name)

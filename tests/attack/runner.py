@@ -53,7 +53,7 @@ VARIABLES = {
     "task": {"id": "1", "question": "q", "items": [1], "nested": {"answer": 3}},
     "solver": Views([View(1, "a"), View(2, "b")]),
 }
-BASE = "rolegraph: 2\nname: x\nroles:\n  a:\n    trainable: false\n    prompt: hi\n"
+BASE = "rolegraph: 2\nname: x\nroles:\n  a:\n    prompt: hi\n"
 
 
 def render(source: str) -> Came:

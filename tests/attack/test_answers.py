@@ -36,7 +36,7 @@ SPEC = """rolegraph: 2
 name: x
 data: {validation: tasks.jsonl}
 roles:
-  a: {prompt: hi, trainable: false, REWARD}
+  a: {prompt: hi, REWARD}
 """
 
 
@@ -164,7 +164,7 @@ def test_two_hundred_words_are_looked_for_in_a_long_answer() -> None:
 TALKER = """rolegraph: 2
 name: talker
 roles:
-  a: {prompt: hi, tools: calculator, max_calls: 60, trainable: false}
+  a: {prompt: hi, tools: calculator, max_calls: 60}
 """
 CALCULATES = ToolCall("calculator", {"expression": "1 + 1"})
 

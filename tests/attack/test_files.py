@@ -38,7 +38,7 @@ def test_a_picture_of_many_arrows_is_small(tmp_path: Path) -> None:
     for number in range(JOINED):
         needs = [f"r{other}" for other in range(number)]
         prompt = "".join(f"{{{{{role}.action}}}}" for role in needs) or "x"
-        role = {"trainable": False, "prompt": prompt, "needs": needs}
+        role = {"prompt": prompt, "needs": needs}
         lines.append(f"  r{number}: {json.dumps(role)}")
     (tmp_path / "g.yaml").write_text("\n".join(lines))
     arrows = JOINED * (JOINED - 1) // 2

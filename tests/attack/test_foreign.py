@@ -38,19 +38,19 @@ SPEC = """\
 rolegraph: 2
 name: foreign
 roles:
-  a: {prompt: hi, PARTS, trainable: false}
-  b: {needs: a, prompt: "{{ a.action }}", trainable: false}
+  a: {prompt: hi, PARTS}
+  b: {needs: a, prompt: "{{ a.action }}"}
 episode: {correct: a, metrics: METRICS}
 """
 GAME = """\
 rolegraph: 2
 name: foreign
 roles:
-  a: {prompt: "{{ self.observation }}", reward: env, trainable: false}
+  a: {prompt: "{{ self.observation }}", reward: env}
 loops: {play: {roles: a, env: foreign, times: 2}}
 """
 PARSED = SPEC.replace("PARTS", "parser: foreign").replace("METRICS", "{}")
-RUN = SPEC.replace("prompt: hi, PARTS, trainable: false", "run: {foreign: hi}").replace("METRICS", "{}")
+RUN = SPEC.replace("prompt: hi, PARTS", "run: {foreign: hi}").replace("METRICS", "{}")
 EARNED = SPEC.replace("PARTS", "reward: foreign").replace("METRICS", "{}")
 MEASURED = SPEC.replace("PARTS", "parser: text").replace("METRICS", "{own: {foreign: a}}")
 CALLED = SPEC.replace("PARTS", "tools: [foreign], max_calls: 2").replace("METRICS", "{}")

@@ -35,8 +35,8 @@ SPEC = """\
 rolegraph: 2
 name: x
 roles:
-  a: {prompt: "{{ task.question }}", trainable: false}
-  b: {needs: a, prompt: "Judge: {{ a.action }}", trainable: false}
+  a: {prompt: "{{ task.question }}"}
+  b: {needs: a, prompt: "Judge: {{ a.action }}"}
 """
 
 

@@ -26,7 +26,7 @@ rolegraph: 2
 name: keyed
 model: MODEL
 roles:
-  solver: {prompt: "{{ task.question }}", parser: text, reward: exact_match, trainable: falseTOOLS}
+  solver: {prompt: "{{ task.question }}", parser: text, reward: exact_matchTOOLS}
 data: {validation: tasks.jsonl}
 """
 

@@ -21,7 +21,7 @@ rolegraph: 2
 name: x
 data: {DATA}
 roles:
-  a: {ROLE, trainable: false}
+  a: {ROLE}
 """
 HIDDEN = "validation: tasks.jsonl, hidden: [text]"
 ASKS = "prompt: hi, max_calls: 2, tools: [{search: {corpus: OTHER}}]"

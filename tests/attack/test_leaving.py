@@ -81,18 +81,17 @@ roles:
     prompt: "{{ task.question }}"
     reward: {raising: {}}
     estimator: grpo
-  teacher: {sees: [note], prompt: "{{ task.note }}", trainable: false}
-  reader: {needs: [teacher], prompt: "{{ teacher.action }}", trainable: false}
+  teacher: {sees: [note], prompt: "{{ task.note }}"}
+  reader: {needs: [teacher], prompt: "{{ teacher.action }}"}
   writer: {sees: [note], run: {text: "{{ task.note }}"}}
-  quoting: {needs: [writer], parser: {quoting: {}}, prompt: "{{ writer.action }}", trainable: false}
+  quoting: {needs: [writer], parser: {quoting: {}}, prompt: "{{ writer.action }}"}
   caller:
     sees: [note]
     tools: [calculator]
     max_calls: 2
     prompt: "Call {{ task.note }}"
-    trainable: false
-  teller: {sees: [note], prompt: "{{ task.note }}", trainable: false}
-  listener: {prompt: "{{ self.observation }}", trainable: false}
+  teller: {sees: [note], prompt: "{{ task.note }}"}
+  listener: {prompt: "{{ self.observation }}"}
 loops:
   talk: {roles: [teller, listener], env: repeating, times: 2}
 episode:
@@ -215,8 +214,8 @@ rolegraph: 2
 name: other
 data: {train: countdown, validation: countdown}
 roles:
-  judge: {prompt: "{{ task.question }}", trainable: false}
-  after: {needs: [judge], prompt: "It said {{ judge.action }}", trainable: false}
+  judge: {prompt: "{{ task.question }}"}
+  after: {needs: [judge], prompt: "It said {{ judge.action }}"}
 """
     preview = rg.preview(rg.load(write_spec(tmp_path, text)), recorded=run)
     preview.save(tmp_path / "preview.html")

@@ -50,7 +50,7 @@ roles:
           prompt: "{{ self.prompt }} {{ task.note }} {{ reader.action }} PROMPT"
           sees: [note]
         gate: "GATE"
-  reader: {needs: [solver], prompt: "{{ solver[0].action }}", trainable: false}
+  reader: {needs: [solver], prompt: "{{ solver[0].action }}"}
 """
 
 

@@ -11,19 +11,17 @@ import pytest
 from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]
-ROLE = "{trainable: false, prompt: hi}"
-LEARNER = (
-    "{prompt: hi, reward: countdown, estimator: precomputed, signal: {imitation: {demonstration: p.j2}}}"
-)
+ROLE = "{prompt: hi}"
+LEARNER = "{prompt: hi, reward: countdown, signal: {imitation: {demonstration: p.j2}}}"
 DATA = "\ndata: {validation: t.jsonl}"
 SPECS = {
     "data": "{a: ROLE}\ndata: {validation: p.csv}",
-    "corpus": "{a: {trainable: false, prompt: hi, tools: [{search: {corpus: p.csv}}], max_calls: 2}}",
-    "template": "{a: {trainable: false, prompt: p.j2}}",
+    "corpus": "{a: {prompt: hi, tools: [{search: {corpus: p.csv}}], max_calls: 2}}",
+    "template": "{a: {prompt: p.j2}}",
     "demonstration": f"{{a: {LEARNER}}}",
     "extends": "{a: ROLE}\nextends: p.yaml",
-    "replay": '{a: {trainable: false, prompt: hi, model: "replay:p.jsonl"}}' + DATA,
-    "model": '{a: {trainable: false, prompt: hi, model: "local:p.model"}}' + DATA,
+    "replay": '{a: {prompt: hi, model: "replay:p.jsonl"}}' + DATA,
+    "model": '{a: {prompt: hi, model: "local:p.model"}}' + DATA,
     "sound": "{a: ROLE}\ndata: {validation: t.jsonl}",
 }
 NO_FILES = {

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems d
 SPEC = """rolegraph: 2
 name: x
 roles:
-  solver: {trainable: false, prompt: "{{ task.question }}", reward: REWARD}
+  solver: {prompt: "{{ task.question }}", reward: REWARD}
 data: {train: DATA}
 """
 MEASURED = (

@@ -54,7 +54,7 @@ def test_bash_is_told_the_specs_shipped_and_in_files(offered: Offered, tmp_path:
         (("validate", "solver_judge", "roles.judge.parser", "=", "ch"), ["choice "]),
         (("run", "solver_judge", "roles.solver.estimator", "="), ["grpo ", "reinforce "]),
         (("run", "solver_judge", "roles.judge.needs", "=", "s"), ["solver "]),
-        (("run", "solver_judge", "roles.solver.trainable", "="), ["true ", "false "]),
+        (("run", "solver_judge", "train.lora.mlp", "="), ["true ", "false "]),
         (("run", "solver_judge", "train.schedule", "=", "l"), ["linear "]),
         (("run", "solver_judge", "--model", "re"), ["replay:"]),
         (("list", "parsers", "ta"), ["tag "]),

@@ -22,13 +22,11 @@ roles:
     prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: exact_match
-    trainable: false
   validator:
     needs: solver
     prompt: "Is {{ solver.action }} right? <verdict></verdict>"
     parser: {tag: verdict, as: [correct, incorrect]}
     reward: action == ("correct" if solver.right else "incorrect")
-    trainable: false
 episode: {correct: solver, metrics: {solver_acc: all(solver.right)}}
 """
 GOLDS = "AABC" * 5

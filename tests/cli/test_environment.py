@@ -14,7 +14,7 @@ from tests.models.edges import chat_answer, serving
 SPEC = """rolegraph: 2
 name: t
 data: {validation: t.jsonl}
-roles: {a: {prompt: "{{ task.say }}", parser: {tag: answer}, reward: exact_match, trainable: false}}
+roles: {a: {prompt: "{{ task.say }}", parser: {tag: answer}, reward: exact_match}}
 """
 VALUES = (
     ("ALL_PROXY", "socks5h://127.0.0.1:9"),

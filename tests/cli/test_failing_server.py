@@ -53,7 +53,7 @@ name: rated
 data: {train: {countdown: {count: 4}}}
 roles:
   solver: {prompt: <answer>, parser: {tag: answer}, reward: number(judge.action), estimator: grpo}
-  judge: {needs: [solver], prompt: "Rate {{ solver.action }}", parser: text, trainable: false}
+  judge: {needs: [solver], prompt: "Rate {{ solver.action }}", parser: text}
 """
 
 

@@ -22,7 +22,6 @@ roles:
     prompt: "{{ task.question }}"
     parser: text
     reward: {exact_match: {field: answer}}
-    trainable: false
 """
 
 

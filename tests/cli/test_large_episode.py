@@ -13,7 +13,7 @@ SPEC = """rolegraph: 2
 name: large
 data: {validation: tasks.jsonl}
 roles:
-  a: {prompt: "{{ task.question }}", parser: text, trainable: false}
+  a: {prompt: "{{ task.question }}", parser: text}
 loops: {again: {roles: a, times: 4}}
 """
 

@@ -36,7 +36,7 @@ roles:
     parser: text
     reward: {length: {under: 9999}}
     estimator: reinforce
-  critic: {needs: solver, prompt: "{{ task.question }}", parser: text, trainable: false}
+  critic: {needs: solver, prompt: "{{ task.question }}", parser: text}
 sampling: {max_tokens: 12}
 train:
   {batch_size: 2, rollouts: 2, steps: 1, learning_rate: 0.1, validation: {every: 0, tasks: 2, rollouts: 1}}

@@ -70,7 +70,7 @@ def hostile_spec(folder: Path) -> None:
     (folder / "rows.jsonl").write_text(json.dumps(task))
     (folder / "own.yaml").write_text(
         "rolegraph: 2\nname: own\ndata: {train: rows.jsonl, hidden: [answer]}\nroles:\n"
-        '  one: {prompt: "{{ task.question }}", trainable: false}\n'
+        '  one: {prompt: "{{ task.question }}"}\n'
     )
 
 

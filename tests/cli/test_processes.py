@@ -22,7 +22,7 @@ from tests.edge import write_spec
 
 SPEC = """rolegraph: 2
 name: t
-roles: {a: {prompt: "Say.", trainable: false}}
+roles: {a: {prompt: "Say."}}
 """
 GONE = "error: the working folder was deleted; `cd` into another"
 ENDED = "read arguments below `if __name__ == '__main__':` only"

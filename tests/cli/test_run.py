@@ -214,7 +214,7 @@ rolegraph: 2
 name: half
 data: {validation: tasks.jsonl}
 roles:
-  one: {prompt: "{{ task.question }}", reward: exact_match, trainable: false}
+  one: {prompt: "{{ task.question }}", reward: exact_match}
 """
 
 
@@ -255,9 +255,9 @@ ROUTED = """rolegraph: 2
 name: routed
 data: {validation: tasks.jsonl}
 roles:
-  easy: {when: task.id != "t0", prompt: Hi, reward: exact_match, trainable: false}
-  hard: {when: task.id == "t0", prompt: Hi, reward: exact_match, trainable: false}
-  never: {when: "false", prompt: Hi, reward: exact_match, trainable: false}
+  easy: {when: task.id != "t0", prompt: Hi, reward: exact_match}
+  hard: {when: task.id == "t0", prompt: Hi, reward: exact_match}
+  never: {when: "false", prompt: Hi, reward: exact_match}
 episode: {correct: hard, metrics: {hard_acc: all(hard.right), none_acc: all(never.right)}}
 """
 
@@ -287,14 +287,13 @@ VERIFIED = """rolegraph: 2
 name: verified
 data: {validation: tasks.jsonl}
 roles:
-  one: {prompt: "{{ task.question }}", reward: exact_match, trainable: false}
+  one: {prompt: "{{ task.question }}", reward: exact_match}
   verifier:
     needs: [one]
     prompt: "{{ one.action }}"
     reward: {sum: {team: one.reward, form: {matches: "."}}}
     right: one.right
-    trainable: false
-  rater: {needs: [one], prompt: "{{ one.action }}", reward: action == one.action, trainable: false}
+  rater: {needs: [one], prompt: "{{ one.action }}", reward: action == one.action}
 episode: {metrics: {verifier_acc: all(verifier.right)}}
 """
 

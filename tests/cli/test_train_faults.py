@@ -48,7 +48,7 @@ def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable
         (["model=openai:x"], "a model of openai cannot be trained"),
         (["roles.judge.model=openai:x"], "judge has a model of its own"),
         (["roles.judge.sampling={temperature: 0.5}"], "learns from samples of the policy itself"),
-        (["roles.solver.trainable=false", "roles.judge.trainable=false"], "there is nothing to train"),
+        (["roles.solver.estimator=null", "roles.judge.estimator=null"], "there is nothing to train"),
         (["model=tinker:Qwen/Qwen3-8B"], "TINKER_API_KEY is not set"),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_killed_training_goes_on_against_the_same_past_selves(
 ) -> None:
     past = ("policies={past: {of: main, every: 1, keep: 2}}", "roles.judge.policy=past")
     few = ("train.batch_size=2", "train.refill=1")  # the order of the tasks depends on what taught, too
-    words = ("solver_judge", *SMALL, *past, "roles.judge.trainable=false", *few)
+    words = ("solver_judge", *SMALL, *past, "roles.judge.estimator=null", *few)
     uninterrupted, out = killed_and_resumed(words, service, rolegraph, tmp_path)
     for step in (1, 2, 3, 4):
         file = f"train-{step:06d}.jsonl"

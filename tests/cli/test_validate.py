@@ -10,10 +10,13 @@ from tests.models.test_rates import make_folder
 
 
 def test_whose_weights_an_untrained_role_has_is_said(rolegraph: Command) -> None:
-    frozen = ("policies={past: {of: main}}", "roles.judge.policy=past", "roles.judge.trainable=false")
+    frozen = ("policies={past: {of: main}}", "roles.judge.policy=past", "roles.judge.estimator=null")
     done = rolegraph("validate", "solver_judge", *frozen)
     assert "not trained: judge: past selves of main\n" in done.stdout, done.stderr
-    assert "not trained" not in rolegraph("validate", "solver_judge").stdout
+    assert "\ntrained: solver (grpo, policy main)\n" in done.stdout
+    whole = rolegraph("validate", "solver_judge", "roles.judge.signal={reverse_kl: {teacher: base}}").stdout
+    line = "trained: solver (grpo, policy main), judge (reinforce + reverse_kl, policy main)"
+    assert line in whole.splitlines() and "not trained" not in whole
 
 
 def test_the_tests_of_a_spec_are_checked_as_what_they_are(rolegraph: Command, tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ SPEC = """rolegraph: 2
 name: typed
 data: {train: countdown}
 roles:
-  num: {prompt: "A number in <score></score>.", parser: {tag: score, as: number}, trainable: false}
+  num: {prompt: "A number in <score></score>.", parser: {tag: score, as: number}}
   word:
     prompt: "algebra or code, in <r></r>."
     parser: {tag: r, as: [algebra, code], default: neither}
-    trainable: false
   obj:
     prompt: "JSON with `score`."
     parser:
@@ -27,13 +26,11 @@ roles:
         properties: {score: {type: number}, of: {type: object, properties: {a: {type: string}}}}
         additionalProperties: false
       default: {score: 0}
-    trainable: false
   txt: {prompt: "Say <answer></answer>.", parser: {tag: answer}, reward: countdown, estimator: grpo}
   arr:
     prompt: A JSON list.
     parser: {json: {type: array, items: {type: string}, maxItems: 3}, default: []}
-    trainable: false
-  free: {prompt: JSON., parser: json, trainable: false}
+  free: {prompt: JSON., parser: json}
   z:
     needs: [num, word, obj, txt, arr, free]
     prompt: PROMPT

@@ -11,7 +11,7 @@ from rolegraph.engine.compile import check_file
 from tests.edge import write_spec
 
 HEAD = "rolegraph: 2\nname: flow\ndata: {train: rows.jsonl}\n"
-PLAIN = "parser: text, trainable: false"
+PLAIN = "parser: text"
 ROLE = "parser: text, reward: exact_match, estimator: grpo"
 
 
@@ -79,7 +79,6 @@ roles:
     prompt: "{{ solver.action }} {{ self.round }}"
     when: solver.index > 0
     parser: number
-    trainable: false
   voter: {needs: {other: {of: solver}}, prompt: "{{ other.action }}", parser: text, policy: coder,
     reward: exact_match, estimator: grpo}
 loops: {l: {roles: [judge], times: 2}}
@@ -160,7 +159,7 @@ def test_a_word_that_a_map_leaves_out_is_warned_of(tmp_path: Path) -> None:
         "roles:\n  a: {prompt: go, parser: text, reward: 'MAP[judge.action]', "
         "estimator: reinforce}\n"
         "  judge: {needs: a, prompt: 'Is {{ a.action }} good, bad or unsure?', "
-        "parser: {one_of: [good, bad, unsure]}, trainable: false}\n"
+        "parser: {one_of: [good, bad, unsure]}}\n"
     )
     (warning,) = found(tmp_path, text.replace("MAP", '{"good": 1, "bad": 0}'))
     assert warning[0] == "warning" and "may be unsure" in warning[1]
@@ -184,7 +183,7 @@ def test_search_without_a_corpus_names_its_form_for_a_model(tmp_path: Path) -> N
     assert severity == "error" and "{search: null, corpus: FILE.jsonl}" in message
 
 
-def test_a_signal_of_an_untrained_role_is_warned_of_at_its_key(tmp_path: Path) -> None:
-    text = f"roles: {{a: {{prompt: go, {PLAIN}, signal: {{reverse_kl: {{teacher: base}}}}}}}}"
-    ((severity, message),) = found(tmp_path, text)
-    assert severity == "warning" and "signal" in message
+@pytest.mark.parametrize("key", ["loss: ppo", "group: turn", "weight: 0.5"])
+def test_a_key_of_training_without_an_estimator_is_warned_of(key: str, tmp_path: Path) -> None:
+    ((severity, message),) = found(tmp_path, f"roles: {{a: {{prompt: go, {PLAIN}, {key}}}}}")
+    assert severity == "warning" and message == f"a is not trained, so its {key.split(':')[0]} has no effect"

@@ -30,7 +30,8 @@ def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> Com
         "name": "x",
         "data": {"validation": "tasks.jsonl", "hidden": ["hint"]},
         "roles": {
-            name: {"prompt": reading(role), "estimator": "grpo", **role} for name, role in roles.items()
+            name: {"prompt": reading(role), **({"estimator": "grpo"} if role.get("reward") else {}), **role}
+            for name, role in roles.items()
         },
         **more,
     }
@@ -53,7 +54,7 @@ LEAK = "and its words reach {}, which is rewarded by it"
 @pytest.mark.parametrize(
     ("roles", "reached"),
     [
-        ({"judge": {**SEES, "needs": ["solver"], "trainable": False, "reward": None}, "solver": PAID}, []),
+        ({"judge": {**SEES, "needs": ["solver"], "reward": None}, "solver": PAID}, []),
         (
             {"tutor": {**SEES, "reward": "solver.reward"}, "solver": {**PAID, "needs": ["tutor"]}},
             ["and is rewarded by it", LEAK.format("solver")],
@@ -72,7 +73,7 @@ LEAK = "and its words reach {}, which is rewarded by it"
             {
                 "tutor": {**SEES, "reward": {"length": {"under": 9}}},
                 "asker": {**CHAT, "needs": ["tutor"], "reward": {"length": {"under": 9}}},
-                "middle": {**DEAF, "trainable": False, "needs": ["asker"], "when": "asker.ran"},
+                "middle": {**DEAF, "needs": ["asker"], "when": "asker.ran"},
                 "solver": {**CHAT, **PAID, **DEAF, "needs": ["middle"], "when": "middle.ran"},
             },
             [LEAK.format("solver")],
@@ -131,7 +132,7 @@ def test_a_parser_that_takes_off_what_the_reward_looks_for_is_warned_of(
     assert found == ([("warning", message)] if warned else [])
 
 
-CRITIC: dict[str, Any] = {"needs": ["solver"], "trainable": False}
+CRITIC: dict[str, Any] = {"needs": ["solver"]}
 JUDGE: dict[str, Any] = {"needs": ["solver"], "reward": "solver.reward", "right": "solver.right"}
 RATED: dict[str, Any] = {"needs": ["solver"], "reward": {"sum": {"a": "number(x.action)", "b": FORM}}}
 
@@ -186,7 +187,7 @@ def test_where_nobody_could_be_right_nothing_is_said_of_it(tmp_path: Path) -> No
 
 
 def rater(needs: Any, count: int = 1) -> dict[str, Any]:
-    return {"needs": needs, "count": count, "trainable": False, "parser": "number"}
+    return {"needs": needs, "count": count, "parser": "number"}
 
 
 @pytest.mark.parametrize(
@@ -216,9 +217,9 @@ def test_a_rater_that_cannot_tell_answers_apart_is_warned_of(
     judge: dict[str, Any], warned: str, tmp_path: Path
 ) -> None:
     roles = {
-        "plan": {"count": 3, "trainable": False},
+        "plan": {"count": 3},
         "solver": {"count": 3, "needs": {"plan": "branch"}, "reward": "mean(number(judge.action))"},
-        "summary": {"needs": ["solver"], "trainable": False},
+        "summary": {"needs": ["solver"]},
         "judge": judge,
     }
     loops = {"l": {"roles": ["solver"], "times": 2}} if "history" in str(judge) else {}
@@ -272,7 +273,7 @@ def test_an_outcome_that_a_return_adds_for_every_turn_is_warned_of(
 def test_a_comparison_of_one_action_is_warned_of(
     needs: object, run: object, warned: bool, tmp_path: Path
 ) -> None:
-    roles: dict[str, Any] = {name: {"trainable": False} for name in ("one", "other", "many", "turn")}
+    roles: dict[str, Any] = {name: {} for name in ("one", "other", "many", "turn")}
     roles["many"]["count"] = 3
     text = {
         "rolegraph": 2,

@@ -26,7 +26,7 @@ def warned(folder: Path, solver: dict[str, Any], **more: Any) -> list[str]:
     (folder / "rows.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
     others = more.pop("roles", {})
     prompts = {key: solver[key] for key in ("prompt", "system") if key in solver}
-    roles = {**others, "solver": {"trainable": False, **solver, **prompts}}
+    roles = {**others, "solver": {**solver, **prompts}}
     data = {"validation": "rows.jsonl", "hidden": ["answer"]}
     spec = {"rolegraph": 2, "name": "x", "data": data, "roles": roles, **more}
     checked = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
@@ -70,7 +70,6 @@ def test_a_prompt_that_does_not_mention_what_its_parser_looks_for_is_warned_of(
     draft = {
         "prompt": "Draft in <answer></answer>.",
         "parser": {"tag": "answer"},
-        "trainable": False,
     }
     solver = {"parser": parser, "prompt": prompt, "needs": ["draft"]}
     assert warned(tmp_path, solver, roles={"draft": draft}) == words
@@ -99,7 +98,7 @@ def test_a_prompt_that_mentions_it_is_not(parser: object, prompt: str, tmp_path:
     assert warned(tmp_path, {"parser": parser, "prompt": prompt}) == []
 
 
-ASKS = {"prompt": "Write a prompt that asks for <answer></answer>.", "trainable": False}
+ASKS = {"prompt": "Write a prompt that asks for <answer></answer>."}
 READS = {"parser": {"tag": "answer"}, "prompt": "{{ other.action }}", "needs": ["other"]}
 
 
@@ -109,7 +108,7 @@ READS = {"parser": {"tag": "answer"}, "prompt": "{{ other.action }}", "needs": [
         (ASKS, []),
         ({"run": {"http": "{}", "url": "http://127.0.0.1:9/"}}, []),
         ({"run": {"calculator": "1 + 1"}}, ["<answer>"]),
-        ({"prompt": "Write a prompt.", "trainable": False}, ["<answer>"]),
+        ({"prompt": "Write a prompt."}, ["<answer>"]),
     ],
     ids=["a role that is told", "a service", "a calculator", "a role that is not told"],
 )
@@ -121,7 +120,6 @@ def test_whole_responses_keep_the_tags_that_a_parser_removes(tmp_path: Path) -> 
     other = {
         "prompt": "Answer in <answer></answer>.",
         "parser": {"tag": "answer"},
-        "trainable": False,
     }
     assert warned(tmp_path, READS, roles={"other": other}) == ["<answer>"]
     whole = {**READS, "prompt": "{{ other.response }}"}
@@ -132,7 +130,7 @@ def test_a_system_prompt_and_a_demonstration_mention_it_too(tmp_path: Path) -> N
     solver = {"parser": {"tag": "answer"}, "prompt": "{{ task.question }}"}
     assert warned(tmp_path, {**solver, "system": "You answer in <answer></answer>."}) == []
     shown = {"imitation": {"demonstration": "<answer>{{ task.answer }}</answer>"}}
-    taught = {**solver, "trainable": True, "estimator": "precomputed", "signal": shown}
+    taught = {**solver, "signal": shown}
     assert warned(tmp_path, taught) == []
 
 
@@ -161,7 +159,7 @@ def test_a_template_with_a_fault_is_not_warned_of(tmp_path: Path) -> None:
     spec = """rolegraph: 2
 name: x
 data: {validation: countdown}
-roles: {solver: {prompt: "{{ nobody }}", parser: {tag: answer}, trainable: false}}
+roles: {solver: {prompt: "{{ nobody }}", parser: {tag: answer}}}
 """
     found = check_file(write_spec(tmp_path, spec)).diagnostics
     assert [d.severity for d in found] == ["error"]

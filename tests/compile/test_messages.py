@@ -46,8 +46,8 @@ loops: {play: {roles: [walker], times: 3, env: grid}}
 def test_an_edge_that_sets_the_count_need_not_be_mentioned(edge: str, warned: bool, tmp_path: Path) -> None:
     text = f"""data: {{validation: countdown}}
 roles:
-  draft: {{count: 2, prompt: x, trainable: false}}
-  final: {{needs: {edge}, prompt: x, trainable: false}}
+  draft: {{count: 2, prompt: x}}
+  final: {{needs: {edge}, prompt: x}}
 """
     found = [message for message in messages(tmp_path, text) if "does not mention" in message]
     assert len(found) == warned

@@ -19,7 +19,7 @@ roles:
 
 
 def checked(
-    folder: Path, *overrides: str, top: str = "", role: str = "trainable: false", model: str | None = None
+    folder: Path, *overrides: str, top: str = "", role: str = "parser: text", model: str | None = None
 ) -> CompileResult:
     path = folder / "x.yaml"
     path.write_text(SPEC.format(top=top, role=role))
@@ -35,9 +35,9 @@ def names(compiled: CompileResult) -> list[str | None]:
 @pytest.mark.parametrize(
     ("top", "role"),
     [
-        ("model: {ref}", "trainable: false"),
-        ("model: {{provider: {provider}, name: {name}}}", "trainable: false"),
-        ("", "trainable: false, model: '{ref}'"),
+        ("model: {ref}", "parser: text"),
+        ("model: {{provider: {provider}, name: {name}}}", "parser: text"),
+        ("", "model: '{ref}'"),
         ("policies: {{main: {{}}, p: {{model: '{ref}'}}}}", "policy: p"),
     ],
 )

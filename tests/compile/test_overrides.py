@@ -23,8 +23,8 @@ policies:
   warm: {checkpoint: "tinker://run/weights/x", model: "tinker:big"}
 roles:
   planner: {prompt: x, reward: countdown, estimator: grpo, policy: coder, sampling: {temperature: 0.7}}
-  judge: {prompt: x, trainable: false, model: "openai:judge", sampling: {temperature: 0.2}}
-  rival: {prompt: x, trainable: false, policy: other, sampling: {temperature: 0.3}}
+  judge: {prompt: x, model: "openai:judge", sampling: {temperature: 0.2}}
+  rival: {prompt: x, policy: other, sampling: {temperature: 0.3}}
 episode: {correct: planner}
 """
 STAGED = "train: {steps: 4, stages: [{imitation: best, steps: 4, learning_rate: 0.01, rollouts: 4}]}"

@@ -135,7 +135,7 @@ def test_a_plan_needs_its_data_only_when_it_is_read(tmp_path: Path) -> None:
 rolegraph: 2
 name: mine
 data: {validation: rows.jsonl}
-roles: {solver: {prompt: "{{ task.question }}", reward: exact_match, trainable: false}}
+roles: {solver: {prompt: "{{ task.question }}", reward: exact_match}}
 """
     sent = pickle.dumps(compile_file(write_spec(tmp_path, spec)))
     rows.unlink()

@@ -24,9 +24,9 @@ policies:
 roles:
   planner: {prompt: x, reward: countdown, estimator: grpo}
   coder: {prompt: x, reward: countdown, estimator: grpo, policy: coder, count: 2}
-  rival: {prompt: x, trainable: false, policy: coder}
-  judge: {prompt: x, trainable: false}
-  layer: {prompt: x, trainable: false, count: 3, policy: [hosted, warm, coder]}
+  rival: {prompt: x, policy: coder}
+  judge: {prompt: x}
+  layer: {prompt: x, count: 3, policy: [hosted, warm, coder]}
 episode: {correct: coder}
 """
 

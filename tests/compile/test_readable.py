@@ -17,7 +17,7 @@ SCHEMA = {
     "additionalProperties": False,
     "properties": {"score": {"type": "number"}, "why": {"type": "string"}, "parts": {"type": "array"}},
 }
-SAYS = {"prompt": "{{ solver.action }}", "needs": {"solver": "each"}, "trainable": False}
+SAYS = {"prompt": "{{ solver.action }}", "needs": {"solver": "each"}}
 RATERS: dict[str, dict[str, Any]] = {
     "judge": {**SAYS, "parser": {"json": SCHEMA}},
     "words": {**SAYS, "parser": {"tag": "v", "as": ["pro", "con"]}},

@@ -21,7 +21,7 @@ def pointed_at(diagnostic: Diagnostic) -> str:
 
 def faults_of(folder: Path, role: str) -> list[tuple[str, str, str]]:
     """Return the marked text, the message, and the expectation of each fault of a role."""
-    text = f"{HEAD}  solver: {{prompt: Hi, trainable: false, {role}}}"
+    text = f"{HEAD}  solver: {{prompt: Hi, {role}}}"
     found = check_file(write_spec(folder, text)).diagnostics
     return [(pointed_at(fault), fault.message, fault.expected) for fault in found]
 
@@ -98,7 +98,7 @@ def test_all_terms_that_are_wrong_are_said_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ["{tasks.jsonl: [sol]}", "{tasks.jsonl: sol}"])
 def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
-    roles = "roles: {solver: {prompt: Hi, trainable: false}}"
+    roles = "roles: {solver: {prompt: Hi}}"
     text = f"rolegraph: 2\nname: x\ndata: {{validation: {written}}}\n{roles}"
     (fault,) = check_file(write_spec(tmp_path, text)).diagnostics
     assert "takes no value of its own, only options" in fault.message
@@ -117,14 +117,14 @@ def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None
     ],
 )
 def test_only_what_may_be_written_is_meant(tmp_path: Path, role: str, hint: str) -> None:
-    text = f"{HEAD}  solver: {{prompt: Hi, trainable: false, {role}}}"
+    text = f"{HEAD}  solver: {{prompt: Hi, {role}}}"
     (fault,) = check_file(write_spec(tmp_path, text)).diagnostics
     assert fault.hint == hint
 
 
 def test_an_option_of_a_file_is_pointed_at(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
-    roles = "roles: {solver: {prompt: Hi, trainable: false}}"
+    roles = "roles: {solver: {prompt: Hi}}"
     text = f"rolegraph: 2\nname: x\ndata: {{validation: {{tasks.jsonl: {{hiden: [q]}}}}}}\n{roles}"
     (fault,) = check_file(write_spec(tmp_path, text)).diagnostics
     assert (pointed_at(fault), fault.hint) == ("hiden", "did you mean 'hidden'?")

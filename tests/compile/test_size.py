@@ -59,7 +59,7 @@ def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> No
         loops = f"loops: {{l: {{roles: [a, b], times: {rounds}}}}}"
         plan = check_file(
             write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{{roles}}}\n{loops}\n"),
-            ["roles.a.trainable=false", "roles.b.trainable=false"],
+            ["roles.a.estimator=null", "roles.b.estimator=null"],
         ).valid()
         return calls(lambda: (plan.wiring, plan.graph, size_of(plan)))
 
@@ -69,7 +69,7 @@ def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> No
 
 def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:
     def compiling(loops: int) -> int:
-        role = "{trainable: false, prompt: hi}"
+        role = "{prompt: hi}"
         roles = "\n".join(f"  r{n}: {role}" for n in range(loops))
         until = "r{0}.action == 'x'"
         ends = "\n".join(f"  l{n}: {{roles: r{n}, times: 6, until: {until.format(n)}}}" for n in range(loops))

@@ -24,7 +24,7 @@ def warnings(folder: Path, parser: object, *stop: str, **spec: Any) -> list[Diag
         "name": "x",
         "data": {"validation": "rows.jsonl"},
         "sampling": {"stop": [*stop]},
-        "roles": {"solver": {**solver, "trainable": False}},
+        "roles": {"solver": {**solver}},
         **spec,
     }
     checked = check_file(write_spec(folder, yaml.safe_dump(whole, sort_keys=False)))
@@ -72,7 +72,6 @@ def test_the_sampling_of_the_role_or_its_policy_is_the_one_that_counts(tmp_path:
     own = {
         "prompt": "<answer>",
         "parser": TAG,
-        "trainable": False,
         "sampling": {"stop": ["</answer>"]},
     }
     (warning,) = warnings(tmp_path, TAG, "Question:", roles={"solver": own})

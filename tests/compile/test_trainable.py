@@ -11,7 +11,7 @@ from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.spec.diagnostics import Diagnostic
 from tests.edge import solver_judge, write_spec
 
-FROZEN = "trainable: false"
+FROZEN = "estimator: null"
 
 
 def against(*overrides: str) -> list[Diagnostic]:
@@ -27,9 +27,7 @@ def test_a_shipped_spec_can_be_trained() -> None:
 @pytest.mark.parametrize(
     ("override", "message", "underlined"),
     [
-        ("roles.solver.reward=null", "solver is trained, but has no reward", "solver"),
-        ("roles.solver.estimator=null", "solver is trained, but has no estimator", "solver"),
-        ("roles.solver.estimator=precomputed", "nothing sets its advantages", "precomputed"),
+        ("roles.solver.reward=null", "solver has the estimator grpo, but no reward", "solver"),
         ("train.validation.best=judge_ac", "no figure 'judge_ac'", "judge_ac"),
     ],
 )
@@ -45,7 +43,7 @@ def test_any_spec_is_refused_where_a_role_cannot_learn(override: str, message: s
     [
         (("train.staleness=1",), "staleness draws before that is known"),
         (
-            ("roles.judge.trainable=false", "roles.solver={estimator: precomputed, reward: null}"),
+            ("roles.judge.estimator=null", "roles.solver={estimator: null, reward: null}"),
             "no role's rewards are compared",
         ),
     ],
@@ -85,7 +83,7 @@ def test_what_is_not_written_is_missed_at_the_key_that_should_hold_it(tmp_path: 
     faults = check_file(spec, (), training_findings).diagnostics
     assert [(fault.place.line, fault.place.column, fault.message) for fault in faults] == [
         (2, 1, "solver_judge has no training data"),
-        (3, 1, "every role of solver_judge says `trainable: false`: there is nothing to train"),
+        (3, 1, "no role of solver_judge has an `estimator` or a `signal`: there is nothing to train"),
     ]
 
 
@@ -95,7 +93,7 @@ def test_every_fault_comes_at_once() -> None:
 
 def test_a_frozen_role_may_have_any_model_and_any_sampling() -> None:
     frozen = ("roles.judge.model=openai:x", "roles.judge.sampling={temperature: 0}")
-    assert against("roles.judge.trainable=false", *frozen) == []
+    assert against("roles.judge.estimator=null", *frozen) == []
 
 
 SIBLINGS = """
@@ -123,7 +121,7 @@ loops: {tree: {roles: [idea, kept], times: 2}}
         (("roles.idea.reward={sum: {team: answer.reward, more: answer.reward}}",), True),
         (("roles.idea.reward={sum: {team: answer.reward, form: {length: {under: 9}}}}",), False),
         (("roles.idea.group=turn",), False),
-        (("roles.idea.trainable=false",), False),
+        (("roles.idea.estimator=null",), False),
         (
             ("roles.answer.needs={idea: each}", 'roles.answer.prompt="{{ idea.action }}"'),
             False,

@@ -13,7 +13,7 @@ from tests.cli.conftest import Command, rolegraph
 from tests.edge import write_spec
 
 __all__ = ["rolegraph"]
-ROLES = "roles:\n  a: {prompt: a.j2, trainable: false}\n"
+ROLES = "roles:\n  a: {prompt: a.j2, timeout: 9}\n"
 OLD = f"# mine\nrolegraph: 1   # the version\nname: x\n\n{ROLES}"
 
 

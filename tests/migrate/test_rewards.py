@@ -34,7 +34,7 @@ def migrated(text: str) -> str:
     ],
 )
 def test_an_expression_stands_alone(before: str, after: str) -> None:
-    spec = "roles:\n  a:\n    reward: TEXT\n    trainable: false\n"
+    spec = "roles:\n  a:\n    reward: TEXT\n    timeout: 9\n"
     assert migrated(spec.replace("TEXT", before)) == spec.replace("TEXT", after)
 
 

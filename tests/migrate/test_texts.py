@@ -33,7 +33,7 @@ def migrated(text: str) -> str:
     ],
 )
 def test_a_text_stands_alone(before: str, after: str) -> None:
-    for line in ("roles: {a: {prompt: TEXT, trainable: false}}", "roles:\n  a:\n    system: TEXT\n"):
+    for line in ("roles: {a: {prompt: TEXT, timeout: 9}}", "roles:\n  a:\n    system: TEXT\n"):
         if "#" not in before or "{a" not in line:
             assert migrated(line.replace("TEXT", before)) == line.replace("TEXT", after)
 

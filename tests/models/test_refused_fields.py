@@ -39,7 +39,6 @@ roles:
     prompt: "{{ task.question }} Answer in <answer></answer>."
     parser: {tag: answer}
     reward: exact_match
-    trainable: false
 """
 
 
@@ -262,10 +261,10 @@ def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, ro
         "roles:\n"
         "  slow:\n"
         '    prompt: "think"\n'
-        "    body: {chat_template_kwargs: {enable_thinking: true}}\n    trainable: false\n"
+        "    body: {chat_template_kwargs: {enable_thinking: true}}\n"
         "  fast:\n"
         '    prompt: "at once"\n'
-        "    body: {chat_template_kwargs: {enable_thinking: false}}\n    trainable: false\n"
+        "    body: {chat_template_kwargs: {enable_thinking: false}}\n"
     )
     with serving(answering(thinks)) as endpoint:
         done = rolegraph(
@@ -486,7 +485,7 @@ def test_a_training_records_a_refused_field_or_stops_before_its_first_step(
         "  critic:\n"
         '    prompt: "{{ solver[0].response }}"\n'
         "    needs: solver\n"
-        "    trainable: false\n"
+        ""
     )
     with serving(answering(azure)) as endpoint:
         critic = f"{{provider: openai, name: tiny, base_url: '{endpoint.base_url}'}}"

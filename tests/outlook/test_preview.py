@@ -88,9 +88,9 @@ def test_prompts_that_differ_by_who_answered_alone_are_one_and_say_whose_they_ar
 def test_the_rounds_of_an_inner_loop_start_at_1_in_each_outer_round(tmp_path: Path) -> None:
     plan = spec(
         tmp_path,
-        "  one: {needs: {one: previous}, trainable: false, parser: text, "
+        "  one: {needs: {one: previous}, parser: text, "
         'prompt: "{{ self.outer }}.{{ self.round }}{% if one %} {{ one.action }}{% endif %}"}\n'
-        "  two: {needs: one, prompt: Two., trainable: false}\n",
+        "  two: {needs: one, prompt: Two.}\n",
         "loops: {inner: {roles: [one], times: 2}, outer: {roles: [inner, two], times: 4}}\n",
     )
     found = asked(plan)
@@ -104,7 +104,7 @@ def test_the_rounds_of_an_inner_loop_start_at_1_in_each_outer_round(tmp_path: Pa
 
 
 def test_edges_are_told_as_they_are_written(tmp_path: Path) -> None:
-    silent = "prompt: Say., trainable: false"
+    silent = "prompt: Say."
     plan = spec(
         tmp_path,
         f"  one: {{count: 4, {silent}}}\n"
@@ -125,8 +125,8 @@ def test_a_made_up_object_has_what_its_schema_requires(tmp_path: Path) -> None:
     schema = "{required: [price, say], properties: {price: {type: number}, list: {type: array, minItems: 2}}}"
     plan = spec(
         tmp_path,
-        f"  buyer: {{prompt: Bid., parser: {{json: {schema}}}, trainable: false}}\n"
-        '  clerk: {needs: buyer, prompt: "{{ buyer.action | tojson }}", trainable: false}\n',
+        f"  buyer: {{prompt: Bid., parser: {{json: {schema}}}}}\n"
+        '  clerk: {needs: buyer, prompt: "{{ buyer.action | tojson }}"}\n',
     )
     found = asked(plan)
     assert not found["buyer"].problems
@@ -146,9 +146,8 @@ def test_each_branch_is_taken_that_a_parser_s_words_can_lead_to() -> None:
 def test_what_a_condition_keeps_from_being_asked_is_shown_and_says_so(tmp_path: Path) -> None:
     plan = spec(
         tmp_path,
-        "  one: {prompt: First., trainable: false}\n"
-        '  two: {needs: one, when: one.action == "never", prompt: "Then {{ one.action }}.", '
-        "trainable: false}\n",
+        "  one: {prompt: First.}\n"
+        '  two: {needs: one, when: one.action == "never", prompt: "Then {{ one.action }}."}\n',
     )
     (prompt,) = asked(plan)["two"].asked
     assert prompt.messages[-1]["content"] == "Then [one]."
@@ -228,10 +227,9 @@ def test_a_prompt_that_reads_parts_of_a_service_s_answer_says_that_it_is_unknown
 def test_a_tool_that_asks_somebody_is_not_run_and_gives_what_it_could(tmp_path: Path) -> None:
     plan = spec(
         tmp_path,
-        "  plan: {prompt: Search for, trainable: false}\n"
+        "  plan: {prompt: Search for}\n"
         '  wiki: {needs: plan, run: {search: "{{ plan.action }}!", url: "http://127.0.0.1:9/search"}}\n'
-        '  read: {needs: wiki, prompt: "{% for hit in wiki.action %}{{ hit.text }};{% endfor %}", '
-        "trainable: false}\n",
+        '  read: {needs: wiki, prompt: "{% for hit in wiki.action %}{{ hit.text }};{% endfor %}"}\n',
     )
     assert [permission.name for permission in plan.withheld] == ["http://127.0.0.1:9/search"]
     found = asked(plan)
@@ -252,14 +250,14 @@ def test_an_environment_shows_its_start_and_does_not_move() -> None:
 
 
 def test_a_prompt_that_cannot_be_rendered_says_why(tmp_path: Path) -> None:
-    plan = spec(tmp_path, '  one: {prompt: "{{ task.nums + 1 }}", trainable: false}\n')
+    plan = spec(tmp_path, '  one: {prompt: "{{ task.nums + 1 }}"}\n')
     one = asked(plan)["one"]
     assert not one.asked
     assert one.problems == ['prompt_error: can only concatenate list (not "int") to list']
 
 
 def test_many_prompts_that_differ_are_counted(tmp_path: Path) -> None:
-    plan = spec(tmp_path, '  one: {count: 40, prompt: "You are {{ self.index }}.", trainable: false}\n')
+    plan = spec(tmp_path, '  one: {count: 40, prompt: "You are {{ self.index }}."}\n')
     one = asked(plan)["one"]
     assert (len(one.asked), one.more) == (MOST, 40 - MOST)
 

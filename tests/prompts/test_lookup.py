@@ -11,7 +11,7 @@ from tests.edge import write_spec
 
 
 def fault(folder: Path, prompt: str) -> tuple[str, str]:
-    text = f"rolegraph: 2\nname: x\nroles: {{solver: {{prompt: {prompt}, trainable: false}}}}"
+    text = f"rolegraph: 2\nname: x\nroles: {{solver: {{prompt: {prompt}}}}}"
     (found,) = check_file(write_spec(folder, text)).diagnostics
     return found.message, found.expected
 
@@ -41,7 +41,7 @@ def test_a_folder_is_no_template(tmp_path: Path) -> None:
     ],
 )
 def test_a_word_that_is_meant_as_a_file_is_a_fault(tmp_path: Path, word: str, hint: str) -> None:
-    path = write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{a: {{prompt: {word}, trainable: false}}}}")
+    path = write_spec(tmp_path, f"rolegraph: 2\nname: x\nroles: {{a: {{prompt: {word}}}}}")
     (found,) = check_file(path).diagnostics
     assert found.message == f"{word!r} is no template: a text of one word"
     assert found.expected.endswith(f"as a text, `{word}` is {{{{ {word!r} }}}}")
@@ -50,9 +50,7 @@ def test_a_word_that_is_meant_as_a_file_is_a_fault(tmp_path: Path, word: str, hi
 
 @pytest.mark.parametrize("text", ["hi", "yes", "Say.", "{{ 'judge.txt' }}", "judge.txt is a file", "''"])
 def test_other_words_are_texts(tmp_path: Path, text: str) -> None:
-    path = write_spec(
-        tmp_path, f'rolegraph: 2\nname: x\nroles: {{a: {{prompt: "{text}", trainable: false}}}}'
-    )
+    path = write_spec(tmp_path, f'rolegraph: 2\nname: x\nroles: {{a: {{prompt: "{text}"}}}}')
     assert not check_file(path).diagnostics
 
 

@@ -116,7 +116,6 @@ def test_a_caller_that_calls_nothing_skips_the_callee(compiled: Callable[..., Pl
     reader = {
         "needs": {"searcher": "each"},
         "prompt": "{{ searcher.action }}",
-        "trainable": False,
     }
     done = run(compiled(reader=reader), scripted(RIGHT))
     assert [t.name for t in done.trajectories] == ["lead"]
@@ -191,7 +190,7 @@ def test_the_timeout_of_a_call_is_the_callees_own(compiled: Callable[..., Plan])
 
 
 def test_a_call_sees_what_its_caller_would_and_who_needs_it_waits(compiled: Callable[..., Plan]) -> None:
-    note = {"prompt": "Note {{ self.index }}", "count": 2, "trainable": False}
+    note = {"prompt": "Note {{ self.index }}", "count": 2}
     lead = SPEC["lead"] | {"needs": {"note": "each"}}
     searcher = SPEC["searcher"] | {
         "needs": {"note": "branch"},
@@ -200,7 +199,6 @@ def test_a_call_sees_what_its_caller_would_and_who_needs_it_waits(compiled: Call
     reader = {
         "needs": {"lead": "each", "searcher": "branch"},
         "prompt": "{{ searcher | map(attribute='action') | join(' ') }}",
-        "trainable": False,
     }
 
     def answer(request: Request) -> str:

@@ -380,10 +380,10 @@ def test_nobody_opens_a_tool_for_a_role_without(compiled: Callable[..., Plan]) -
 
 def test_a_reward_may_count_the_calls(compiled: Callable[..., Plan]) -> None:
     model = script(call("add", a=1, b=2), call("ad"), RIGHT)
-    plan = compiled("roles.agent.reward={tool_calls: {over: 1}}", "roles.agent.trainable=false")
+    plan = compiled("roles.agent.reward={tool_calls: {over: 1}}", "roles.agent.estimator=null")
     assert played(plan, model).trajectories[0].reward == 1.0
     failing = compiled(
-        "roles.agent.reward={tool_calls: {over: 1, failed: true}}", "roles.agent.trainable=false"
+        "roles.agent.reward={tool_calls: {over: 1, failed: true}}", "roles.agent.estimator=null"
     )
     assert played(failing, script(call("add", a=1, b=2), call("ad"), RIGHT)).trajectories[0].reward == 0.0
 

@@ -138,7 +138,7 @@ def weighted(trajectory: Trajectory, advantage: Advantage) -> Trajectory:
 def faults(
     folder: Path, roles: dict[str, Any], loops: dict[str, Any] | None = None, **more: Any
 ) -> list[str]:
-    learns = {"prompt": "{{ task.question }}", "trainable": False}
+    learns = {"prompt": "{{ task.question }}"}
     spec = {
         "rolegraph": 2,
         "name": "x",

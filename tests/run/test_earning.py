@@ -55,7 +55,6 @@ RATED = {
         "parser": "json",
         "reward": None,
         "estimator": None,
-        "trainable": False,
     },
 }
 
@@ -171,7 +170,7 @@ def test_a_vote_is_what_all_are_held_against(tmp_path: Path) -> None:
         tmp_path,
         {
             "solver": {"count": 3, "reward": "action == vote.action"},
-            "vote": {"needs": ["solver"], "prompt": "vote", "trainable": False, "reward": "countdown"},
+            "vote": {"needs": ["solver"], "prompt": "vote", "reward": "countdown"},
         },
     )
     answers = {"solver": [said("7"), said("8"), said("7")], "vote": said("7")}

@@ -256,7 +256,7 @@ def test_a_reset_turn_trains_a_sequence_of_its_own(tmp_path: Path) -> None:
 
 # faults
 
-RUNS = {"run": {"text": "x"}, "prompt": None, "trainable": True}
+RUNS = {"run": {"text": "x"}, "prompt": None}
 ONE = {"talk": {"roles": ["agent"], "times": 2}}
 
 

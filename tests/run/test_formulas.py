@@ -192,7 +192,7 @@ def test_a_fault_is_shown_at_its_place_in_the_expression(
         "rolegraph: 2\nname: faulty\ndata: {train: countdown}\nroles:\n"
         '  solver:\n    prompt: "Hi"\n    estimator: grpo\n'
         f"    reward: {form.format(quoted)}\n"
-        '  judge: {prompt: "Hi", trainable: false}\n'
+        '  judge: {prompt: "Hi"}\n'
     )
     errors = [d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error"]
     (error,) = errors
@@ -325,7 +325,7 @@ def test_a_turn_without_an_answer_has_no_reward_to_compute(tmp_path: Path) -> No
 
 def test_right_without_a_reward_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="`right` has no effect"):
-        unpaid = {"right": "tokens < 3", "reward": None, "estimator": None, "trainable": False}
+        unpaid = {"right": "tokens < 3", "reward": None, "estimator": None}
         plan(tmp_path, {"solver": unpaid, "judge": {"reward": "countdown"}})
     both: Roles = {"solver": {"reward": "2 + 3", "on_failure": {"then": "reward", "reward": -1}}}
     assert plan(tmp_path, both)

@@ -119,7 +119,7 @@ def test_without_the_turn_the_text_follows_the_prompt(tmp_path: Path) -> None:
     assert solver.reward == 0.0 and solver.terms == {name: pytest.approx(sum(GOLD) / 5) for name in terms}
 
 
-PEER = "  peer: {needs: [solver], prompt: 'peer {{ solver.action }}', trainable: false}\n"
+PEER = "  peer: {needs: [solver], prompt: 'peer {{ solver.action }}'}\n"
 
 
 def test_the_text_may_be_the_answer_of_a_later_role(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_text_may_be_the_answer_of_a_later_role(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_failed_is_no_text(tmp_path: Path) -> None:
-    more = PEER.replace("trainable: false", "trainable: false, parser: number")
+    more = PEER.replace("needs", "parser: number, needs")
     plan = plan_of(tmp_path, {"likelihood": {"of": "{{ peer.action }}"}}, more)
     solver, peer = ran(plan, Scorer(lambda _: "so")).trajectories
     assert peer.failure is not None and solver.failure is None
@@ -139,7 +139,7 @@ def test_an_answer_that_failed_is_no_text(tmp_path: Path) -> None:
 
 
 def test_a_role_that_did_not_run_gives_no_reward(tmp_path: Path) -> None:
-    more = PEER.replace("trainable: false", "trainable: false, when: task.target == 0")
+    more = PEER.replace("needs", "when: task.target == 0, needs")
     plan = plan_of(tmp_path, {"likelihood": {"of": "{{ peer.action }}"}}, more)
     (solver,) = ran(plan, Scorer(lambda _: "so")).trajectories
     assert solver.masked and solver.reward is None and solver.failure is None

@@ -474,7 +474,6 @@ def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path
             "prompt": show("a"),
             "parser": "json",
             "reward": None,
-            "trainable": False,
         },
     }
     loops = {"talk": {"roles": ["a"], "times": 3}}
@@ -493,7 +492,7 @@ def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path
         "name": "tie",
         "data": {"train": "countdown"},
         "roles": {
-            "a": {"count": 2, "prompt": "?", "parser": {"tag": "answer"}, "trainable": False},
+            "a": {"count": 2, "prompt": "?", "parser": {"tag": "answer"}},
             **vote,
         },
         "loops": loops,

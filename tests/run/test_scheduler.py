@@ -32,11 +32,11 @@ UNEVEN = """
 rolegraph: 2
 name: uneven
 roles:
-  a: {prompt: "{{ task.question }}", trainable: false}
-  b: {prompt: "{{ task.question }}", trainable: false}
-  a2: {needs: [a], prompt: "{{ a.action }}", trainable: false}
-  b2: {needs: [b], prompt: "{{ b.action }}", trainable: false}
-  end: {needs: [a2, b2], prompt: "{{ a2.action }} {{ b2.action }}", trainable: false}
+  a: {prompt: "{{ task.question }}"}
+  b: {prompt: "{{ task.question }}"}
+  a2: {needs: [a], prompt: "{{ a.action }}"}
+  b2: {needs: [b], prompt: "{{ b.action }}"}
+  end: {needs: [a2, b2], prompt: "{{ a2.action }} {{ b2.action }}"}
 """
 
 
@@ -275,7 +275,7 @@ def test_a_prompt_that_fails_on_one_row_is_that_instance_s_failure(tmp_path: Pat
 rolegraph: 2
 name: rows
 roles:
-  reader: {prompt: "{{ task.passage.title }}", trainable: false}
+  reader: {prompt: "{{ task.passage.title }}"}
 """
     plan = compile_file(write_spec(tmp_path, spec))
     done = run_one(plan, ScriptedModel(lambda _: "fine"), {"id": "1", "passage": {}})

@@ -62,7 +62,7 @@ def _counters() -> Iterator[None]:
         getattr(tools, table).pop("counter", None)
 
 
-AGENT: dict[str, Any] = {"tools": ["counter"], "max_calls": 3, "trainable": False}
+AGENT: dict[str, Any] = {"tools": ["counter"], "max_calls": 3}
 STATE: dict[str, Any] = {"needs": "agent", "run": {"function": "total", "of": "agent"}, "parser": "json"}
 
 
@@ -137,7 +137,7 @@ def test_a_call_that_fails_is_a_tool_error(written: dict[str, Any], message: str
 
 
 def test_the_role_must_be_needed_and_have_tools(tmp_path: Path) -> None:
-    plain = {"trainable": False}
+    plain: dict[str, Any] = {}
     alone = {**STATE, "needs": "other"}
     assert faults(tmp_path, {"agent": AGENT, "other": plain, "state": alone}) == [
         "state reads agent, which is not in its `needs`"
@@ -195,7 +195,7 @@ def test_an_episode_has_one_id_in_headers_and_bodies_which_no_other_run_has(tmp_
 @pytest.mark.parametrize(
     ("role", "message"),
     [
-        ({"prompt": "{{ episode.id }}", "trainable": False}, "stands in headers and bodies"),
+        ({"prompt": "{{ episode.id }}"}, "stands in headers and bodies"),
         ({"run": {"text": "{{ episode.id }}"}}, "stands in headers and bodies"),
         ({"run": {"calculator": "{{ episode.id }}"}}, "stands in headers and bodies"),
         (asked_for("http://127.0.0.1:1/x", method="GET"), "stands in headers and bodies"),
@@ -220,8 +220,8 @@ def test_the_id_stands_in_no_url_and_no_prompt(role: dict[str, Any], message: st
 
 def test_a_role_may_be_called_episode(tmp_path: Path) -> None:
     roles = {
-        "episode": {"trainable": False},
-        "next": {"needs": "episode", "prompt": "{{ episode.action }}", "trainable": False},
+        "episode": {},
+        "next": {"needs": "episode", "prompt": "{{ episode.action }}"},
     }
     model = ScriptedModel(lambda request: "said")
     run(checked(tmp_path, roles).valid(), model)

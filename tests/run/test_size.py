@@ -19,9 +19,7 @@ OWN = "{{ task.question }} {{ self.index }}"
 
 def cost(folder: Path, taken: int, loops: dict[str, Any] | None = None, **roles: dict[str, Any]) -> int:
     """Return the number of function calls of one episode, after a check that it has `taken` turns."""
-    made = {
-        name: {"trainable": False, **role, "prompt": role.get("prompt", OWN)} for name, role in roles.items()
-    }
+    made = {name: {**role, "prompt": role.get("prompt", OWN)} for name, role in roles.items()}
     spec = {"rolegraph": 2, "name": "large", "roles": made, "loops": loops or {}}
     plan = compile_file(write_spec(folder, json.dumps(spec)))
     model = ScriptedModel(lambda _: "yes")

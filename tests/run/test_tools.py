@@ -32,11 +32,9 @@ Roles = dict[str, dict[str, Any]]
 
 
 def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more: Any) -> Plan:
-    """Compile roles with inline prompts, none of them trainable."""
+    """Compile roles with inline prompts, none of them trained."""
     asked = {
-        name: role
-        if "run" in role
-        else {**role, "prompt": role.get("prompt", "{{ task.question }}"), "trainable": False}
+        name: role if "run" in role else {**role, "prompt": role.get("prompt", "{{ task.question }}")}
         for name, role in roles.items()
     }
     spec = {"rolegraph": 2, "name": "tools", "data": {"train": "countdown"}, "roles": asked, **more}

@@ -140,7 +140,7 @@ def test_a_side_that_failed_is_rated_all_the_same_where_it_says_so(tmp_path: Pat
     roles: dict[str, Any] = {
         "pro": {"reward": "number(judge.action)", "on_failure": {"then": "reward"}},
         "con": {"reward": "-pro.reward"},
-        "judge": {"parser": "number", "reward": None, "estimator": None, "trainable": False},
+        "judge": {"parser": "number", "reward": None, "estimator": None},
     }
     done = answered(plan(tmp_path, roles), pro=BAD, con=RIGHT, judge="0.75")
     assert [done[role][0].reward for role in ("pro", "con")] == [0.75, -0.75]

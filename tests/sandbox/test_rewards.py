@@ -104,7 +104,6 @@ def test_no_prompt_shows_a_field_that_a_program_reads(tmp_path: Path, rolegraph:
         "prompt": "{{ task.question }} {{ task.answer }}",
         "parser": "text",
         "reward": {"python": "action == str(task['answer'])"},
-        "trainable": False,
     }
     spec = {"rolegraph": 2, "name": "x", "data": {"validation": "rows.jsonl"}, "roles": {"solver": solver}}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))

@@ -93,12 +93,11 @@ def framed(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def filled(roles: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add a prompt to roles without one, and `trainable: false` to roles without an estimator."""
+    """Add a prompt to roles without one."""
     filled: dict[str, dict[str, Any]] = {}
     for name, role in roles.items():
         prompt = {} if {"prompt", "run"} & role.keys() else {"prompt": "{{ task.question }}"}
-        trained = {} if {"estimator", "trainable", "run"} & role.keys() else {"trainable": False}
-        filled[name] = {**prompt, **trained, **role}
+        filled[name] = {**prompt, **role}
     return filled
 
 

@@ -9,7 +9,7 @@ import pytest
 from rolegraph.engine.spec.loader import load_spec
 from tests.edge import write_spec
 
-SPEC = "rolegraph: 2\nname: x\n{top}\nroles:\n  writer: {{prompt: Hi, trainable: false{role}}}\n"
+SPEC = "rolegraph: 2\nname: x\n{top}\nroles:\n  writer: {{prompt: Hi{role}}}\n"
 LONG = "é" + ", 'x'" * 11
 
 

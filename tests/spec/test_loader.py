@@ -41,7 +41,7 @@ def test_null_removes_a_key_of_the_extended_spec(tmp_path: Path) -> None:
 
 
 def test_null_leaves_nothing_where_the_extended_spec_has_nothing_either(tmp_path: Path) -> None:
-    roles = "roles: {a: {prompt: Hi, trainable: false}}"
+    roles = "roles: {a: {prompt: Hi}}"
     write_spec(tmp_path, f"rolegraph: 2\nname: base\n{roles}", "base.yaml")
     text = "extends: base.yaml\ndata: {hidden: null}\nroles: {a: {sampling: {seed: null, top_p: null}}}"
     loaded = load_spec(write_spec(tmp_path, text))
@@ -153,7 +153,7 @@ def test_an_override_of_a_part_keeps_the_rest_of_a_value_written_in_short(
 
 
 def test_an_override_of_a_role_that_is_not_there_makes_none(tmp_path: Path) -> None:
-    roles = "roles: {writer: {prompt: Hi, trainable: false}}"
+    roles = "roles: {writer: {prompt: Hi}}"
     path = write_spec(tmp_path, f"rolegraph: 2\nname: x\n{roles}")
     loaded = load_spec(path, ["roles.writr.count=2"])
     (fault,) = loaded.faults

@@ -15,7 +15,7 @@ from rolegraph.engine.spec.diagnostics import place_within
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from tests.edge import write_spec
 
-HEAD = "rolegraph: 2\nname: x\ndata: {validation: countdown}\nroles:\n  solver:\n    trainable: false\n"
+HEAD = "rolegraph: 2\nname: x\ndata: {validation: countdown}\nroles:\n  solver:\n    count: 1\n"
 
 
 def only_fault(folder: Path, rest: str, *overrides: str) -> Diagnostic:
@@ -79,7 +79,7 @@ def test_in_a_template_s_own_file(tmp_path: Path) -> None:
 
 def test_and_in_a_demonstration(tmp_path: Path) -> None:
     rest = (
-        "    prompt: Hi\n    estimator: precomputed\n    signal:\n      imitation: null\n"
+        "    prompt: Hi\n    signal:\n      imitation: null\n"
         "      demonstration: 'solutoin {{ task.solutoin }}'"
     )
     assert underlined(only_fault(tmp_path, rest))[1:] == (

@@ -26,7 +26,7 @@ SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))
 MINE: dict[str, Any] = {
     "rolegraph": 2,
     "name": "mine",
-    "roles": {"solver": {"prompt": "solver.j2", "trainable": False}},
+    "roles": {"solver": {"prompt": "solver.j2"}},
 }
 OF_SHAPE = (
     "a_list bad_role_name count_zero empty missing_prompt missing_roles no_roles on_failure_word "
@@ -192,7 +192,7 @@ def test_a_word_that_the_language_does_not_have_is_refused(wrong: dict[str, Any]
         {"run": {"search": {"url": "http://127.0.0.1"}}},
         {"run": {"python": "{{ solver.action }}", "seconds": 2}, "count": 3, "on_failure": {"retry": 1}},
         {"run": {"text": "{{ solver.action }}"}, "parser": {"json": {"default": {}}}},
-        {"run": None, "prompt": "solver.j2", "trainable": False},
+        {"run": None, "prompt": "solver.j2"},
     ],
     ids=str,
 )

@@ -58,7 +58,7 @@ def test_a_role_of_a_bad_name_is_there_for_others_to_need_and_only_its_name_is_r
 @pytest.mark.parametrize("roles", [{}, [], 3, None, "solver"], ids=str)
 def test_without_roles_there_is_one_that_no_check_has_anything_against(roles: object) -> None:
     fitting = validate({"rolegraph": 2, "name": "sums", "roles": roles})
-    assert [role.trainable for role in fitting.value.roles.values()] == [False]
+    assert [role.is_trained for role in fitting.value.roles.values()] == [False]
     assert fitting.left_out == {("roles",)}
 
 

@@ -54,7 +54,7 @@ def test_roles_may_share_what_they_have_in_common(tmp_path: Path) -> None:
 rolegraph: 2
 name: shared
 roles:
-  solver: &common {prompt: Hi, trainable: false, timeout: 5}
+  solver: &common {prompt: Hi, timeout: 5}
   judge: {<<: *common, needs: solver, timeout: 9}
 """
     loaded = load_spec(write_spec(tmp_path, text))
@@ -66,7 +66,7 @@ def test_a_fault_in_what_is_merged_is_shown_where_it_is_written(tmp_path: Path) 
     text = """rolegraph: 2
 name: shared
 roles:
-  solver: {<<: {cuont: 2}, prompt: Hi, trainable: false}
+  solver: {<<: {cuont: 2}, prompt: Hi}
 """
     (fault,) = load_spec(write_spec(tmp_path, text)).diagnostics
     assert (fault.message, fault.place.line, fault.place.column) == ("unknown key 'cuont'", 4, 17)
@@ -129,7 +129,7 @@ def test_an_unpaired_surrogate_is_still_refused(written: str) -> None:
     assert fault_of(f"a: {written}") == ("this value cannot be read", 1, 4)
 
 
-SAY = '{{rolegraph: 2, name: t, roles: {{a: {{prompt: "{}", trainable: false}}}}}}'
+SAY = '{{rolegraph: 2, name: t, roles: {{a: {{prompt: "{}"}}}}}}'
 
 
 def test_an_emoji_is_read_in_overrides_prompts_and_template_literals(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_fault_behind_an_emoji_is_pointed_at(tmp_path: Path) -> None:
 
 ANCHORED = """rolegraph: 2
 name: t
-x-common: &common {trainable: false, reward: "1"}
+x-common: &common {reward: "1"}
 roles: {a: {<<: *common, prompt: Hi}}
 """
 
@@ -158,7 +158,7 @@ def test_top_level_keys_that_begin_with_x_hold_anchors(tmp_path: Path) -> None:
     base = write_spec(tmp_path, ANCHORED)
     assert load_spec(base).faults == []
     assert "x-common" not in load_spec(base).data
-    assert load_spec(base).spec.roles["a"].trainable is False
+    assert load_spec(base).spec.roles["a"].reward is not None
     assert not [*Draft7Validator(json_schema()).iter_errors(yaml.safe_load(ANCHORED))]  # pyright: ignore[reportUnknownMemberType]
     child = tmp_path / "child.yaml"
     child.write_text(f"extends: {base.name}\nname: c\nx-more: [1]\n", "utf-8")

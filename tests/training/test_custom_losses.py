@@ -97,7 +97,7 @@ def test_the_sequences_hold_what_was_sampled_and_how_it_is_compared(training: Tr
 
 def test_a_step_without_any_gradient_makes_no_update(training: Training) -> None:
     rg.loss("still")(lambda sequences: 0.0)
-    training.run("roles.solver.loss=still", "roles.judge.trainable=false")
+    training.run("roles.solver.loss=still", "roles.judge.estimator=null")
     assert not training.service.asked_for("optim_step")
     assert any("has no gradient" in text for text in training.warnings())
     assert [line["loss/solver/mean"] for line in training.folder.metrics()[1:]] == [0.0] * STEPS

@@ -324,7 +324,7 @@ def test_a_group_that_cannot_be_is_refused_with_its_place(
 ) -> None:
     roles: Roles = {
         "a": {**ONE["a"], **role} if loops else role,
-        "b": {"trainable": False, "estimator": None},
+        "b": {"estimator": None},
     }
     train = {"rollouts": 1, "batch_size": 8}
     found = check_file(write(tmp_path, roles, loops, train=train)).diagnostics

@@ -297,7 +297,7 @@ def test_more_rounds_make_a_pooled_group_larger(tmp_path: Path) -> None:
 
 def test_a_role_whose_advantages_are_set_is_told_that_nothing_is_compared(tmp_path: Path) -> None:
     own = {
-        "estimator": "precomputed",
+        "estimator": None,
         "signal": {"imitation": {"demonstration": "x"}},
         "credit": "turn",
         "prompt": "Answer in <answer></answer>.",

@@ -81,7 +81,7 @@ def test_all_policies_go_on_from_their_own_state(training: Training, tokenizer: 
 
 
 def test_a_frozen_role_with_a_policy_speaks_with_its_latest_weights(training: Training) -> None:
-    frozen = ("roles.judge.trainable=false", "roles.judge.policy=solver")
+    frozen = ("roles.judge.estimator=null", "roles.judge.policy=solver")
     training.run(*APART, *frozen)
     judges = [e.trajectories[-1] for e in training.episodes("train", 3)]
     assert {step.weight_version for t in judges for step in t.steps} == {2}

@@ -397,7 +397,7 @@ def test_controls_tell_the_solver_alone_from_the_workflow() -> None:
 
 
 def test_a_control_of_a_role_that_is_not_trained_says_so() -> None:
-    plan = rg.load("solver_judge", "roles.solver.trainable=false").plan
+    plan = rg.load("solver_judge", "roles.solver.estimator=null").plan
     rows = controls(plan, [episode("a", 0, [0.0, 0.0], 0.0)], [episode("a", 0, [1.0, 0.0], 1.0)])
     assert [row.name for row in rows[1:3]] == ["untrained solver alone"] * 2
 

@@ -12,7 +12,7 @@ from tests.edge import RIGHT, WRONG
 from tests.training.edge import STEPS, Training
 
 PAST = "policies.past={of: main, every: 1, keep: 2}"
-JUDGED = (PAST, "roles.judge.policy=past", "roles.judge.trainable=false", "train.checkpoint_every=1")
+JUDGED = (PAST, "roles.judge.policy=past", "roles.judge.estimator=null", "train.checkpoint_every=1")
 """A judge that is a past self of the solvers' policy."""
 
 

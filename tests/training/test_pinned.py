@@ -112,10 +112,10 @@ CASES: dict[str, Case] = {
         ),
     ),
     "a gated, centred teacher": (pair({"signal": GATED}), {}, ()),
-    "a teacher alone": (pair({"signal": KL, "estimator": "precomputed"}), {}, ()),
+    "a teacher alone": (pair({"signal": KL, "estimator": None}), {}, ()),
     "teachers by a field": (chain(signal=BY_FIELD, credit="turn", group="turn"), LOOP, ()),
     "demonstrations": (pair({"signal": SHOWN}), {}, ()),
-    "demonstrations alone": (pair({"signal": SHOWN, "estimator": "precomputed"}), {}, ()),
+    "demonstrations alone": (pair({"signal": SHOWN, "estimator": None}), {}, ()),
     "past selves": (
         pair({"policy": ["main", "past"]}),
         {},

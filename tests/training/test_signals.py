@@ -31,7 +31,7 @@ from rolegraph.engine.training.analysis.outcomes import outcome_metrics
 from rolegraph.engine.training.policies.batches import policy_batches
 from tests.edge import COUNTDOWN
 
-DISTILL = ["roles.judge.estimator=precomputed"]
+DISTILL = ["roles.judge.estimator=null"]
 
 
 class ScriptedScorer:
@@ -180,10 +180,9 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["roles.judge.estimator=precomputed"], "judge is precomputed, but nothing sets its advantages"),
         (
             ["roles.judge.signal={reverse_kl: {teacher: base}}", "roles.judge.reward=null"],
-            "judge is trained, but has no reward",
+            "judge has the estimator reinforce, but no reward",
         ),
         ([f"roles.judge.signal={DEMONSTRATION}", "roles.judge.loss=ppo"], "which ppo cannot train"),
         ([*DISTILL, "roles.judge.signal={reverse_kl: {teacher: bse}}"], "teacher.provider: input should be"),
@@ -359,13 +358,13 @@ def test_a_demonstration_knows_of_whom_an_instance_is() -> None:
     each += [
         "roles.judge.parser=text",
         "roles.judge.reward=null",
-        "roles.judge.trainable=false",
+        "roles.judge.estimator=null",
         "roles.judge.count=2",
     ]
     plan = compile_file(
         "solver_judge",
         [
-            "roles.solver.estimator=precomputed",
+            "roles.solver.estimator=null",
             "roles.solver.count=2",
             *each,
             "episode={correct: solver}",
@@ -426,9 +425,7 @@ def test_an_advantage_is_the_sum_of_both_whatever_the_options(
 def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> None:
     text = "{% if judge.ran %}{{ judge.response }}{% else %}skipped{% endif %}"
     signal = f"{{imitation: {{demonstration: '{text}'}}}}"
-    plan = compile_file(
-        "solver_judge", ["roles.solver.estimator=precomputed", f"roles.solver.signal={signal}"]
-    )
+    plan = compile_file("solver_judge", ["roles.solver.estimator=null", f"roles.solver.signal={signal}"])
     given = episode()
     given = given._replace(
         trajectories=[t._replace(uid=t.node.role + str(t.index)) for t in given.trajectories]
@@ -443,7 +440,7 @@ def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> N
     [
         ("grpo", "{reverse_kl: {teacher: base}}", "ppo"),
         ("rloo", "{reverse_kl: {teacher: base}}", "importance_sampling"),
-        ("precomputed", "{reverse_kl: {teacher: base}}", "importance_sampling"),
+        ("null", "{reverse_kl: {teacher: base}}", "importance_sampling"),
         ("reinforce", "{imitation: {demonstration: x}}", "cross_entropy"),
     ],
 )

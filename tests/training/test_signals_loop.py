@@ -52,6 +52,6 @@ def test_a_page_shows_both_parts_of_an_advantage(training: Training) -> None:
 
 def test_a_step_without_a_difference_of_rewards_still_follows_the_signal(training: Training) -> None:
     training.workflow.solve = lambda seed, updates: "<answer>1</answer>"
-    training.run(*PENALTY, "roles.judge.trainable=false")
+    training.run(*PENALTY, "roles.judge.estimator=null")
     line = training.folder.metrics()[1]
     assert line["outcome/solver/taught"] == 0 and line["optim/data"] > 0

@@ -133,7 +133,7 @@ def test_a_schedule_and_a_stage_hold_in_one_step() -> None:
     weights = [plan_at(plan, step).trained["solver"].spec.weight for step in (1, 2, 3)]
     assert weights == [2.0, 1.5, 1.0]
     names = [plan_at(plan, step).trained["solver"].estimator for step in (1, 2, 3, None)]
-    assert [it and it.name for it in names] == ["precomputed", "best", "grpo", "grpo"]
+    assert [it and it.name for it in names] == [None, "best", "grpo", "grpo"]
     rates = [learning_rate(plan.spec.train.schedule, 1.0, step, 3) for step in (1, 2, 3)]
     assert rates == [1.0, 0.5, 0.0], "the schedule goes over all steps"
     assert plan_at(plan, 1).graph.nodes == plan.graph.nodes
@@ -144,7 +144,7 @@ def test_a_role_that_no_stage_names_learns_from_its_rewards() -> None:
     first = plan_at(compile_file("solver_judge", [solver, "train.refill=2"]), 1)
     assert first.trained["judge"].loss.name == "importance_sampling"
     assert (first.spec.train.rollouts, first.spec.train.refill) == (8, 0)
-    one = compile_file("solver_judge", [solver, "roles.judge.trainable=false"])
+    one = compile_file("solver_judge", [solver, "roles.judge.estimator=null"])
     assert plan_at(one, 1).spec.train.rollouts == 1
 
 
@@ -181,7 +181,7 @@ name: sums
 data: {train: rows.jsonl, validation: rows.jsonl}
 roles:
   solver: {prompt: "{{ task.q }}, a number", parser: number, reward: exact_match, estimator: grpo}
-  critic: {needs: solver, prompt: "{{ solver.action }}", trainable: false}
+  critic: {needs: solver, prompt: "{{ solver.action }}"}
 train: {steps: 4, batch_size: 1}
 """
 

@@ -221,7 +221,7 @@ roles:
         teacher:
           policy: main
           prompt: "{{ judge.action }} {% for s in solver %}{{ s.action }}{{ s.reward }}{% endfor %}"
-  judge: {needs: {solver: each}, prompt: "{{ solver.action }}", trainable: false}
+  judge: {needs: {solver: each}, prompt: "{{ solver.action }}"}
 """
     plan = compile_file(write_spec(tmp_path, text))
     rated = [Trajectory("judge", n, (step(f"J{n}"),), None, False, f"t1:0/judge/{n}") for n in (1, 2)]
@@ -287,7 +287,7 @@ def test_a_gate_reads_no_verdict_that_nobody_gives() -> None:
     words = ["roles.solver.signal={reverse_kl: {teacher: base, gate: 0 if right else reward}}"]
     formed = check_file("solver_judge", [*words, "roles.solver.reward=tokens"])
     assert any("the gate reads the `right` of solver" in str(d) for d in formed.diagnostics) or formed.plan
-    alone = [*words, "roles.solver.estimator=precomputed", "roles.solver.reward=null"]
+    alone = [*words, "roles.solver.estimator=null", "roles.solver.reward=null"]
     faults = [str(d) for d in check_file("solver_judge", alone).diagnostics]
     assert sum("the gate reads the" in fault for fault in faults) == 2
 

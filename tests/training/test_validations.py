@@ -178,7 +178,7 @@ def test_a_workflow_that_cannot_validate_is_a_fault(
     (tmp_path / "stranger.yaml").write_text(
         f"{base}stranger\nroles: {{solver: {{policy: other}}}}\npolicies: {{other: {{}}}}\n"
     )
-    (tmp_path / "tools.yaml").write_text(f"{base}tools\nroles: {{solver: {{trainable: false}}}}\n")
+    (tmp_path / "tools.yaml").write_text(f"{base}tools\nroles: {{solver: {{estimator: null}}}}\n")
     (tmp_path / "blind.yaml").write_text(f"{base}blind\ndata: {{validation: null, train: rows.jsonl}}\n")
     (tmp_path / "broken.yaml").write_text(f"{base}broken\nrols: {{}}\n")
     game.write_text(GAME.replace("[alone.yaml, below/other.yaml]", written))

@@ -168,10 +168,7 @@ def test_a_fault_in_the_examples_is_the_only_one_where_a_role_uses_them(tmp_path
 
 @pytest.mark.parametrize("other", ["checker", "selfcheck"])
 def test_the_prompt_of_an_example_reads_no_other_role_whatever_its_name(tmp_path: Path, other: str) -> None:
-    more = (
-        f"{ANSWERED}    needs: [{other}]\n"
-        f"  {other}: {{prompt: '{{{{ task.question }}}}', parser: text, trainable: false}}\n"
-    )
+    more = f"{ANSWERED}    needs: [{other}]\n  {other}: {{prompt: '{{{{ task.question }}}}', parser: text}}\n"
     with pytest.raises(rg.SpecError) as raised:
         rg.load(written(tmp_path, SHOWN, f"yes {{{{ {other}.action }}}} {{{{ task.question }}}}", more))
     assert other in str(raised.value)

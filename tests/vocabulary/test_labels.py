@@ -28,7 +28,6 @@ SPEC: dict[str, Any] = {
             "prompt": "{{ task.question }} <answer>",
             "parser": {"tag": "answer"},
             "reward": "exact_match",
-            "trainable": False,
         }
     },
 }

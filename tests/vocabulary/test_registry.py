@@ -237,10 +237,7 @@ def test_a_package_that_does_not_work_is_named(installed: Path, name: str, messa
 
 def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Path) -> None:
     spec = installed / "spec.yaml"
-    spec.write_text(
-        "rolegraph: 2\nname: loud\nroles:\n"
-        "  caller: {prompt: Say yes, parser: {shout: '?'}, trainable: false}\n"
-    )
+    spec.write_text("rolegraph: 2\nname: loud\nroles:\n  caller: {prompt: Say yes, parser: {shout: '?'}}\n")
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from rolegraph.cli import main; main()"
     command = [sys.executable, "-c", code, str(installed), "validate", str(spec)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -26,7 +26,11 @@ def stages_findings(spec: Spec) -> Iterator[Finding]:
             if name not in spec.roles:
                 yield name_not_found("role", name, spec.roles, path, ("roles",))
             elif not spec.roles[name].is_trained:
-                yield Finding(path, f"{name} is not trained, so it imitates nothing", "a trained role")
+                message, hint = (
+                    f"{name} is not trained, so it imitates nothing",
+                    f"give {name} an `estimator`",
+                )
+                yield Finding(path, message, "a trained role", hint)
     total, steps = sum(stage.steps for stage in spec.train.stages), spec.train.steps
     if steps is not None and total > steps:
         message = f"the stages take {total:,} steps, and the training has {steps:,}"

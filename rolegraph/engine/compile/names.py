@@ -307,7 +307,7 @@ class ResolvedNames:
         if role.loss is not None:
             return self._build(vocabulary.losses, role.loss, ("roles", name, "loss"))
         default = estimator.loss if estimator else "importance_sampling"
-        if signal and (signal.demonstration or not (estimator and estimator.compute)):
+        if signal and (signal.demonstration or not estimator):
             default = signal.signal.loss
         make = partial(vocabulary.losses.build, ItemCall(default))
         loss, findings = resolve(make, ("roles", name, "estimator"))

@@ -83,7 +83,7 @@ def numbers_of(loaded: LoadedSpec) -> tuple[StepNumbers | None, list[Finding]]:
     weights = (
         ("roles", name, "weight")
         for name, role in loaded.spec.roles.items()
-        if role.is_trained and role.estimator is not None and not role.weight
+        if role.is_trained and not role.weight
     )
     findings += (_useless(path) for path in weights)
     if not compiled or findings:
@@ -130,4 +130,4 @@ def _problem(expression: Expression, step: int) -> str:
 
 def _useless(path: Path) -> Finding:
     message = f"the weight of {path[1]} is 0 in every step, so it learns nothing"
-    return Finding(path, message, "more than 0 in some step", "or leave out its `estimator`")
+    return Finding(path, message, "more than 0 in some step", "or remove its `estimator`")

@@ -11,6 +11,9 @@ from rolegraph.engine.spec.base import laid_over
 from rolegraph.engine.spec.sources import NO_BODY
 from rolegraph.engine.spec.validation import name_not_found
 
+UNTRAIN = "remove its `estimator` and `signal`"
+"""Hint for a role that cannot be trained."""
+
 
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
     """Return the policies of trained roles, `main` first, then in the order of the spec."""
@@ -49,7 +52,7 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
         return []
     if not (policies := role.policy_names(count)):
         return [Endpoint(role.model or spec.model)] * count
-    # While a spec is only run, a trainable role may have a model of its own.
+    # While a spec is only run, a trained role may have a model of its own.
     model = role.model if role.policy is None else None
     endpoints: list[Endpoint] = []
     for policy in policies:
@@ -122,7 +125,7 @@ def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Findi
     for name, role in spec.roles.items():
         if role.model is not None and role.policy is None and role.is_trained and not role.model.weights:
             message = f"{name} is trained, but its model of its own does not have the weights {start}"
-            hint = "remove it, give it a `checkpoint`, or say `trainable: false`"
+            hint = f"remove it, give it a `checkpoint`, or {UNTRAIN}"
             yield Finding(("roles", name, "model"), message, "", hint, at_key=True)
 
 
@@ -156,8 +159,7 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
             yield Finding(path, message, "a policy for each instance, or one for all")
         if role.is_trained and len(spec.frozen_instances(name, counts[name])) == counts[name]:
             message = f"{name} is trained, and past selves, which are not trained, answer for it"
-            hint = "say `trainable: false`"
-            yield Finding(path, message, "a policy that is trained, for an instance", hint)
+            yield Finding(path, message, "a policy that is trained, for an instance", UNTRAIN)
         if role.policy is not None and role.model is not None:
             message = f"{name} has both a `policy`, which sets its model, and a `model`"
             hint = "remove one of the two; a policy's model stands under `policies`"

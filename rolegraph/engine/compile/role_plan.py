@@ -241,7 +241,12 @@ class ResolvedRole:
     @property
     def compares_rewards(self) -> bool:
         """True where an estimator computes advantages from the role's rewards."""
-        return self.estimator is not None and self.estimator.compute is not None
+        return self.estimator is not None
+
+    @property
+    def min_group(self) -> int:
+        """Smallest group that the role's estimator can learn from; 1 without an estimator."""
+        return self.estimator.min_group if self.estimator else 1
 
     @property
     def mentions(self) -> set[str]:

@@ -12,14 +12,14 @@ from rolegraph.engine.compile.earned import judged
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import Plan
-from rolegraph.engine.compile.policies import samplings_of
+from rolegraph.engine.compile.policies import UNTRAIN, samplings_of
 from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan
 from rolegraph.engine.prompts import SELF, Expression, PromptError
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Path, Sampling, Spec
 from rolegraph.engine.spec.sources import OWN_PROVIDERS, PROVIDERS
 from rolegraph.engine.spec.validation import name_not_found
-from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
+from rolegraph.engine.vocabulary import Estimator, SelfView, Views
 
 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
@@ -30,10 +30,11 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         if role.spec.is_trained:
             yield from _role_findings(role)
             yield from groups.findings(name)
-        elif role.spec.signal is not None:
-            message = f"{name} is not trained, so its signal has no effect"
-            hint = "remove it, or leave `trainable: false` out"
-            yield Finding(("roles", name, "signal"), message, "", hint, "warning", at_key=True)
+        else:
+            for key in sorted({"loss", "group", "weight"} & role.spec.model_fields_set):
+                message = f"{name} is not trained, so its {key} has no effect"
+                hint = f"remove it, or give {name} an `estimator`"
+                yield Finding(("roles", name, key), message, "", hint, "warning", at_key=True)
         yield from _gate_findings(role, right)
         yield from _loss_findings(role)
     if spec.train.refill:
@@ -106,27 +107,19 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
 
 
 def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
-    """Find the reasons why a trained role cannot learn: no reward, no estimator, an unfit loss or signal."""
-    name, role, estimator = resolved.name, resolved.spec, resolved.estimator
+    """Find an estimator without a reward, and groups that no estimator compares."""
+    name, role = resolved.name, resolved.spec
     here: Path = ("roles", name)
-    lack = hint = ""
-    if role.reward is None and (role.signal is None or resolved.compares_rewards):
-        lack, hint = "reward", "give it a reward or a signal, or say `trainable: false`"
-        if role.signal is not None:
-            hint = "give it a reward, or write `estimator: precomputed` to learn from the signal alone"
-    elif role.estimator is None:
-        lack, hint = "estimator", f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
-    if lack:
-        message = f"{name} is trained, but has no {lack}"
-        yield Finding(here, message, "", hint, at_key=True, rests_on=((*here, lack),))
-    if estimator is None or estimator.compute is not None:
+    if role.estimator is not None:
+        if role.reward is None:
+            message = f"{name} has the estimator {role.estimator.name}, but no reward"
+            hint = "give it a reward, or remove the estimator, and it " + (
+                "learns from the signal alone" if role.signal else "is not trained"
+            )
+            yield Finding(here, message, "", hint, at_key=True, rests_on=((*here, "reward"),))
         return
-    if role.signal is None:
-        message = f"{name} is {estimator.name}, but nothing sets its advantages"
-        hint = f"give it a signal ({', '.join(signals.names())}), or another estimator"
-        yield Finding((*here, "estimator"), message, "a `signal`", hint)
     for key in sorted({"credit", "group"} & role.model_fields_set):
-        message = f"{name} is {estimator.name}, so none of its rewards are compared"
+        message = f"{name} has no estimator, so none of its rewards are compared"
         yield Finding((*here, key), message, hint="remove it", severity="warning")
 
 
@@ -139,7 +132,7 @@ def training_findings(plan: Plan) -> Iterator[Finding]:
 def policy_findings(plan: Plan) -> Iterator[Finding]:
     """Find plans without trained roles or data, and models that no trainer can train."""
     if not plan.trained:
-        message = f"every role of {plan.name} says `trainable: false`: there is nothing to train"
+        message = f"no role of {plan.name} has an `estimator` or a `signal`: there is nothing to train"
         yield Finding(("roles",), message, at_key=True)
     if "train" not in plan.data:
         hint = "add `data: {train: …}`, such as a .jsonl file"
@@ -153,7 +146,7 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
             continue
         has_model = name in plan.spec.policies and plan.spec.policies[name].model is not None
         path = ("policies", name, "model") if has_model else ("model",)
-        hint = "or say `trainable: false`" if has_model else "train another with --model"
+        hint = f"or {UNTRAIN} of its roles" if has_model else "train another with --model"
         message = f"a model of {policy.model.provider} cannot be trained"
         yield Finding(path, message, "local, a local folder, or tinker:NAME", hint)
     for role in plan.trained.values():
@@ -161,7 +154,7 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
         if model is not None and model != plan.spec.model:
             message = f"{role.name} has a model of its own, but the roles that are trained share one policy"
             write = f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`"
-            hint = f"{write}, or say `trainable: false`"
+            hint = f"{write}, or {UNTRAIN}"
             yield Finding(("roles", role.name, "model"), message, "", hint)
 
 

@@ -35,7 +35,7 @@ class RoleInfo(_Record):
     """Training settings of a role."""
 
     estimator: str | None = None
-    """Name of the advantage estimator; None where the role is not trained."""
+    """Name of the advantage estimator; None where the role has none."""
     loss: str | None = None
     """Name of the loss; None where the role is not trained."""
     trainable: bool = True

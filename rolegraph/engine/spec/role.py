@@ -308,8 +308,7 @@ class Role(SpecModel):
     max_calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
     """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
     reward: Annotated[RewardField, vocabulary.rewards] | None = None
-    """Reward of the role: an item, or an expression such as `judge.reward`. A trainable role needs a reward
-    or a signal."""
+    """Reward of the role: an item, or an expression such as `judge.reward`. An estimator needs one."""
     right: str | None = None
     """Expression that says whether the answer is right, where the reward does not."""
     credit: CreditField = Credit()
@@ -326,15 +325,14 @@ class Role(SpecModel):
     the whole `episode`, or with one value of an expression: `{by: self.observation}`. The advantages of
     several groupings are added."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
-    """Estimator of the advantages. A trainable role needs one."""
+    """Estimator of the advantages from the rewards. A role with an estimator or a signal is trained; one with
+    neither asks the spec's model as it is."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
-    """Source of advantages token by token, which are added to the estimator's, or stand alone with
-    `precomputed`. A demonstration replaces the role's own answer."""
+    """Source of advantages token by token, which are added to the estimator's, or stand alone without one. A
+    demonstration replaces the role's own answer."""
     loss: Annotated[CallField, vocabulary.losses] | None = None
     """Training loss, such as `cispo`, `{ppo: {clip_high_threshold: 1.3}}` or `dpo`; None takes the
     estimator's own: `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""
-    trainable: bool = True
-    """True for a role that training changes, which needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None
     """Model of this role; None uses the spec's, and without `provider` and `name` it is that one with these
     keys."""
@@ -367,8 +365,15 @@ class Role(SpecModel):
 
     @property
     def is_trained(self) -> bool:
-        """True for a role that training changes; a role that runs a tool has no weights to change."""
-        return self.trainable and self.run is None
+        """True for a role that training changes: one with an estimator or a signal. A role that runs a tool
+        has no weights to change."""
+        return self.run is None and (self.estimator is not None or self.signal is not None)
+
+    @property
+    def learns_from(self) -> str:
+        """Names of the estimator and the signal, such as `grpo + reverse_kl`; empty for a role that is not
+        trained."""
+        return " + ".join(it.name for it in (self.estimator, self.signal) if it and self.is_trained)
 
     @property
     def callees(self) -> Mapping[str, int]:

@@ -44,7 +44,7 @@ def _imitating(role: Role, target: str) -> Role:
     learns: dict[str, object] = {"estimator": ItemCall(BEST), "signal": None, "loss": None}
     if target != BEST:
         options = {"demonstration": target}
-        learns |= {"estimator": ItemCall("precomputed"), "signal": ItemCall("imitation", options=options)}
+        learns |= {"estimator": None, "signal": ItemCall("imitation", options=options)}
         # The demonstration replaces an answer that failed, so it is neither masked nor asked for again.
         learns["on_failure"] = role.on_failure.model_copy(update={"retry": 0, "then": "zero"})
     return role.model_copy(update=learns)

@@ -292,8 +292,8 @@ class Estimator(Item):
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     min_group: int = 1
     """Smallest group size G that the estimator can learn from."""
-    compute: GroupFunction | None = None
-    """Advantages [G] of each group. None: a `signal` alone sets them token by token (`precomputed`)."""
+    compute: GroupFunction = field(kw_only=True)
+    """Advantages [G] of each group."""
     loss: str = "importance_sampling"
     """Loss of a role that names none."""
     baseline: GroupFunction | None = None

@@ -84,8 +84,8 @@ def compile_agent_flow(
 def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> GroupingHook:
     """Return a `traj_grouping_hook` for rLLM's synchronous trainers that sets every role's advantages.
 
-    Specs with precomputed and estimated roles need it, because rLLM alone does not train them together; set
-    `rllm.algorithm.use_precomputed_advantage=true` beside it.
+    Specs in which a signal stands alone beside a role with an estimator need it, because rLLM alone does not
+    train them together; set `rllm.algorithm.use_precomputed_advantage=true` beside it.
 
     Args:
         spec: Name or path of a spec, or a plan.

@@ -24,7 +24,6 @@ from rolegraph.integrations.rllm.estimators import (
     default_loss,
     hook_reasons,
     is_batch_wide,
-    is_precomputed,
 )
 from rolegraph.integrations.rllm.override_checks import ROLLOUTS, ConfigOverride, single_member
 
@@ -193,7 +192,7 @@ def frozen(target: CheckTarget) -> Iterator[Finding]:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = f"under rLLM {role.name} answers with the policy's newest weights, not the model's own"
             hint = "give it a `model` of its own to keep its weights"
-            yield Finding(("roles", role.name, "trainable"), message, hint=hint, severity="warning")
+            yield Finding(("roles", role.name), message, hint=hint, severity="warning", at_key=True)
 
 
 def _models_of(plan: Plan, role: RolePlan) -> Sequence[ModelRef]:
@@ -239,7 +238,7 @@ def _signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
     if role.adds_signal:
         # trainer/algorithms/advantage.py: a trajectory's steps carry advantages, or its estimator sets them.
         message = f"rLLM adds no signal to the advantages that {role.name}'s estimator computes"
-        return message, "", f"write `estimator: precomputed`, or {WITHOUT_RLLM}"
+        return message, "", f"remove the estimator, or {WITHOUT_RLLM}"
     if role.signal.gate is not None or any(
         it.prompt or it.system or (it.model is None and not it.is_start) for it in role.signal.all_teachers
     ):
@@ -324,7 +323,7 @@ def estimators(target: CheckTarget) -> Iterator[Finding]:
             # No checkpoint of rLLM has a place for the state of an estimator.
             message = f"rLLM keeps no state of an estimator between steps, as {estimator.name} needs"
             yield Finding(path, message, "an estimator without one", f"or {WITHOUT_RLLM}")
-        elif is_precomputed(role) and traits.name in ("verl", "fireworks"):
+        elif not role.compares_rewards and traits.name in ("verl", "fireworks"):
             # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
             # trainer/fireworks/fireworks_policy_trainer.py, _process_datums: all tokens count as the first.
             message = f"{traits.name} has one advantage for a trajectory, and {role.name}'s differ by token"

@@ -23,7 +23,7 @@ from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, Train
 from rolegraph.integrations.rllm.backends import TRAITS
-from rolegraph.integrations.rllm.estimators import deviation, is_precomputed
+from rolegraph.integrations.rllm.estimators import deviation
 from rolegraph.integrations.rllm.gpus import GpuLayout
 from rolegraph.integrations.rllm.names import Backend
 
@@ -150,9 +150,9 @@ _ROLLOUTS = (
 """Keys of the other backends."""
 
 _PRECOMPUTED = ConfigKey(
-    "roles.*.estimator: precomputed",
+    "roles.*.signal",
     "rllm.algorithm.use_precomputed_advantage",
-    lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
+    lambda run: any(not role.compares_rewards for role in run.plan.trained.values()) or None,
 )
 
 _VERLS_ACTOR = "actor_rollout_ref.actor"

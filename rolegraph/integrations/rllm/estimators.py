@@ -11,13 +11,15 @@ from rolegraph.integrations.rllm.names import Backend
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
 """Estimators of rLLM itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
 
+PRECOMPUTED = "precomputed"
+"""rLLM's word for advantages that the steps carry, as a signal sets them."""
 PER_GROUP = frozenset({"grpo", "reinforce", "rloo", "opo", "best"})
 """Estimators that look at one group at a time. Any other may compare a role's whole batch."""
 
 
 def is_batch_wide(role: RolePlan) -> bool:
     """Return True if a role's estimator may compare its whole batch, not one group at a time."""
-    return not is_precomputed(role) and role.estimator is not None and role.estimator.name not in PER_GROUP
+    return role.estimator is not None and role.estimator.name not in PER_GROUP
 
 
 def takes_estimators(backend: Backend) -> bool:
@@ -84,7 +86,7 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
     for role in plan.asking:
         if not role.spec.is_trained:
             reasons[role.name] = "is not trained"
-        elif is_precomputed(role):
+        elif not role.compares_rewards:
             reasons[role.name] = "brings its own advantages"
         elif role.spec.on_failure.then == "mask":
             reasons[role.name] = "masks its failures"
@@ -102,7 +104,7 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
 def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
     """Return True if skipped turns may shrink a group below the number of members that its estimator
     needs."""
-    if role.estimator is None or role.estimator.min_group < 2:
+    if role.min_group < 2:
         return False
     # A role with a first turn is in its task's group, however soon its loop ends.
     return any(
@@ -113,23 +115,15 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
 
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:
-    """Return the estimator name to give to rLLM: its own name, or a name such as `opo/judge` that we
-    register, also for a role with a weight."""
+    """Return the estimator name to give to rLLM: its own name, a name such as `opo/judge` that we register,
+    also for a role with a weight, or rLLM's word for advantages that a signal sets."""
     estimator = role.estimator
     if estimator is None:
-        raise AssertionError(f"{role.name} is trained without an estimator")
+        return PRECOMPUTED
     same = estimator.name != "grpo" or estimator.options.get("std", True) == deviation(plan)
     same = same and role.spec.weight == 1.0
-    return (
-        estimator.name
-        if estimator.compute is None or (estimator.name in KNOWN_ESTIMATORS and same)
-        else f"{estimator.name}/{role.name}"
-    )
-
-
-def is_precomputed(role: RolePlan) -> bool:
-    """Return True if a role's advantages are set on its steps (`estimator: precomputed`), not estimated."""
-    return role.estimator is not None and role.estimator.compute is None
+    is_known = estimator.name in KNOWN_ESTIMATORS and same
+    return estimator.name if is_known else f"{estimator.name}/{role.name}"
 
 
 def deviation(plan: Plan) -> bool | None:

@@ -57,7 +57,7 @@ class GroupingHook:
         Raises:
             AdvantageError: As `estimate` does.
         """
-        estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
+        estimators = {name: role.estimator for name, role in self.plan.trained.items()}
         kept = _regrouped(
             group_as_rllm(episodes, transform_config, compact_filtering_config), roles_by_name(self.plan)
         )
@@ -66,7 +66,7 @@ class GroupingHook:
             kept = {
                 key: group
                 for key, group in kept.items()
-                if len(group.trajectories) >= estimators[key.role].min_group
+                if len(group.trajectories) >= self.plan.trained[key.role].min_group
             }
             groups = [group_from_rllm(key, group) for key, group in kept.items()]
             estimated = estimate(groups, estimators)
@@ -79,12 +79,14 @@ class GroupingHook:
                         of_tokens = [weight * value for value in tokens[place][number]] if tokens else None
                         step.advantage = weight * values[place] if of_tokens is None else of_tokens
             self.figures.clear()
-            # Rewards of all roles, also of those whose advantages are precomputed.
+            # Rewards of all roles, also of those whose advantages a signal sets.
             for role in {key.role: None for key in kept}:
                 rewards = [float(it.reward or 0.0) for g in groups if g.role == role for it in g.members]
                 self.figures.update(reward_metrics(role, np.array(rewards)))
             self.figures.update(estimated.metrics)
-            _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
+            _log_advantages(
+                estimated, {name: role.spec.learns_from for name, role in self.plan.trained.items()}
+            )
         return list(kept.values())
 
 
@@ -109,13 +111,13 @@ def _regrouped(
     return groups_by_key
 
 
-def _log_advantages(estimated: Estimates, estimators: dict[str, str]) -> None:
+def _log_advantages(estimated: Estimates, sources: dict[str, str]) -> None:
     for warning in estimated.warnings[:8]:
         log.warning(warning.text)
-    for role, estimator in estimators.items():
+    for role, source in sources.items():
         figures = [
             f"{name} {estimated.metrics[key]:.4g}"
             for name in ("mean", "std", "fraction_zero")
             if (key := f"advantage/{role}/{name}") in estimated.metrics
         ]
-        log.info("%s: advantages by %s: %s", role, estimator, ", ".join(figures) or "none")
+        log.info("%s: advantages by %s: %s", role, source, ", ".join(figures) or "none")

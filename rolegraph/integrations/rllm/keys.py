@@ -137,8 +137,10 @@ TABLE: Mapping[str, KeyRow] = {
     "Role.estimator": _same(
         SOME,
         checks.estimators,
+        checks.frozen,
         checks.trained_otherwise,
-        note="all but `ema`; a flow has the run's; with staleness those that see one task",
+        note="all but `ema`; without one, a model of its own or the newest weights; a flow has the run's; "
+        "with staleness those that see one task",
     ),
     "Role.signal": KeyRow(
         *(SOME, REFUSED, REFUSED, SOME, REFUSED),
@@ -149,11 +151,6 @@ TABLE: Mapping[str, KeyRow] = {
         *(SOME, SOME, REFUSED, SOME, SOME),
         (checks.losses, checks.trained_otherwise),
         "tinker takes ppo, importance_sampling, cispo, dro without settings; verl ppo",
-    ),
-    "Role.trainable": KeyRow(
-        *(HOOK, HOOK, HOOK, HOOK, REFUSED),
-        (checks.frozen, checks.trained_otherwise),
-        "without a model of its own, by the newest weights",
     ),
     "Role.model": _same(SOME, checks.own_models, note="of roles that are not trained"),
     "Role.policy": _same(SOME, checks.policies, note="`main`"),

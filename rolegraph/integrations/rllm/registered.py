@@ -30,9 +30,7 @@ def as_rllm(role: RolePlan) -> Callable[..., tuple[Any, Any]]:
     The advantages are multiplied by the role's weight.
     """
     estimator, weight = role.estimator, role.spec.weight
-    assert estimator is not None and estimator.compute is not None, (
-        "precomputed advantages are not registered"
-    )
+    assert estimator is not None, "advantages of a signal are not registered"
     compute = estimator.compute
 
     def advantages(

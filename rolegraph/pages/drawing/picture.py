@@ -106,7 +106,7 @@ def policies_of(role: Role) -> Sequence[str]:
 
 
 def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: str | None) -> Box:
-    asked = role.estimator.name if role.is_trained and role.estimator else role.model and str(role.model)
+    asked = role.learns_from or (role.model and str(role.model))
     tools = [tool.name for tool in role.tools if tool.name != CALL_OF_A_ROLE]
     lines = (
         f"runs {shown(role.run)}" if role.run else asked,

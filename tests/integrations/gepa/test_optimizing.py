@@ -49,7 +49,6 @@ roles:
     sees: [note]
     system: "You check. {{ task.note }}"
     prompt: "Is {{ solver.action }} right?"
-    trainable: false
 episode: {correct: solver}
 train: {steps: 1}
 """

@@ -134,7 +134,6 @@ roles:
     max_calls: 3
     parser: {{tag: answer}}
     reward: countdown
-    trainable: false
 data: {{validation: countdown}}
 """
 

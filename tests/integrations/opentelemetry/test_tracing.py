@@ -46,20 +46,17 @@ roles:
     tools: calculator
     max_calls: 2
     reward: {exact_match: {field: secret}}
-    trainable: false
   vote: {needs: [solver], run: majority}
-  teacher: {sees: [secret], prompt: "The label is {{ task.secret }}.", trainable: false}
-  reader: {needs: [teacher], prompt: "You were told: {{ teacher.action }}", trainable: false}
+  teacher: {sees: [secret], prompt: "The label is {{ task.secret }}."}
+  reader: {needs: [teacher], prompt: "You were told: {{ teacher.action }}"}
   helper:
     callable: {describe: Look it up., arguments: {question: string}}
     prompt: "You were asked: {{ self.arguments.question }}"
-    trainable: false
   asker:
     sees: [secret]
     tools: [{role: helper}]
     max_calls: 2
     prompt: "Ask about {{ task.secret }}."
-    trainable: false
 """
 
 

@@ -345,7 +345,7 @@ def test_episodes_without_an_event_loop_leave_nothing_open() -> None:
 
     upstream = Upstream(lambda: 0.0)
     own = f"roles.judge.model={{provider: openai, name: frozen, base_url: '{upstream.url}'}}"
-    flow, _ = compile_agent_flow("solver_judge", [own, "roles.judge.trainable=false"])
+    flow, _ = compile_agent_flow("solver_judge", [own, "roles.judge.estimator=null"])
     with answering(upstream):
         before = loops()
         for number in range(3):

@@ -23,7 +23,7 @@ HOSTED = "model=tinker:Qwen/Qwen3-8B"
 FOLDER = "model=local:somewhere/model"
 SERVED = (
     "roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}",
-    "roles.judge.trainable=false",
+    "roles.judge.estimator=null",
 )
 APART = "roles.solver.group=turn"
 RENDERER = "++rollout_engine.renderer_name=llama3"
@@ -114,7 +114,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ),
     (
         "verl",
-        (HOSTED, "roles.judge.model=local", "roles.judge.trainable=false"),
+        (HOSTED, "roles.judge.model=local", "roles.judge.estimator=null"),
         "wherever Ray runs",
         "roles.judge.model",
     ),
@@ -143,7 +143,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     # The asynchronous loop
     (
         "tinker",
-        ("train.staleness=1", "roles.judge.trainable=false", "roles.judge.model=local:other"),
+        ("train.staleness=1", "roles.judge.estimator=null", "roles.judge.model=local:other"),
         "judge is not trained",
         "train.staleness",
     ),
@@ -186,7 +186,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
             HOSTED,
             "policies={past: {of: main}}",
             "roles.judge.policy=past",
-            "roles.judge.trainable=false",
+            "roles.judge.estimator=null",
         ),
         "past are past selves",
         "policies",
@@ -254,7 +254,7 @@ WARNINGS: list[tuple[Backend, tuple[str, ...], str]] = [
     ("fireworks", (HOSTED, "train.lora.mlp=false"), "does not choose layers"),
     ("tinker", ("train.schedule={kind: linear, floor: 0.1}",), "no floor"),
     ("tinker", ("train.validation.best=judge_acc",), "no best one"),
-    ("tinker", ("roles.judge.trainable=false",), "with the policy's newest weights"),
+    ("tinker", ("roles.judge.estimator=null",), "with the policy's newest weights"),
     ("tinker", ("sampling.seed=3",), "without a seed"),
     ("fireworks", (HOSTED, "roles.judge.sampling.max_tokens=16"), "one limit for all roles"),
     ("tinker", ("rllm.algorithm.kl_beta=0.1",), "never adds it to the loss"),
@@ -293,7 +293,7 @@ def test_what_works_elsewhere_is_no_fault_there() -> None:
     assert apart(check("tinker", "roles.judge.estimator=opo")) == []
     assert apart(check("verl", HOSTED, "roles.judge.estimator=opo")) == []
     assert apart(check("verl", HOSTED, "roles.judge.estimator={grpo: {std: false}}")) == []
-    assert apart(check("tinker", "roles.judge.trainable=false", "roles.judge.model=local:other")) == []
+    assert apart(check("tinker", "roles.judge.estimator=null", "roles.judge.model=local:other")) == []
     assert apart(check("verl", HOSTED, *SERVED)) == []
 
 
@@ -306,7 +306,7 @@ def test_advantages_by_token_need_tinker(backend: Backend, message: str) -> None
 
 def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
     words = (
-        "roles.judge.estimator=precomputed",
+        "roles.judge.estimator=null",
         "roles.judge.signal={imitation: {demonstration: x}}",
     )
     assert (
@@ -322,21 +322,21 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
         (["roles.solver.signal={reverse_kl: {teacher: base}}"], "rLLM adds no signal to the advantages"),
         (
             [
-                "roles.solver.estimator=precomputed",
+                "roles.solver.estimator=null",
                 "roles.solver.signal={reverse_kl: {teacher: base, center: true}}",
             ],
             "the mean of solver's signal is over a whole step",
         ),
         (
             [
-                "roles.solver.estimator=precomputed",
+                "roles.solver.estimator=null",
                 "roles.solver.signal={reverse_kl: {teacher: {base: main, prompt: x}}}",
             ],
             "rLLM asks solver's teacher after the role's own prompt",
         ),
         (
             [
-                "roles.solver.estimator=precomputed",
+                "roles.solver.estimator=null",
                 "roles.solver.signal={reverse_kl: {teacher: base, gate: reward}}",
             ],
             "rLLM asks solver's teacher after the role's own prompt",
@@ -352,7 +352,7 @@ def test_a_signal_that_rllm_cannot_add_or_center_is_named(
 
 
 def test_the_start_may_teach_a_role_of_a_tinker_backend_alone() -> None:
-    words = ("roles.solver.estimator=precomputed", "roles.solver.signal={reverse_kl: {teacher: base}}")
+    words = ("roles.solver.estimator=null", "roles.solver.signal={reverse_kl: {teacher: base}}")
     assert apart(check("tinker", *words)) == []
 
 
@@ -364,7 +364,7 @@ def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_role_may_not_be_called_what_rllm_takes_for_no_name(tmp_path: Path) -> None:
-    role = "  default_traj_name:\n    prompt: Hi\n    trainable: false\n    model: local:other\n"
+    role = "  default_traj_name:\n    prompt: Hi\n    model: local:other\n"
     spec = write_spec(tmp_path, f"extends: solver_judge.yaml\nroles:\n{role}")
     assert "renames trajectories" in str(only(check("tinker", spec=str(spec))))
 

@@ -175,7 +175,7 @@ def test_what_rllm_would_lose_has_the_hook() -> None:
     assert keys(distilled, "tinker")["rllm.algorithm.use_precomputed_advantage"] is True
     assert "rllm.algorithm.use_precomputed_advantage" not in keys(solver_judge(), "tinker")
     assert list(hook_reasons(solver_judge("roles.judge.on_failure.then=mask"), "tinker")) == ["judge"]
-    assert list(hook_reasons(solver_judge("roles.judge.trainable=false"), "verl")) == ["judge"]
+    assert list(hook_reasons(solver_judge("roles.judge.estimator=null"), "verl")) == ["judge"]
 
 
 def test_an_estimator_that_rllm_has_not_got_is_registered_under_a_name_of_its_own() -> None:
@@ -195,7 +195,7 @@ def test_an_estimator_that_rllm_has_not_got_is_registered_under_a_name_of_its_ow
         (("roles.judge.estimator=grpo",), {"loss_fn": "cispo"}, ["solver", "judge"]),
         (("roles.judge.estimator=grpo", "roles.judge.loss=cispo"), {}, ["judge"]),
         (("roles.judge.estimator=grpo", "roles.judge.on_failure.then=mask"), {}, ["judge"]),
-        (("roles.judge.trainable=false",), {}, ["judge"]),
+        (("roles.judge.estimator=null",), {}, ["judge"]),
         (("roles.judge.estimator=rloo", "roles.solver.estimator=rloo"), {"adv_estimator": "rloo"}, []),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_mixed_spec_has_the_grouping_hook_and_serves_its_teacher(rolegraph: Co
 
 def test_a_model_that_is_served_already_is_served_by_no_script(rolegraph: Command) -> None:
     served = "roles.judge.model={provider: local, base_url: 'http://127.0.0.1:9'}"
-    script = ejected(rolegraph, "solver_judge", served, "roles.judge.trainable=false")
+    script = ejected(rolegraph, "solver_judge", served, "roles.judge.estimator=null")
     assert "services.open" not in script
 
 

@@ -154,7 +154,7 @@ def test_the_hook_s_advantages_are_those_of_rllm_where_rllm_computes_them() -> N
 
 
 def test_masked_trajectories_and_roles_that_are_not_trained_are_in_no_group() -> None:
-    spec = ("solver_judge", "roles.judge.trainable=false", "roles.judge.estimator=null")
+    spec = ("solver_judge", "roles.judge.estimator=null")
     episodes = episodes_of(*spec)
     episodes[0].trajectories[0].metadata = {"masked": True}
     groups = grouped(grouping_hook(spec[0], spec[1:]), episodes)

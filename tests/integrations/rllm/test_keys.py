@@ -34,7 +34,7 @@ NAMED = "model={{provider: tinker, name: Qwen/Qwen3-8B, {}}}"
 COLONS = Dataset(("id",), frozenset(), lambda limit: iter([{"id": "a:1"}]))
 """Data set of a package whose ids have colons, which those of files have not."""
 STAGE = "train.stages=[{{imitation: {{solver: '<answer>1</answer>'}}, steps: 1{}}}]"
-PAST = ("policies={{past: {{of: main{}}}}}", "roles.judge.policy=past", "roles.judge.trainable=false")
+PAST = ("policies={{past: {{of: main{}}}}}", "roles.judge.policy=past", "roles.judge.estimator=null")
 
 
 def past(keys: str = "") -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def past(keys: str = "") -> tuple[str, ...]:
 
 
 UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
-    "Spec.roles": ("roles.solver.trainable=false", "roles.judge.trainable=false"),
+    "Spec.roles": ("roles.solver.estimator=null", "roles.judge.estimator=null"),
     "Spec.policies": ("policies={judge: {}}", "roles.judge.policy=judge"),
     "Data.train": ("data.train=colons",),
     "Data.validation": ("data.validation=colons",),
@@ -80,11 +80,10 @@ UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
     "Role.group": ("roles.solver.group=[task, turn]",),
     "Role.estimator": ("roles.judge.estimator=ema",),
     "Role.signal": (
-        "roles.judge.estimator=precomputed",
+        "roles.judge.estimator=null",
         "roles.judge.signal={reverse_kl: {teacher: base, center: true}}",
     ),
     "Role.loss": ("roles.judge.loss={dpo: {}}",),
-    "Role.trainable": ("roles.judge.trainable=false",),
     "Role.model": ("roles.judge.model=tinker:other",),
     "Role.policy": ("policies={judge: {}}", "roles.judge.policy=judge"),
     "Role.weight": ("roles.judge.weight=ramp(1, 2, 9)",),
@@ -238,7 +237,7 @@ SPECS = [
     ("roles: {solver: {group: {by: 0, over: batch}}}", "cannot compare solver over the batch"),
     # Their neighbours.
     (
-        "policies: {past: {of: main}}\nroles: {judge: {policy: past, trainable: false}}",
+        "policies: {past: {of: main}}\nroles: {judge: {policy: past, estimator: null}}",
         "past are past selves",
     ),
     ("roles: {judge: {weight: 1 + step}}", "no number can follow it"),

@@ -122,7 +122,7 @@ def test_a_spec_is_trained_by_rllm_with_validation_and_checkpoints(
     assert f"judge: {judge}" in done.stderr
     if spec == "solver_judge_distill":
         assert len(re.findall("solver: advantages by grpo", done.stderr)) == 3
-        assert len(re.findall("judge: advantages by precomputed", done.stderr)) == 3
+        assert len(re.findall("judge: advantages by reverse_kl", done.stderr)) == 3
 
 
 @pytest.mark.service

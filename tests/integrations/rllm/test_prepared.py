@@ -13,7 +13,7 @@ SIGNAL = "roles.judge.signal={imitation: {demonstration: '{{ task.solution }}'}}
 
 
 def test_a_signal_of_a_role_that_is_not_trained_is_no_reason_to_refuse() -> None:
-    assert prepared(compile_file("solver_judge", (SIGNAL, "roles.judge.trainable=false")))
+    assert prepared(compile_file("solver_judge", (SIGNAL, "roles.judge.estimator=null")))
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_an_episode_without_one_answer_is_an_error_that_rllm_tries_again() -> No
 def test_rllm_sees_no_step_that_must_not_be_trained_on() -> None:
     workflow = compile_workflow(
         "solver_judge",
-        ["roles.solver.on_failure.then=mask", "roles.judge.trainable=false", "roles.judge.estimator=null"],
+        ["roles.solver.on_failure.then=mask", "roles.judge.estimator=null"],
     )
     answers = iter(["no tags", RIGHT, "<answer>2</answer>"])
     masked, solver, judge = one(workflow, RecordedEngine(lambda _: next(answers))).trajectories
@@ -235,7 +235,7 @@ def test_a_role_with_a_model_of_its_own_answers_from_it(tmp_path: Path) -> None:
         opened.append(ref.name)
         return Other()
 
-    overrides = ["roles.judge.trainable=false", "roles.judge.estimator=null", "roles.judge.model=openai:big"]
+    overrides = ["roles.judge.estimator=null", "roles.judge.model=openai:big"]
     engine = RecordedEngine(lambda _: RIGHT)
     workflow = compile_workflow("solver_judge", overrides)
     episodes = run_all(workflow, engine, tasks(16), workflow_args={"open_model": open_model})
@@ -282,7 +282,7 @@ def test_what_rllm_would_pass_over_in_silence_is_refused() -> None:
 
 def test_demonstrations_are_refused_because_rllm_cannot_train_on_them(tmp_path: Path) -> None:
     text = (
-        "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: precomputed\n"
+        "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: null\n"
         "    signal: {imitation: {demonstration: '{{ task.target }}'}}\n"
     )
     with pytest.raises(UsageError, match="judge imitates turns that it did not sample"):

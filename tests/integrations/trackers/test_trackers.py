@@ -160,9 +160,9 @@ rolegraph: 2
 name: told
 data: {train: tasks.jsonl, hidden: [target]}
 roles:
-  teacher: {sees: [target], prompt: "{{ task.target }}", trainable: false}
-  reader: {needs: [teacher], prompt: "{{ teacher.action }}", trainable: false}
-  other: {prompt: hi, trainable: false}
+  teacher: {sees: [target], prompt: "{{ task.target }}"}
+  reader: {needs: [teacher], prompt: "{{ teacher.action }}"}
+  other: {prompt: hi}
 """
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "target": 7}\n')
     spec = str(write_spec(tmp_path, text))

@@ -184,7 +184,7 @@ def test_roles_that_are_not_trained_and_masked_trajectories_are_no_training_data
 ) -> None:
     config = packed(
         "solver_judge",
-        "roles.judge.trainable=false",
+        "roles.judge.estimator=null",
         "roles.solver.on_failure.then=mask",
         "roles.solver.parser={tag: answer}",
         ONE_CALL,

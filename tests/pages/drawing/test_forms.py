@@ -64,7 +64,7 @@ def test_a_loop_is_a_cluster_around_its_roles() -> None:
 
 
 def test_words_of_a_stranger_stay_words(tmp_path: Path) -> None:
-    role = f"  one: {{prompt: a, trainable: false, when: {json.dumps(HOSTILE)}}}\n"
+    role = f"  one: {{prompt: a, when: {json.dumps(HOSTILE)}}}\n"
     plan = compile_file(
         write_spec(tmp_path, f"rolegraph: 2\nname: own\ndata: {{train: countdown}}\nroles:\n{role}")
     )

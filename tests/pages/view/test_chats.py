@@ -70,7 +70,7 @@ def test_a_conversation_over_several_turns_is_one_row(tmp_path: Path) -> None:
 rolegraph: 2
 name: talk
 roles:
-  tutor: {prompt: "Turn {{ self.round }}", memory: chat, trainable: false}
+  tutor: {prompt: "Turn {{ self.round }}", memory: chat}
 loops: {lesson: {roles: [tutor], times: 3}}
 """
     run = write_run(tmp_path / "run", str(write_spec(tmp_path, text)), tasks=1)
@@ -86,8 +86,8 @@ def test_what_another_role_said_in_a_conversation_has_no_weight(tmp_path: Path) 
 rolegraph: 2
 name: talk
 roles:
-  ask: {prompt: "Ask {{ self.round }}", memory: {chat: both}, trainable: false}
-  reply: {needs: ask, prompt: "Reply {{ self.round }}", memory: {chat: both}, trainable: false}
+  ask: {prompt: "Ask {{ self.round }}", memory: {chat: both}}
+  reply: {needs: ask, prompt: "Reply {{ self.round }}", memory: {chat: both}}
 loops: {lesson: {roles: [ask, reply], times: 2}}
 """
     run = write_run(tmp_path / "run", str(write_spec(tmp_path, text)), tasks=1)

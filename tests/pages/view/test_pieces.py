@@ -18,7 +18,7 @@ rolegraph: 2
 name: shown
 model: {provider: local, name: NAME}
 roles:
-  a: {prompt: hi, trainable: false}
+  a: {prompt: hi}
 """
 
 

@@ -1,7 +1,7 @@
 """Advantages of groups, by each role's estimator.
 
-Pure; knows no model and no loss. Input: groups whose members have rewards, or for a role with precomputed
-advantages, advantages on their steps. Values and metric names are rLLM's
+Pure; knows no model and no loss. Input: groups whose members have rewards, or for a role without an
+estimator, advantages that its signal set. Values and metric names are rLLM's
 (`rllm/trainer/algorithms/advantage.py`).
 
 Axes: P groups of one role, G members of a group (ragged), T response tokens of a step (ragged).
@@ -32,7 +32,7 @@ from rolegraph.engine.training.advantages.group_metrics import (
     reward_metrics,
     state_metrics,
 )
-from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid, expand
+from rolegraph.engine.training.advantages.per_token import AdvantagesByUid, expand
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import finite_number
 from rolegraph.engine.vocabulary.items import State
@@ -57,23 +57,24 @@ class Estimates:
     states: States = field(default_factory=dict[str, Mapping[str, State]])
     """States of the estimators that have one, after these groups."""
     token_advantages: Sequence[Sequence[Sequence[Sequence[float]]]] = ()
-    """For each group, the advantages [T] of each member's Steps, for a role with precomputed advantages; else
+    """For each group, the advantages [T] of each member's Steps, for a role without an estimator; else
     empty."""
 
 
 def estimate(
     groups: Sequence[Group],
-    estimators: Mapping[str, Estimator],
-    precomputed: AdvantagesByUid | None = None,
+    estimators: Mapping[str, Estimator | None],
+    signals: AdvantagesByUid | None = None,
     states: States = NO_STATES,
 ) -> Estimates:
     """Compute every member's advantage in each group, each role's by its own estimator.
 
     Args:
         groups: Groups of any roles. Members of a group marked `too_small` get 0.
-        estimators: Estimator of each trained role; other roles get no advantages.
-        precomputed: Advantages for roles whose estimator is `precomputed`, by the trajectory's uid; a
-            trajectory that is missing keeps those on its steps. A number counts for all T tokens of a step, a
+        estimators: Estimator of each trained role, None where a signal stands alone; other roles get no
+            advantages.
+        signals: Advantages for roles without an estimator, by the trajectory's uid; a trajectory that is
+            missing keeps those on its steps. A number counts for all T tokens of a step, a
             list has T numbers; a list of another length becomes zeros, with a warning and a count in
             `advantage/{role}/wrong_length`.
         states: States of the estimators that have one, after the step before.
@@ -91,12 +92,12 @@ def estimate(
     tokens: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
     metrics, warnings, after = Metrics(), list[Note](), dict(states)
     for role in dict.fromkeys(group.role for group in groups):
-        if (estimator := estimators.get(role)) is None:
+        if role not in estimators:
             continue
         places = [place for place, group in enumerate(groups) if group.role == role]
         role_groups = [groups[place] for place in places]
-        if estimator.compute is None:
-            of_role = _expand_role(role, role_groups, precomputed or {})
+        if (estimator := estimators[role]) is None:
+            of_role = _expand_role(role, role_groups, signals or {})
         else:
             of_role = _compare_role(role, estimator, role_groups, states.get(role, {}))
         for place, values, baseline, of_members in zip(
@@ -109,9 +110,9 @@ def estimate(
     return Estimates(advantages, metrics, warnings, baselines, after, tokens)
 
 
-def _expand_role(role: str, groups: Sequence[Group], precomputed: AdvantagesByUid) -> Estimates:
-    """Return a role's estimate from precomputed advantages: one for each response token, with metrics."""
-    steps, wrong = expand(groups, precomputed)
+def _expand_role(role: str, groups: Sequence[Group], signals: AdvantagesByUid) -> Estimates:
+    """Return a role's estimate from its signal's advantages: one for each response token, with metrics."""
+    steps, wrong = expand(groups, signals)
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
     none: list[Sequence[float]] = [()] * len(groups)
@@ -127,7 +128,7 @@ def _compare_role(
     if any(step.advantage is not None for group in groups for it in group.members for step in it.steps):
         text = (
             f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
-            "replaces them; say `estimator: precomputed` to train on them"
+            "replaces them; remove the estimator to train on them"
         )
         warnings.append(Note(text, "warning", f"own-advantages/{role}"))
     rewards_P_G = [_rewards(group) for group in groups]
@@ -179,7 +180,6 @@ def _compare(
         labels = [f"the group of {group.members[0]}" for group in groups]
         return call_estimator(compute, noun, name, rewards_P_G, groups, labels)
 
-    assert estimator.compute is not None
     if estimator.running is not None:
         baselines_P_G = called(running, "baselines")
         advantages_P_G = [r - b for r, b in zip(rewards_P_G, baselines_P_G, strict=True)]

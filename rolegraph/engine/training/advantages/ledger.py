@@ -125,12 +125,12 @@ class Membership:
     def informative(self) -> list[str]:
         """Return the tasks of which a group has unequal rewards, in the order of their first episodes.
 
-        Groups of a role with precomputed advantages do not count.
+        Groups of a role without an estimator do not count.
         """
         informative: set[str] = set()
         for group in self.groups():
             role = self._roles.get(group.role)
-            if group.too_small or role is None or role.estimator is None or role.estimator.compute is None:
+            if group.too_small or role is None or not role.compares_rewards:
                 continue
             rewards = [member.reward for member in group.members if member.reward is not None]
             if rewards and max(rewards) - min(rewards) >= MIN_MAGNITUDE:
@@ -270,13 +270,12 @@ def _group(
     by_place = [grouping.by == "episode" for grouping in role.groupings]
     grouping = role.groupings[key.part if key.role else by_place.index(True)]
     # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
-    least = role.estimator.min_group if role.estimator is not None else 0
     return Group(
         key,
         members,
         name,
         number,
-        too_small=len(members) < least,
+        too_small=len(members) < role.min_group,
         by=grouping.by,
         over=grouping.over,
         weight=grouping.weight if len(role.groupings) > 1 else 1.0,
@@ -328,7 +327,7 @@ class Ledger:
     token_advantages: Mapping[tuple[int, int], Sequence[float]] = field(
         default_factory=dict[tuple[int, int], Sequence[float]]
     )
-    """Precomputed advantages [T], by number of the trajectory and of the Step."""
+    """Advantages [T] of a signal without an estimator, by number of the trajectory and of the Step."""
     loss_weights: LossWeights = field(default_factory=dict[tuple[str, str], float])
     """Factors of the advantages in the loss."""
 
@@ -420,7 +419,7 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
     Raises:
         AdvantageError: As `estimate` does.
     """
-    estimators = {name: role.estimator for name, role in ledger.roles.items() if role.estimator}
+    estimators = {name: role.estimator for name, role in ledger.roles.items()}
     estimates = estimate(ledger.groups, estimators, ledger.signals.advantages, states)
     sums: dict[tuple[int, int], float] = {}
     tokens: dict[tuple[int, int], Sequence[float]] = {}

@@ -31,7 +31,7 @@ from rolegraph.engine.prompts import SELF, Expression, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
 from rolegraph.engine.training.advantages.finished import FinishedEpisode, turn_view
 from rolegraph.engine.training.advantages.group_metrics import spread
-from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.per_token import per_token
 from rolegraph.engine.training.advantages.teacher_prompts import StudentChat, teacher_prompt
 from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import finite_number

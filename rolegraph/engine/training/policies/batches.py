@@ -24,7 +24,7 @@ from rolegraph.engine.models.tinker_sdk import tinker
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.training.advantages.group_metrics import any_nonzero
 from rolegraph.engine.training.advantages.ledger import Ledger
-from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.per_token import per_token
 from rolegraph.engine.vocabulary import Loss, LossSequence, require_library
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ AdvantagesByUid = Mapping[str, Sequence[Advantage]]
 
 
 def expand(
-    groups: Sequence[Group], precomputed: AdvantagesByUid
+    groups: Sequence[Group], signals: AdvantagesByUid
 ) -> tuple[list[list[list[Sequence[float]]]], list[Note]]:
     """Expand given advantages to one for each response token.
 
@@ -27,7 +27,7 @@ def expand(
 
     def of_member(member: Member) -> Iterator[Sequence[float]]:
         carried = [step.advantage for step in member.trajectory.steps]
-        given = (precomputed.get(member.trajectory.uid) or carried)[member.first : member.last]
+        given = (signals.get(member.trajectory.uid) or carried)[member.first : member.last]
         for index, (step, advantage) in enumerate(zip(member.steps, given, strict=True)):
             place, length = f"{member}, step {index}", len(step.response_ids)
             advantages_T = per_token(advantage, length, place)
@@ -61,7 +61,7 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
     else:
         what = "no advantage" if advantage is None else f"an advantage of type {type(advantage).__name__}"
         raise AdvantageError(
-            f"{where} has {what}; a precomputed advantage is a float, or a list of "
+            f"{where} has {what}; an advantage is a float, or a list of "
             f"{length} floats, one for each response token"
         )
     for value in values:

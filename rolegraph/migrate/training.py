@@ -1,0 +1,109 @@
+"""Rewrites of training: who is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import yaml
+
+from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+
+_LEARNS = ("estimator", "signal")
+"""Keys that make a role a trained one in version 2."""
+_FALSE = ("false", "no", "off")
+
+
+def frozen(document: Document) -> Iterator[Change | Problem]:
+    """Remove the signals of roles that say `trainable: false`."""
+    yield from _of_frozen(document, "signal")
+
+
+def precomputed(document: Document) -> Iterator[Change | Problem]:
+    """Remove the estimators of roles that say `trainable: false`, and `estimator: precomputed`."""
+    yield from _of_frozen(document, "estimator")
+    for entry in document.entries("roles.*.estimator"):
+        name = scalar(entry.value) or next(iter(pairs(entry.value)), "")
+        if name == "precomputed" and len(entry.path) == 3 and not _is_frozen(entry.parent):
+            given = _is_open(document, entry.parent, "estimator") or len(pairs(entry.parent)) == 1
+            yield document.replace(entry.value, "null") if given else _removed(document, entry)
+
+
+def trainable(document: Document) -> Iterator[Change | Problem]:
+    """Remove `trainable`, with `null` for an estimator or signal that comes from another mapping or file."""
+    for entry in document.entries("roles.*.trainable"):
+        key = pairs(entry.parent).get("trainable")
+        if len(entry.path) != 3 or key is None:
+            continue
+        begin, keys = key[0].start_mark.index, pairs(entry.parent)
+        others = [it for it in _LEARNS if _is_open(document, entry.parent, it)]
+        if _is_false(entry.value):
+            if others or len(keys) == 1:
+                is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
+                between = ", " if is_flow else "\n" + " " * key[0].start_mark.column
+                nulls = between.join(f"{it}: null" for it in others or ["estimator"])
+                yield Change(begin, document.end(entry.value), nulls)
+            else:
+                yield _removed(document, entry)
+        elif not keys.keys() & {*_LEARNS} and (
+            _is_extending(document) or any(map(_is_frozen, _bases(entry.parent)))
+        ):
+            yield Problem(begin, "`trainable` is gone: give the role its estimator here")
+        else:
+            yield _removed(document, entry)
+    for entry in document.entries("roles.*"):
+        merged = {key for base in _bases(entry.value) for key in pairs(base)}
+        is_silent = len(entry.path) == 2 and "trainable" not in pairs(entry.value)
+        if is_silent and merged & {*_LEARNS} and _is_frozen(entry.value):
+            message = "`trainable` is gone, and `<<` gives this role an estimator: write `estimator: null`"
+            yield Problem(document.start(entry.value), message)
+
+
+def _of_frozen(document: Document, name: str) -> Iterator[Change | Problem]:
+    """Remove a key from the roles that say `trainable: false`, and from what they merge."""
+    for entry in document.entries(f"roles.*.{name}"):
+        if len(entry.path) == 3 and _is_frozen(entry.parent):
+            yield _removed(document, entry)
+
+
+def _removed(document: Document, entry: Entry) -> Change | Problem:
+    """Return the change that removes a key of a mapping that has others; a comment behind it stays."""
+    if document.text[entry.value.start_mark.index] == "&":
+        message = f"`{entry.name}` is gone here, and its anchor is not: write the value where it is used"
+        return Problem(entry.value.start_mark.index, message)
+    change = document.without(entry.parent, entry.name)
+    line = document.text[change.start : change.end]
+    comment = line[document.end(entry.value) - change.start :].strip() if line.endswith("\n") else ""
+    if not comment.startswith("#"):
+        return change
+    return change._replace(text=line[: len(line) - len(line.lstrip())] + comment + "\n")
+
+
+def _bases(mapping: yaml.Node) -> list[yaml.Node]:
+    """Return the mappings that a mapping merges by `<<`, in their order of precedence."""
+    merged = pairs(mapping).get("<<")
+    if merged is None:
+        return []
+    named = merged[1].value if isinstance(merged[1], yaml.SequenceNode) else [merged[1]]
+    return [*chain.from_iterable((it, *_bases(it)) for it in named)]
+
+
+def _is_frozen(mapping: yaml.Node) -> bool:
+    """Return True for a role with `trainable: false`, of its own or of a mapping that it merges."""
+    written = (pairs(it).get("trainable") for it in (mapping, *_bases(mapping)))
+    first = next(filter(None, written), None)
+    return first is not None and _is_false(first[1])
+
+
+def _is_false(node: yaml.Node) -> bool:
+    return (scalar(node) or "").lower() in _FALSE
+
+
+def _is_extending(document: Document) -> bool:
+    """Return True for a spec that extends another, which may set more keys of a role."""
+    return document.root is not None and "extends" in pairs(document.root)
+
+
+def _is_open(document: Document, mapping: yaml.Node, name: str) -> bool:
+    """Return True where a key of a role may also come from the spec that this one extends, or from `<<`."""
+    return _is_extending(document) or any(name in pairs(base) for base in _bases(mapping))

@@ -67,6 +67,27 @@ MISTAKES = [
         "4 spaces, as `parser` in line 9",
     ),
     (
+        "  solver:\n",
+        "    solver:\n",
+        (6, 1, 4),
+        "wrong indentation: `judge` in line 12 is in the same block",
+        "2 spaces, as `judge` in line 12",
+    ),
+    (
+        "    needs: [solver]",
+        "      needs: [solver]",
+        (13, 1, 6),
+        "wrong indentation: `prompt` in line 14 is in the same block",
+        "4 spaces, as `prompt` in line 14",
+    ),
+    (
+        "    reward: countdown",
+        "  reward: countdown",
+        (10, 1, 2),
+        "wrong indentation: `estimator` in line 11 is in the same block",
+        "4 spaces, as `estimator` in line 11",
+    ),
+    (
         "    prompt: solver.j2",
         "\tprompt: solver.j2",
         (8, 1, 1),

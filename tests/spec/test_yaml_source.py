@@ -88,9 +88,18 @@ BOMB = "a: &a {x: 1}\n" + "".join(
 DEEP = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: *a{n}}}\n" for n in range(500))
 
 
-@pytest.mark.parametrize("text", [BOMB, DEEP, "a: &a {<<: *a}", "a: &a {x: {<<: *a}}"])
+@pytest.mark.parametrize("text", [BOMB, DEEP])
 def test_merge_keys_that_make_work_without_end_are_refused(text: str) -> None:
     assert fault_of(text)[0] == "nested too deeply, or aliases that grow too large"
+
+
+@pytest.mark.parametrize(
+    ("text", "column"), [("a: &a {<<: *a}", 8), ("a: &a {x: {<<: *a}}", 12), ("a: &a {x: *a}", 8)]
+)
+def test_an_alias_inside_of_what_it_repeats_is_shown_where_it_is(text: str, column: int) -> None:
+    message, *place = fault_of(text)
+    assert message.startswith("an alias of the mapping that the alias stands in")
+    assert place == [1, column]
 
 
 def test_a_character_that_yaml_has_not_is_named_and_pointed_at() -> None:

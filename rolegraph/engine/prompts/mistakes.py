@@ -213,9 +213,9 @@ def _inside(tag: _Tag) -> Iterator[TemplateFault]:
             fault(offset, "=", "`=` is no comparison", "compare with ==")
     else:
         if depths and not quote:
-            fault(
-                depths[-1][1], depths[-1][0], f"the bracket `{depths[-1][0]}` that opens here is not closed"
-            )
+            opening, opened = depths[-1]
+            message = f"the bracket `{opening}` that opens here is not closed"
+            fault(opened, opening, message, f"close it with {_BRACKETS[opening]}")
     yield from sorted(faults, key=lambda it: it.position)
 
 
@@ -323,6 +323,8 @@ def _in_words(source: str, position: int, message: str) -> TemplateFault:
         before = list(_TOKEN.finditer(source))
         token = before[-1] if before else None
     word, offset = (token[0], token.start()) if token else ("", 0)
+    if word == "=":
+        return TemplateFault(offset, word, "`=` is no comparison", "compare with ==")
     for pattern, text, hint in _WORDS:
         if re.search(pattern, message):
             if "follows" in text and not re.match(r"[\w'\"]", word):

@@ -6,6 +6,7 @@ Reads the file, the specs it extends and the overrides, merges them and validate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
@@ -15,14 +16,19 @@ from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EXTENDS, SPEC_FAULTS
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path
-from rolegraph.engine.spec.files import names_in, resolve_path
+from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, SourceLines
+from rolegraph.engine.spec.files import names_in, resolve_path, shown_path
 from rolegraph.engine.spec.merge import choose_model, merge, override, widen_overrides
 from rolegraph.engine.spec.models import Spec
-from rolegraph.engine.spec.validation import REQUIRED, validate
-from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml, value_at
+from rolegraph.engine.spec.validation import REQUIRED, FittedPart, validate
+from rolegraph.engine.spec.yaml_repairs import moved
+from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml, read_yaml, unreadable_source, value_at
 from rolegraph.engine.vocabulary import values_at, written_numbers
 
+_MOST_MOVED = 4
+"""Most lines with a fault for which other indentations are tried."""
+_LONGEST_MOVED = 10_000
+"""Characters of the longest text for which other indentations are tried: each takes as long as a load."""
 TESTS_SUFFIX = ".test.yaml"
 """Suffix of the file that holds a spec's tests."""
 
@@ -164,8 +170,10 @@ def load_spec(
         widen_overrides(source)
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
-    numbers = dict(written_numbers(source.data))
-    fitting = validate(values_at(source.data, dict.fromkeys(numbers, 1.0)) if numbers else source.data)
+    fitting, numbers = _validated(source.data)
+    if fitting.findings and (misplaced := _misplaced(source, shown_path(path), fitting.findings)):
+        source, unreadable = misplaced, True
+        fitting, numbers = _validated(source.data)
     unread = _unread(source) | _misspelt(source, fitting.findings)
     loaded = LoadedSpec(fitting.value, source, folders, list(source.faults))
     loaded.numbers = numbers
@@ -173,6 +181,41 @@ def load_spec(
         loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
     return loaded
+
+
+def _validated(data: dict[str, Any]) -> tuple[FittedPart[Spec], dict[Path, str]]:
+    """Return the valid part of a spec's data, and its numbers that are expressions over the step."""
+    numbers = dict(written_numbers(data))
+    return validate(values_at(data, dict.fromkeys(numbers, 1.0)) if numbers else data), numbers
+
+
+def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> YamlSource | None:
+    """Return the source with the fault of a line whose indentation puts its key into another mapping.
+
+    None without such a line. The fault is certain where the spec's form is valid once a line with a fault, or
+    one beside it, is indented as another line is. All other faults are consequences then, as of a text that
+    is no YAML.
+    """
+    text = source.texts.get(file, "")
+    lines = SourceLines(file, text)
+    places = [fault.place for fault in (*source.errors, *map(source.diagnostic, findings))]
+    faulty = sorted({place.line - 1 for place in places if place.file == file})[:_MOST_MOVED]
+    indices = dict.fromkeys(line + offset for line in faulty for offset in (0, -1, 1))
+    for index in indices if len(text) <= _LONGEST_MOVED else ():
+        if 0 <= index < len(lines.lines) and re.match(r" *[\w-]+:(?: |$)", lines.lines[index]):
+            for mistake, changed in moved(text, index):
+                if _is_valid_form(changed, file):
+                    place = lines.place(mistake.position, mistake.width)
+                    return unreadable_source(place, mistake.message, "", mistake.hint)
+    return None
+
+
+def _is_valid_form(text: str, file: str) -> bool:
+    """Return True for the text of a spec whose keys and values are those of a spec."""
+    source = parse_yaml(text, file)
+    data = _with_required(source).data if "extends" in source.data else source.data
+    fitting, _ = _validated({key: value for key, value in data.items() if key != "extends"})
+    return not source.errors and not fitting.findings
 
 
 def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise, product
 from typing import NamedTuple
@@ -382,19 +383,97 @@ def _spaces(count: int) -> str:
     return f"{count} space{'' if count == 1 else 's'}" if count else "no space"
 
 
+_OPENER = re.compile(r":(?: +&\S+)?\s*(?: #.*)?$")
+"""End of a line whose value is the block below it."""
+
+
+def _outliers(around: _Lines, index: int) -> Iterator[_Repair]:
+    """Yield the repairs of a line above whose indentation differs from that of the lines around it.
+
+    The parser stops at the next line of the block. The line above is the wrong one where it interrupts the
+    block, or where it is the block's first line and the next line is as far from the block's key as others.
+    """
+    lines, depth = around.lines, _indent(around.lines[index])
+    above = next((it for it in range(index - 1, -1, -1) if _is_within(lines[it], depth)), None)
+    if above is None:
+        return
+    below = next(it for it in range(above + 1, index + 1) if _is_code(lines[it]))
+    pairs = list(pairwise(it for it in lines if _is_code(it)))
+    steps = Counter(_indent(line) - _indent(key) for key, line in pairs if _OPENER.search(key))
+    for wrong in (below, above):
+        line, indent = lines[wrong], _indent(lines[wrong])
+        before = next((it for it in reversed(lines[:wrong]) if _is_code(it)), "")
+        if _OPENER.search(before):
+            outer = _indent(before)
+            is_usual = steps[depth - outer] > steps[indent - outer]
+            is_wrong = outer < depth and (indent <= outer or is_usual)
+        else:
+            inner, is_block = _indent(lines[below]), sum(map(_is_code, lines[above:index])) > 2
+            fits = is_block and steps[inner - depth] > steps[inner - indent]
+            is_wrong = depth in _levels(lines, wrong) and (fits or not _OPENER.search(line))
+        if is_wrong and indent != depth:
+            name = f"`{_name_in(lines[index])}` in line {index + 1}"
+            message = f"wrong indentation: {name} is in the same block"
+            hint = f"{_spaces(depth)}, as {name}"
+            yield _Repair(wrong, " " * depth + line.lstrip(), 0, max(indent, 1), message, hint=hint)
+
+
+def _levels(lines: Sequence[str], index: int) -> Mapping[int, int]:
+    """Return the nearest line above for each indentation that a line may have: those of the open blocks."""
+    levels: dict[int, int] = {}
+    for above in range(index - 1, -1, -1):
+        depth = _indent(lines[above])
+        if _is_code(lines[above]) and all(depth < level for level in levels):
+            levels[depth] = above
+    return levels
+
+
+def _is_within(line: str, depth: int) -> bool:
+    return _is_code(line) and _indent(line) < depth
+
+
+def _name_in(line: str) -> str:
+    """Return the key of a line, or its text up to a colon."""
+    return line.strip().split(":")[0].removeprefix("- ")
+
+
+def moved(text: str, index: int) -> Iterator[tuple[Mistake, str]]:
+    """Yield a line with a key at its other indentations: the mistake that each would mend, and the new text.
+
+    The line moves alone, or with the lines below it that are indented deeper.
+
+    Args:
+        text: Text of a file.
+        index: Index of the line.
+    """
+    lines = text.split("\n")
+    line, indent = lines[index], _indent(lines[index])
+    above = [it for it in range(index - 1, -1, -1) if _is_code(lines[it])]
+    levels = _levels(lines, index)
+    if above and lines[above[0]].rstrip().endswith(":"):
+        levels = {_indent(lines[above[0]]) + 2: above[0], **levels}
+    end = next((it for it in range(index + 1, len(lines)) if _is_within(lines[it], indent + 1)), len(lines))
+    start = sum(len(it) + 1 for it in lines[:index])
+    for depth, shown in sorted(levels.items(), key=lambda level: abs(level[0] - indent)):
+        owner = next((_name_in(lines[it]) for it in above if _is_within(lines[it], depth)), "")
+        message = f"`{_name_in(line)}` belongs to {f'`{owner}`' if owner else 'the top of the spec'}"
+        hint = _spaces(depth)
+        if _indent(lines[shown]) == depth:
+            hint += f", as `{_name_in(lines[shown])}` in line {shown + 1}"
+        mistake = Mistake(start, max(indent, 1), f"wrong indentation: {message}", hint=hint)
+        for last in (index + 1, end) if depth != indent else ():
+            block = [" " * depth + it[indent:] if _is_code(it) else it for it in lines[index:last]]
+            yield mistake, "\n".join((*lines[:index], *block, *lines[last:]))
+
+
 def _indents(around: _Lines, index: int) -> Iterator[_Repair]:
     """Yield the repairs that indent a line as a line before it, the nearest indentation first."""
     line = around.lines[index]
     indent = _indent(line)
-    levels: dict[int, int] = {}
-    for before in range(index - 1, -1, -1):
-        above = around.lines[before]
-        depth = _indent(above)
-        if _is_code(above) and depth not in levels and all(depth < level for level in levels):
-            levels[depth] = before
+    levels = _levels(around.lines, index)
     following = around.following(index)
     if (deeper := _indent(following)) != indent and _is_code(following):
-        levels.setdefault(deeper, around.lines.index(following, index))
+        levels = {deeper: around.lines.index(following, index), **levels}
     for depth in sorted(levels, key=lambda depth: (abs(depth - indent), -depth)):
         if line.rstrip().endswith(":") and _indent(following) <= depth:
             continue  # the keys below would be beside it
@@ -447,6 +526,9 @@ def _brackets(around: _Lines, index: int) -> Iterator[_Repair]:
         message = f"the bracket `{start}` that opens here is not closed"
         yield _Repair(index, code.removesuffix(",") + _PAIRS[start], around.opening, 1, message)
     words = [it.span() for it in re.finditer(r"'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"|[^\s,:{}\[\]]+", code)]
+    for match in re.finditer(r"(?<=[\w\"'\]}])\s+(?=[{\[])", code if around.in_brackets else ""):
+        written = f"{code[: match.start()]},{code[match.start() :]}"
+        yield _Repair(index, written, match.start() - 1, 1, "a comma is missing here")
     for (_, end), (start, _) in pairwise(words if around.in_brackets else ()):
         if code[end:start].isspace() and start <= column + 1:
             quote = code[end - 1] in "'\"" and not re.search(r"[{,]\s*$", code[:start])
@@ -475,7 +557,7 @@ def _extras(around: _Lines, index: int) -> Iterator[_Repair]:
         yield _Repair(index, written, match.start(1), 1, "a comma is missing here")
 
 
-_RULES = (_characters, _extras, _dashes, _escapes, _quotings, _blocks, _colons, _brackets)
+_RULES = (_characters, _extras, _outliers, _dashes, _escapes, _quotings, _blocks, _colons, _brackets)
 
 
 def _repairs(around: _Lines) -> Iterator[_Repair]:

@@ -42,7 +42,7 @@ def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
     """
     start, end = node.start_mark.index, node.end_mark.index
     if isinstance(node, yaml.ScalarNode):
-        slip = _cut(node, key, text) if node.style is None else None
+        slip = _cut(node, key, text) or _unbracketed(node, key) if node.style is None else None
         yield from [slip] if slip else ()
     elif isinstance(node, yaml.MappingNode | yaml.SequenceNode) and node.flow_style:
         if text.startswith("{{", start):
@@ -52,6 +52,33 @@ def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
             yield Slip(start, end, message, _written(key, bare))
         else:
             yield from _split(_pieces(node), text)
+            yield from _joined(node, key, text)
+
+
+_NAMES = {"roles", "needs", "players", "sees", "hidden", "correct", "as"}
+"""Keys whose values may be lists of names or words."""
+
+
+def _joined(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
+    """Yield the slips of names in a list without a comma between them.
+
+    Words to choose from may have spaces: they are slips where the list has nothing else.
+    """
+    items: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) and key in _NAMES else []
+    for item in items if key != "as" or len(items) == 1 else ():
+        written = text[item.start_mark.index : item.end_mark.index]
+        if _is_plain(item) and re.fullmatch(r"[A-Za-z_]\w*(?: +[A-Za-z_]\w*)+", written):
+            message = f"a comma is missing in `{written}`"
+            yield Slip(item.start_mark.index, item.end_mark.index, message, _hint(", ".join(written.split())))
+
+
+def _unbracketed(node: yaml.ScalarNode, key: object) -> Slip | None:
+    """Return the slip of a list that lacks one or both of its brackets."""
+    if key not in _NAMES or not re.fullmatch(r"\[?\w+(?: *, *\w+)+\]?", node.value):
+        return None
+    start, end = node.start_mark.index, node.end_mark.index
+    written = f"{key}: [{node.value.strip('[]')}]"
+    return Slip(start, end, "a list stands in brackets", _hint(written))
 
 
 class _Piece(NamedTuple):

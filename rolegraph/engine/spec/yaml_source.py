@@ -334,6 +334,8 @@ class _Reader:
         self.positions: KeyPositions = {}
         self.faults: list[Diagnostic] = []
         self.visited = 0
+        self.open: list[yaml.Node] = []
+        """Mappings around the value that is read."""
 
     def place(self, node: yaml.Node) -> Place:
         start, end = node.start_mark.index, node.end_mark.index
@@ -343,6 +345,9 @@ class _Reader:
         """Convert a YAML node to data, and record the file positions of the value and its key under
         `path`."""
         self.positions[path] = KeyPosition(key and self.place(key), self.place(node))
+        if node in self.open:
+            self.fault_of_cycle(key or node)
+            return None
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
             raise _TooLarge(node)
@@ -372,8 +377,11 @@ class _Reader:
             return None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        self.open.append(node)
         pairs = self.pairs(node).items()
-        return {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in pairs}
+        data = {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in pairs}
+        self.open.pop()
+        return data
 
     def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return (key node, value node) for each key of a mapping, including those merged by `<<`.
@@ -399,12 +407,18 @@ class _Reader:
                     pairs[key] = key_node, value_node
                     continue
                 for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    if isinstance(base, yaml.MappingNode):
+                    if base in self.open:
+                        self.fault_of_cycle(key_node)
+                    elif isinstance(base, yaml.MappingNode):
                         pairs = {**pairs, **self.pairs(base, merges + 1), **pairs}
                     else:
                         expected = "a mapping's alias, as in `<<: *base`, or a list of them"
                         self.fault("`<<` merges mappings", base, expected)
         return pairs
+
+    def fault_of_cycle(self, node: yaml.Node) -> None:
+        message = "an alias of the mapping that the alias stands in, which would have no end"
+        self.fault(message, node, "an alias of a mapping that has ended: is the line indented too far?")
 
     def fault(self, message: str, node: yaml.Node, expected: str, hint: str = "") -> None:
         self.faults.append(Diagnostic(message, self.place(node), expected, hint))

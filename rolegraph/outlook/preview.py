@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.imitation import demonstrations
@@ -43,7 +43,6 @@ ROUNDS = 3
 """Rounds of a loop whose prompts are kept; later rounds continue in the same way."""
 MOST_WAYS = 8
 """Most runs of one task, each with other example answers of the parsers."""
-UNREACHED = "not reached with these answers"
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?(?: of outer round \d+)?\]")
 
 
@@ -125,17 +124,26 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
             field, is made up.
 
     Returns:
-        The prompts by role. Those that the conditions keep from being reached have a note.
+        The prompts by role. A prompt that no example of an answer reaches has its condition as note.
     """
     hidden = [key for key in task if key in plan.hidden]
     shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
     runs = _Runs(plan, shown, recorded and without_quoting(recorded, disclosure_rule_of(plan)))
-    ways = [len(role.parser.examples) for role in plan.roles if role.spec.parses and recorded is None]
-    for way in range(min(max([1, *ways]), MOST_WAYS)):
+    parsers = [role.parser for role in plan.roles if role.spec.parses and recorded is None]
+    for way in range(min(max([1, *(_words(parser.gives) for parser in parsers)]), MOST_WAYS)):
         await runs.run(way)
     if plan.may_skip:
-        await runs.run(0, note=UNREACHED)
+        ways = min(max([1, *(len(parser.examples) for parser in parsers)]), MOST_WAYS)
+        for way in (*range(1, ways), None) if ways > 1 else ():
+            await runs.run(way, only_new=True)
+        await runs.run(0, only_new=True, ignores_conditions=True)
     return TaskPrompts(shown, hidden, runs.roles)
+
+
+def _words(shape: Mapping[str, Any]) -> int:
+    """Return how many words an action, or one of its fields, may be: a prompt may depend on each of them."""
+    properties: Mapping[str, Mapping[str, Any]] = shape.get("properties", {})
+    return max(len(part.get("enum", ())) for part in (shape, *properties.values()))
 
 
 async def made_up(
@@ -171,12 +179,16 @@ class _Runs:
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
         """Position in `asked` of each prompt of a role; -1 for a prompt that is left out."""
 
-    async def run(self, way: int, *, note: str = "", answer: str = "") -> Episode:
+    async def run(
+        self, way: int | None, *, only_new: bool = False, ignores_conditions: bool = False, answer: str = ""
+    ) -> Episode:
         """Run one episode with made-up answers and collect its prompts.
 
-        With a `note`, conditions are ignored so that every turn runs, and only turns without a prompt so far
-        are kept. `way` is the position of the parser's example to answer with; `answer` replaces its
-        placeholder.
+        Args:
+            way: Position of the parser's example to answer with; None for another of each instance.
+            only_new: True to keep only the prompts of turns that have none so far.
+            ignores_conditions: True to let every turn run, each with its condition as note.
+            answer: Text that replaces the placeholder of the example.
         """
         reached = {
             name: {node.round for prompt in of.asked for node in prompt.nodes}
@@ -188,17 +200,34 @@ class _Runs:
         job = EpisodeJob({"id": "task", **self._task}, self._recorded.rollout if self._recorded else 0, 0)
         models = [LimitedModel(model, 4096)] * len(self._plan.endpoints)
         async with Isolation(self._plan.imports) as isolation:
-            episode = await run_episode(self._harmless(way, answer, note), job, models, isolation=isolation)
+            episode = await run_episode(
+                self._harmless(way or 0, answer, ignores_conditions), job, models, isolation=isolation
+            )
         for request in sorted(model.requests, key=lambda each: (each.id.node.round, each.id.node.index)):
             node = request.id.node
-            if not note or node.round not in reached[node.role]:
-                self._add(request, note)
+            if not only_new or node.round not in reached[node.role]:
+                self._add(request, self._condition(node) if ignores_conditions else "")
         for failure in episode.failures.values():
             problem = self._unknown(failure) or f"{failure['name']}: {failure['message']}"
             problems = self._by_name[failure["role"]].problems
-            if problem not in problems and not note:
+            if problem not in problems and not only_new:
                 problems.append(problem)
         return episode
+
+    def _condition(self, node: NodeId) -> str:
+        """Return the condition of a turn that no example reaches: its role's, a loop's, or that of others."""
+        role = self._by_name[node.role].role
+        if role.when is not None:
+            return f"if {role.when.source}"
+        index = role.loop
+        while index is not None:
+            loop = self._plan.loops[index]
+            if loop.when is not None:
+                return f"if {loop.when.source}"
+            if loop.until is not None and max(role.round_at(node.round)) > 1:
+                return f"unless {loop.until.source}"
+            index = loop.outer
+        return "after turns that other answers lead to"
 
     def _unknown(self, failure: FailureMetadata) -> str:
         """Explain a failed prompt that reads the unknown answer of a service; empty for any other failure."""
@@ -230,15 +259,20 @@ class _Runs:
             before = of.asked[place]
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
-    def _harmless(self, way: int, answer: str, note: str) -> Plan:
+    def _harmless(self, way: int, answer: str, ignores_conditions: bool) -> Plan:
         """Return a copy of the plan that computes no reward, runs no tool and moves no environment; for
         `preview`."""
         plan = self._plan
         return replace(
             plan,
-            roles=tuple(self._harmless_role(role, way, answer, note) for role in plan.roles),
-            loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops) if note else plan.loops,
-            envs=tuple(env if self._moves(env) and not note else still_environment(env) for env in plan.envs),
+            roles=tuple(self._harmless_role(role, way, answer, ignores_conditions) for role in plan.roles),
+            loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops)
+            if ignores_conditions
+            else plan.loops,
+            envs=tuple(
+                env if self._moves(env) and not ignores_conditions else still_environment(env)
+                for env in plan.envs
+            ),
             reward_order=(),
             reward_inputs={},
             metrics={},
@@ -250,7 +284,7 @@ class _Runs:
         players = {self._plan.roles[position].name for position in env.players}
         return not env.environment.permissions and self._answering.issuperset(players)
 
-    def _harmless_role(self, role: RolePlan, way: int, answer: str, note: str) -> RolePlan:
+    def _harmless_role(self, role: RolePlan, way: int, answer: str, ignores_conditions: bool) -> RolePlan:
         run, closed = role.run, _closed_tools(self._plan, role)
         if run is not None and run.tool.choose is None:
             run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
@@ -260,7 +294,7 @@ class _Runs:
         return replace(
             role,
             spec=role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None}),
-            when=None if note else role.when,
+            when=None if ignores_conditions else role.when,
             reward=None,
             formulas={},
             run=run,

@@ -125,14 +125,15 @@ def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
 class PreviewModel:
     """Model for `preview` that keeps its requests and answers from a recording, or with the parser's example.
 
-    Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
-    `answer`, or else the name of the node. A role in `texts` answers with its text there.
+    Of several examples, `way` is the position of the one to take, at most the last; None takes another for
+    each instance of a role. Its placeholder becomes `answer`, or else the name of the node. A role in `texts`
+    answers with its text there.
     """
 
     def __init__(
         self,
         roles: Mapping[str, RolePlan],
-        way: int,
+        way: int | None,
         answer: str,
         replay: Replay | None,
         texts: Mapping[str, str],
@@ -153,7 +154,9 @@ class PreviewModel:
         if role.callees and request.id.call == 1:  # so that the prompts of the roles that it calls are seen
             calls = tuple(_example_call(role, callee.function) for callee in role.callees)
             return Completion("", calls=calls, usage={"prompt_tokens": 1, "completion_tokens": 1})
-        made = example_answer(role, self._way, self._answer or f"[{_name(request.id.node, role)}]")
+        node = request.id.node
+        way = (node.index - 1) % max(len(role.parser.examples), 1) if self._way is None else self._way
+        made = example_answer(role, way, self._answer or f"[{_name(node, role)}]")
         text = self._texts.get(role.name, made)
         return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
 

@@ -100,24 +100,34 @@ def find_json(text: str, check: Check | None = None) -> Any:
     raise reason or ValueError("the answer holds no JSON")
 
 
-def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
+WAYS = 3
+"""Number of examples of a number or a JSON value, which differ so that a workflow takes other branches."""
+
+
+def example_of(schema: Mapping[str, Any], depth: int = 0, way: int = 0, like: object = None) -> Any:
     """Return a made-up value of the types that a schema asks for; its other keywords are not read.
 
     Args:
         schema: The JSON Schema.
         depth: The level of recursion.
+        way: Number of the example, from 0: others have other words, and false in place of true.
+        like: A value that says the types of what the schema leaves open; None without it.
     """
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
     for key in ("examples", "enum"):
         if isinstance(schema.get(key), list) and schema[key]:
-            return schema[key][0]
+            return schema[key][way % len(schema[key])]
     if depth > JSON_DEPTH.most:
         return None
 
-    def inner(part: Any) -> Any:
-        return example_of(cast("Mapping[str, Any]", part), depth + 1) if isinstance(part, Mapping) else "…"
+    def inner(part: Any, like: object = None) -> Any:
+        if isinstance(part, Mapping):
+            return example_of(cast("Mapping[str, Any]", part), depth + 1, way, like)
+        if isinstance(like, bool):
+            return way % 2 == 0
+        return "…" if like is None or isinstance(like, str) else like
 
     match schema.get("type"):
         case "string":
@@ -125,21 +135,23 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
         case "number" | "integer":
             return schema.get("minimum", 1)
         case "boolean":
-            return True
+            return way % 2 == 0
         case "array":
             items, least = schema.get("items"), schema.get("minItems", 1)
             words = cast("Mapping[str, Any]", items).get("enum") if isinstance(items, Mapping) else None
             if isinstance(words, list) and len(cast("list[Any]", words)) > least:  # each opens another branch
-                return cast("list[Any]", words)[
-                    : min(int(schema.get("maxItems", ITEMS_MADE_UP)), ITEMS_MADE_UP)
-                ]
+                listed = cast("list[Any]", words)
+                first = way % len(listed)
+                rotated = [*listed[first:], *listed[:first]]
+                return rotated[: min(int(schema.get("maxItems", ITEMS_MADE_UP)), ITEMS_MADE_UP)]
             item = inner(items)
             # Lists in lists have one item each, or a schema of a few levels would fill the memory.
             return [item] * (1 if isinstance(item, list | dict) else min(max(int(least), 1), ITEMS_MADE_UP))
         case "object" | None if "properties" in schema or "required" in schema:
             properties = cast("Mapping[str, Any]", schema.get("properties") or {})
             names = dict.fromkeys([*properties, *cast("Iterable[str]", schema.get("required", ()))])
-            return {name: inner(properties.get(name)) for name in names}
+            parts = cast("Mapping[str, Any]", like if isinstance(like, Mapping) else {})
+            return {name: inner(properties.get(name), parts.get(name)) for name in names}
         case "null":
             return None
         case _:

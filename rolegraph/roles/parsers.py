@@ -38,7 +38,7 @@ from rolegraph.engine.vocabulary import (
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 from rolegraph.roles.boxes import last_box
 from rolegraph.roles.fences import last_block
-from rolegraph.roles.json_text import example_of, find_json, required_keys, schema_check
+from rolegraph.roles.json_text import WAYS, example_of, find_json, required_keys, schema_check
 from rolegraph.roles.numbers import find_number
 from rolegraph.roles.patterns import compile_pattern, last_match
 from rolegraph.roles.tags import tag_finder
@@ -177,8 +177,8 @@ def number(
             raise _malformed(f"{value:.9g} is {'below' if value < low else 'above'} {within}")
         return within
 
-    example = low if low > 1 else high if high < 1 else 1
-    return _with_default(Parser(parse, None, examples=(str(example),), gives=NUMBER), default)
+    numbers = dict.fromkeys(sorted((low, it, high))[1] for it in range(1, WAYS + 1))
+    return _with_default(Parser(parse, None, examples=tuple(map(str, numbers)), gives=NUMBER), default)
 
 
 def json_value(schema: dict[str, Any] = _SCHEMA, /, *, default: Any = None) -> Parser:
@@ -198,7 +198,8 @@ def json_value(schema: dict[str, Any] = _SCHEMA, /, *, default: Any = None) -> P
             raise _malformed(str(error)) from None
 
     expects = tuple((key,) for key in required_keys(schema))
-    examples = (json.dumps(example_of(schema)),)
+    ways = (json.dumps(example_of(schema, way=way, like=default)) for way in range(WAYS))
+    examples = tuple(dict.fromkeys(ways))
     made = Parser(parse, None, examples=examples, expects=expects, marks=("}", "]"), gives=schema)
     return _with_default(made, default)
 

@@ -44,6 +44,8 @@ INTENDED = {
     "SiriuS": "feedback sees task.answer, and its words reach again",
 }
 """Warning of a recipe, which its text mentions."""
+BY_THE_ROW = {"Self-play in three games": "if task.game ==", "Werewolf": "if self.index in task.wolves"}
+"""Condition on the row for which some turns of a recipe are not reached with one row."""
 HEAD = "rolegraph: 2\nname: recipe\n"
 DATA = "data: {train: rows.jsonl, validation: rows.jsonl}\n"
 RECIPES = {
@@ -88,5 +90,8 @@ def test_a_recipe_is_short_valid_and_asks_what_can_be_rendered(name: str, tmp_pa
     assert not said
     assert len((HEAD + own + text).splitlines()) <= 40
     found = asyncio.run(preview_task(checked.valid(), {"id": "1", **ROW}))
+    notes = [prompt.note for of in found.roles for prompt in of.asked]
+    assert all(it in ("", "call 2 of the turn") or it.startswith(BY_THE_ROW[name]) for it in notes)
+    assert all(of.asked or of.role.run for of in found.roles)
     problems = [problem for of in found.roles for problem in of.problems]
     assert all(problem.startswith("tool_error: nothing to choose from") for problem in problems)

@@ -15,7 +15,7 @@ from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import Episode
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.vocabulary import ToolCall
-from rolegraph.outlook.preview import MOST, UNREACHED, RolePrompts, made_up, preview_task
+from rolegraph.outlook.preview import MOST, RolePrompts, made_up, preview_task
 from tests.edge import (
     COUNTDOWN,
     RIGHT,
@@ -151,7 +151,32 @@ def test_what_a_condition_keeps_from_being_asked_is_shown_and_says_so(tmp_path: 
     )
     (prompt,) = asked(plan)["two"].asked
     assert prompt.messages[-1]["content"] == "Then [one]."
-    assert prompt.note == UNREACHED
+    assert prompt.note == 'if one.action == "never"'
+
+
+def test_turns_that_other_answers_lead_to_are_reached(tmp_path: Path) -> None:
+    plan = spec(
+        tmp_path,
+        '  plan: {prompt: "Plan.", parser: {json: {items: {enum: [a, b, c]}, type: array, maxItems: 1}}}\n'
+        '  b: {needs: plan, when: "\'b\' in plan.action", prompt: "B."}\n'
+        '  deal: {prompt: "{{ self.round }}", parser: {json: {required: [ok]}, default: {ok: true}}}\n'
+        '  rate: {prompt: "Rate.", parser: number}\n'
+        '  low: {needs: rate, when: rate.action > 2, prompt: "Low."}\n'
+        '  vote: {count: 2, prompt: "{{ self.round }}", parser: number}\n',
+        "loops:\n"
+        "  talk: {roles: [deal], times: 2, until: deal.action.ok}\n"
+        "  votes: {roles: [vote], times: 2, until: 'all(vote.action == 1)'}\n",
+    )
+    found = asked(plan)
+    assert not [prompt.note for of in found.values() for prompt in of.asked if prompt.note]
+    assert {name: len(of.asked) for name, of in found.items()} == {
+        "plan": 1,
+        "b": 1,
+        "deal": 2,
+        "rate": 1,
+        "low": 1,
+        "vote": 2,
+    }
 
 
 @pytest.mark.parametrize("name", SHIPPED)

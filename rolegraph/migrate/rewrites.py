@@ -15,8 +15,8 @@ from rolegraph.migrate.parsers import last_matches, parsers
 from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
-from rolegraph.migrate.training import frozen, precomputed, trainable
-from rolegraph.migrate.words import numbers, short_forms, words
+from rolegraph.migrate.training import frozen, precomputed, stops, trainable
+from rolegraph.migrate.words import argument_types, numbers, short_forms, words
 
 
 def header(document: Document) -> Iterator[Change]:
@@ -54,6 +54,8 @@ REWRITES: tuple[Rewrite, ...] = (
     frozen,
     precomputed,
     trainable,
+    stops,
+    argument_types,
     words,
     short_forms,
 )

@@ -1,4 +1,4 @@
-"""Rewrites of training: who is trained."""
+"""Rewrites of training: who is trained, and when a training stops."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import chain
 import yaml
 
 from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+from rolegraph.migrate.words import as_scalar
 
 _LEARNS = ("estimator", "signal")
 """Keys that make a role a trained one in version 2."""
@@ -57,6 +58,22 @@ def trainable(document: Document) -> Iterator[Change | Problem]:
         if is_silent and merged & {*_LEARNS} and _is_frozen(entry.value):
             message = "`trainable` is gone, and `<<` gives this role an estimator: write `estimator: null`"
             yield Problem(document.start(entry.value), message)
+
+
+def stops(document: Document) -> Iterator[Change | Problem]:
+    """Write the number of validations for `stop: {patience: …}`; it counts those without a new best."""
+    for entry in document.entries("train.stop"):
+        keys = pairs(entry.value)
+        figure, patience = keys.get("figure"), keys.get("patience")
+        best = next((scalar(it.value) for it in document.entries("train.validation.best")), None)
+        if figure and scalar(figure[1]) != (best or (None if _is_extending(document) else "correct")):
+            message = "`stop` counts by `validation.best`, and no longer by a figure of its own"
+            yield Problem(figure[0].start_mark.index, message)
+        elif patience or (isinstance(entry.value, yaml.MappingNode) and not _is_extending(document)):
+            yield as_scalar(document, entry, document.source(patience[1]) if patience else "5")
+        elif isinstance(entry.value, yaml.MappingNode):
+            message = "`stop` is the number of validations without a new best: stop: 5"
+            yield Problem(entry.value.start_mark.index, message)
 
 
 def _of_frozen(document: Document, name: str) -> Iterator[Change | Problem]:

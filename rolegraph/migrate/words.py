@@ -16,6 +16,8 @@ _KEYS = (
     ("roles.*.signal.*.shows", 0, "sees"),
     ("roles.*.tool", 3, "callable"),
     ("roles.*.calls", 3, "max_calls"),
+    ("roles.*.tool.arguments.*.describe", 6, "description"),
+    ("roles.*.tool.arguments.*.one_of", 6, "enum"),
     ("roles.*.run.call", 4, "function"),
 )
 """Keys that have another name: the dotted path, the number of its parts (0 for any), and the new name."""
@@ -36,6 +38,17 @@ def words(document: Document) -> Iterator[Change]:
         is_round = any(parts == length and fnmatchcase(path, pattern) for pattern, length in _ROUNDS)
         if is_round and isinstance(entry.parent, yaml.MappingNode) and scalar(entry.value) == "last":
             yield document.replace(entry.value, "previous")
+
+
+def argument_types(document: Document) -> Iterator[Change]:
+    """Write the type of an argument that has none; in JSON Schema, none allows all types."""
+    for entry in document.entries("roles.*.tool.arguments.*"):
+        keys = pairs(entry.value)
+        if len(entry.path) == 5 and keys and "type" not in keys:
+            first, _ = next(iter(keys.values()))
+            is_flow = isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style
+            between = ", " if is_flow else "\n" + " " * first.start_mark.column
+            yield Change(first.start_mark.index, first.start_mark.index, f"type: string{between}")
 
 
 def short_forms(document: Document) -> Iterator[Change]:
@@ -60,7 +73,7 @@ def short_forms(document: Document) -> Iterator[Change]:
         if "kind" in keys:
             kind, discount = keys["kind"][1], keys.get("discount")
             word = f"{{return: {document.source(discount[1])}}}" if discount else document.source(kind)
-            yield _as_scalar(document, entry, word)
+            yield as_scalar(document, entry, word)
 
 
 def numbers(document: Document) -> Iterator[Change | Problem]:
@@ -71,13 +84,13 @@ def numbers(document: Document) -> Iterator[Change | Problem]:
             values = [
                 document.source(keys[key][1]) for key in ("from", "to", "steps", "after") if key in keys
             ]
-            yield _as_scalar(document, entry, f'"ramp({", ".join(values)})"')
+            yield as_scalar(document, entry, f'"ramp({", ".join(values)})"')
         elif entry.name in ("value", "expr", "gate") and re.search(r"\bstep\b", scalar(entry.value) or ""):
             message = "`step` counts from 0, and is the last step outside of training; it was 1 more, or 0"
             yield Problem(entry.value.start_mark.index, message)
 
 
-def _as_scalar(document: Document, entry: Entry, text: str) -> Change:
+def as_scalar(document: Document, entry: Entry, text: str) -> Change:
     """Return the change that puts a text on the line of the key in place of a mapping."""
     if entry.key is None or (isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style):
         return document.replace(entry.value, text)

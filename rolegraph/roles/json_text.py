@@ -17,7 +17,13 @@ from typing import Any, Protocol, cast
 from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.records import check_plain
-from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, TooMuchWork, schema_checker
+from rolegraph.engine.vocabulary.schemas import (
+    UNBOUNDED_KEYWORDS,
+    TooMuchWork,
+    check_schema,
+    keywords_in,
+    schema_checker,
+)
 from rolegraph.roles.fences import fenced_blocks
 from rolegraph.roles.patterns import Pattern, TooMuchText, compile_pattern, pay
 
@@ -33,11 +39,6 @@ ITEMS_MADE_UP = 8
 """Largest number of items of a list in an example, whatever a schema asks for."""
 
 _LANGUAGES = ("json", "json5", "jsonc")
-_ANNOTATIONS = frozenset(
-    "title description examples deprecated readOnly writeOnly then else minContains maxContains "
-    "contentEncoding contentMediaType contentSchema definitions".split()
-)
-"""Keywords that no value is checked against by themselves."""
 
 
 class Check(Protocol):
@@ -240,19 +241,20 @@ def schema_check(schema: dict[str, Any]) -> Check:
     referencing: Any = import_module("referencing")
     specification: Any = import_module("referencing.jsonschema").DRAFT202012
     unresolvable: type[Exception] = referencing.exceptions.Unresolvable
-    draft: Any = library.Draft202012Validator
     registry = referencing.Registry().with_resource("", specification.create_resource(schema))
     patterns: dict[str, Pattern] = {}
     try:
-        draft.check_schema(schema)
-        keywords = {*draft.VALIDATORS, *_ANNOTATIONS}
-        for key in schema:
-            if key not in keywords and not key.startswith(("$", "x-")):
-                hint = "; write it beside the schema" if key == "default" else ""
-                raise ValueError(f"a JSON Schema has no keyword {key!r} here{hint}")
-        for keyword, value in _keywords(schema):
+        if "default" in schema:
+            raise ValueError("a JSON Schema has no keyword 'default' here; write it beside the schema")
+        try:
+            check_schema(schema)
+        except ValueError as error:
+            raise ValueError(f"schema is not a JSON Schema: {error}") from error
+        for keyword, value in keywords_in(schema, {*_REFUSED, "$ref", "$dynamicRef", "pattern"}):
             if keyword in _REFUSED:
                 raise ValueError(f"a schema's {keyword} are not supported; use {_REFUSED[keyword]}")
+            if not isinstance(value, str):
+                continue
             if keyword == "pattern":
                 patterns[value] = compile_pattern(value)
             elif not value.startswith("#"):
@@ -265,8 +267,6 @@ def schema_check(schema: dict[str, Any]) -> Check:
                     raise ValueError(
                         f"the schema refers to a place that it does not have: {place}"
                     ) from error
-    except library.SchemaError as error:
-        raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
     except (unresolvable, TypeError, AttributeError, LookupError) as error:
         raise ValueError("the schema has a reference that cannot be resolved") from error
     except RecursionError as error:
@@ -304,17 +304,3 @@ def schema_check(schema: dict[str, Any]) -> Check:
             raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")
 
     return check
-
-
-def _keywords(schema: object) -> Iterator[tuple[str, str]]:
-    """Yield (keyword, text) of references, patterns and refused keywords at any depth of a JSON Schema."""
-    if isinstance(schema, Mapping):
-        for key, value in cast("Mapping[str, Any]", schema).items():
-            if key in _REFUSED:
-                yield key, ""
-            elif key in ("$ref", "$dynamicRef", "pattern") and isinstance(value, str):
-                yield key, value
-            yield from _keywords(value)
-    elif isinstance(schema, list):
-        for member in cast("list[Any]", schema):
-            yield from _keywords(member)

@@ -1,4 +1,4 @@
-"""Tests of the rewrites of training: who is trained."""
+"""Tests of the rewrites of training: who is trained, and when a training stops."""
 
 from __future__ import annotations
 
@@ -52,9 +52,15 @@ HEAD = "rolegraph: 1\n"
             "x-f: &f {trainable: false}\nroles: {a: {<<: *f, prompt: a.j2, estimator: grpo}}",
             "x-f: &f {estimator: null}\nroles: {a: {<<: *f, prompt: a.j2}}",
         ),
+        ("train: {stop: {patience: 3, figure: correct}}", "train: {stop: 3}"),
+        ("train:\n  stop:\n    patience: 3  # few\n", "train:\n  stop: 3  # few\n"),
+        (
+            "train: {stop: {figure: a}, validation: {best: a}}",
+            "train: {stop: 5, validation: {best: a}}",
+        ),
     ],
 )
-def test_a_role_keeps_its_weights(before: str, after: str) -> None:
+def test_a_role_keeps_its_weights_and_a_stop_its_number(before: str, after: str) -> None:
     changed, problems = migrate_yaml(HEAD + before, REWRITES)
     assert not problems
     assert changed == "rolegraph: 2\n" + after
@@ -80,6 +86,8 @@ def test_a_role_keeps_its_weights(before: str, after: str) -> None:
             3,
             "anchor",
         ),
+        ("train:\n  stop: {figure: rounds, patience: 2}\n", 3, "validation.best"),
+        ("extends: b.yaml\ntrain:\n  stop: {figure: correct}\n", 4, "validation.best"),
     ],
 )
 def test_what_other_places_decide_is_named_with_its_line(text: str, line: int, word: str) -> None:

@@ -15,6 +15,16 @@ HEAD = "rolegraph: 1\nname: x\n"
     [
         ("roles: {a: {shows: x, calls: 4}}", "roles: {a: {sees: x, max_calls: 4}}"),
         ("roles: {a: {tool: {describe: Adds.}}}", "roles: {a: {callable: {describe: Adds.}}}"),
+        (
+            "roles: {a: {tool: {describe: D., arguments: {q: {describe: Q., one_of: [a]}, r: string}}}}",
+            "roles: {a: {callable: {describe: D., arguments: "
+            "{q: {type: string, description: Q., enum: [a]}, r: string}}}}",
+        ),
+        (
+            "roles:\n  a:\n    tool:\n      arguments:\n        q:\n          describe: Q.  # why\n",
+            "roles:\n  a:\n    callable:\n      arguments:\n        q:\n          type: string\n"
+            "          description: Q.  # why\n",
+        ),
         ("roles: {shows: {tools: [python]}}", "roles: {shows: {tools: [python]}}"),
         ("roles: {a: {run: {call: f, of: b}}}", "roles: {a: {run: {function: f, of: b}}}"),
         (

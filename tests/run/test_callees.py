@@ -112,6 +112,17 @@ def test_each_call_is_a_trajectory_numbered_by_answer_and_place(compiled: Callab
     assert (size.calls, size.chain) == (3 + 4, 3 + 2)
 
 
+def test_an_argument_is_checked_against_its_schema(compiled: Callable[..., Plan]) -> None:
+    schema = {"type": "string", "description": "A letter.", "enum": ["a", "b"]}
+    plan = compiled(f"roles.searcher.callable.arguments.question={json.dumps(schema)}")
+    model = scripted(ask("a", "c", 1), RIGHT)
+    run(plan, model)
+    assert model.requests[0].tools[0].parameters["properties"] == {"question": schema}
+    first, *others = results(model)
+    assert first == "A"
+    assert all("does not take these arguments at $.question" in it for it in others) and len(others) == 2
+
+
 def test_a_caller_that_calls_nothing_skips_the_callee(compiled: Callable[..., Plan]) -> None:
     reader = {
         "needs": {"searcher": "each"},

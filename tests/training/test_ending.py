@@ -17,7 +17,7 @@ from rolegraph.engine.training.loop.ending import Budget, Usage, stalled
 from tests.edge import RIGHT, WRONG
 from tests.training.edge import STEPS, Training
 
-STOP = ("train.stop.patience=1", "train.validation={every: 1, tasks: 2, rollouts: 1}")
+STOP = ("train.stop=1", "train.validation={every: 1, tasks: 2, rollouts: 1}")
 
 
 def fallen(seed: int, updates: int) -> str:
@@ -69,14 +69,14 @@ def test_a_budget_is_never_passed_by_steps_that_grow_no_dearer(costs: list[int],
 def test_a_training_stalls_once_as_many_validations_in_a_row_bring_no_new_best(
     values: list[float], patience: int
 ) -> None:
-    train = compile_file("solver_judge", (f"train.stop.patience={patience}",)).spec.train
+    train = compile_file("solver_judge", (f"train.stop={patience}",)).spec.train
     lines = [{"step": float(step), "validation/correct": value} for step, value in enumerate(values)]
     since = len(values) - 1 - values.index(max(values))
     assert (stalled(lines, train) is not None) == (since >= patience)
 
 
 def test_rl_is_judged_from_its_own_first_validation_on() -> None:
-    train = compile_file("solver_judge", ("train.stop.patience=2",)).spec.train
+    train = compile_file("solver_judge", ("train.stop=2",)).spec.train
     lines = [
         {"step": float(step), "validation/correct": value} for step, value in enumerate((0.9, 0.1, 0.3, 0.5))
     ]
@@ -87,7 +87,7 @@ def test_rl_is_judged_from_its_own_first_validation_on() -> None:
 
 
 def test_steps_without_a_validation_do_not_count() -> None:
-    train = compile_file("solver_judge", ("train.stop.patience=1",)).spec.train
+    train = compile_file("solver_judge", ("train.stop=1",)).spec.train
     lines = [{"step": 0.0, "validation/correct": 0.5}, {"step": 1.0}, {"step": 2.0}]
     assert stalled(lines, train) is None and stalled([], train) is None
 
@@ -120,7 +120,7 @@ def test_a_kill_before_the_record_of_the_stop_changes_nothing(training: Training
 
 
 def test_a_training_whose_figure_stays_best_makes_all_steps(training: Training) -> None:
-    training.run("train.stop.patience=3", "train.validation={every: 1, tasks: 2, rollouts: 1}")
+    training.run("train.stop=3", "train.validation={every: 1, tasks: 2, rollouts: 1}")
     assert len(training.folder.metrics()) == STEPS + 1
     assert not training.folder.info().stopped
 
@@ -166,8 +166,8 @@ def test_a_training_without_a_price_has_no_cost(training: Training) -> None:
 @pytest.mark.parametrize(
     ("overrides", "marked"),
     [
-        (("train.stop.figure=judge_ac",), "judge_ac"),
-        (("train.stop.patience=2", "train.validation.every=0"), "train.stop.patience"),
+        (("train.validation.best=judge_ac",), "judge_ac"),
+        (("train.stop=2", "train.validation.every=0"), "train.stop"),
     ],
 )
 def test_a_stop_without_validations_or_with_another_figure_is_a_fault(

@@ -108,7 +108,7 @@ def test_a_training_that_diverged_is_resumed_with_the_figures_of_a_whole_one(
         "train.rollouts=4",
         "train.checkpoint_every=1",
         "train.validation.every=1",
-        "train.stop.patience=5",
+        "train.stop=5",
     )
     training.run(*every, steps=5)
     assert any("solver diverges since step 2" in text for text in training.warnings())

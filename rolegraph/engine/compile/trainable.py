@@ -54,11 +54,9 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def metric_findings(spec: Spec, figures: Sequence[str]) -> Iterator[Finding]:
-    """Find metrics that the training's `validation.best` and `stop` name and that no validation has."""
-    stop = spec.train.stop.figure if spec.train.stop else None
-    for figure, path in ((spec.train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
-        if figure is not None and figure not in figures:
-            yield name_not_found("figure", figure, figures, ("train", *path))
+    """Find a figure of `train.validation.best` that no validation has."""
+    if (best := spec.train.validation.best) not in figures:
+        yield name_not_found("figure", best, figures, ("train", "validation", "best"))
 
 
 def _loss_findings(role: ResolvedRole) -> Iterator[Finding]:

@@ -11,11 +11,17 @@ from pydantic_core import PydanticKnownError
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
-from rolegraph.engine.records import MAIN, Extent
+from rolegraph.engine.records import MAIN, Extent, check_plain
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.spec.sources import ModelRef, Sampling
 from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, RewardField
+from rolegraph.engine.vocabulary.schemas import (
+    UNBOUNDED_KEYWORDS,
+    UNCHECKED_KEYWORDS,
+    check_schema,
+    keywords_in,
+)
 
 
 class OnFailure(SpecModel):
@@ -199,23 +205,28 @@ CALL_OF_A_ROLE = "role"
 ArgumentType = Literal["string", "integer", "number", "boolean", "array", "object"]
 
 
-class Argument(SpecModel):
-    """One argument of a call of a role."""
+def _as_schema(value: object) -> object:
+    """Return the JSON Schema of an argument, which may be written as the word for its type."""
+    if isinstance(value, str) and value in get_args(ArgumentType):
+        return JsonObject(type=value)
+    if not isinstance(value, dict):
+        words = ", ".join(map(repr, get_args(ArgumentType)))
+        raise PydanticKnownError("literal_error", {"expected": f"{words} or 'a JSON Schema'"})
+    schema = JsonObject(cast("dict[str, Any]", value))
+    try:
+        check_plain(value)
+        check_schema(schema)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a JSON Schema ({error})") from error
+    for keyword, wanted in keywords_in(schema, UNCHECKED_KEYWORDS):
+        if keyword in UNBOUNDED_KEYWORDS or isinstance(wanted, str):  # a property may be called `pattern`
+            raise ValueError(f"a JSON Schema without `{keyword}`, which no call is checked against")
+    return schema
 
-    SHORT = ArgumentType
-    SHORT_KEY = "type"
-    type: ArgumentType = "string"
-    """JSON type of the value."""
-    describe: str | None = None
-    """Description for the model that calls."""
-    one_of: Annotated[list[str | int | float], Field(min_length=1)] | None = None
-    """Values that are allowed; None allows all of the type."""
 
-    @property
-    def schema_of_value(self) -> Mapping[str, Any]:
-        """JSON Schema of the value."""
-        further = {"description": self.describe, "enum": self.one_of}
-        return {"type": self.type, **{key: value for key, value in further.items() if value is not None}}
+ArgumentSchema = Annotated[
+    dict[str, Any], BeforeValidator(_as_schema, json_schema_input_type=ArgumentType | dict[str, Any])
+]
 
 
 class CallSignature(SpecModel):
@@ -223,15 +234,16 @@ class CallSignature(SpecModel):
 
     describe: str
     """Description of the role for the model that may call it."""
-    arguments: Mapping[Identifier, Argument] = {}
-    """Arguments of a call, each with its type; all are required. The role's prompt reads them as
-    `self.arguments`."""
+    arguments: Mapping[Identifier, ArgumentSchema] = {}
+    """Arguments of a call, each with its type or a JSON Schema such as `{type: string, enum: [web]}`; all are
+    required. The role's prompt reads them as `self.arguments`."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """JSON Schema of the arguments."""
-        each = {name: argument.schema_of_value for name, argument in self.arguments.items()}
-        return {"type": "object", "properties": each, "required": [*each], "additionalProperties": False}
+        names = [*self.arguments]
+        properties = {"properties": self.arguments, "required": names, "additionalProperties": False}
+        return {"type": "object", **properties}
 
 
 class Memory(SpecModel):

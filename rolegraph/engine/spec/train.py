@@ -129,15 +129,6 @@ class Stage(SpecModel):
     """Learning rate of every policy, under the schedule of `train`; None is that of the training."""
 
 
-class Stop(SpecModel):
-    """Early end of a training whose validation no longer rises."""
-
-    figure: str | None = None
-    """Figure of the validation, `correct` or one of the spec's metrics; None is that of `validation.best`."""
-    patience: Count = 5
-    """Number of validations in a row without a new best, after which the training ends."""
-
-
 class Keep(SpecModel):
     """Parts of a long training that stay on disk; what is left out stays whole."""
 
@@ -176,8 +167,9 @@ class Train(SpecModel):
     """LoRA adapter."""
     validation: Validation = Validation()
     """Evaluation during the training."""
-    stop: Stop | None = None
-    """Early end, where the validation no longer rises; None makes all steps."""
+    stop: Count | None = None
+    """Number of validations in a row without a new best (`validation.best`), after which the training ends;
+    None makes all steps."""
     checkpoint_every: Count = 10
     """Steps between checkpoints; the best and the last are always kept."""
     keep: Keep = Keep()

@@ -6,16 +6,24 @@ References are resolved without fetching anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
+from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.answers import SCHEMA_WORK
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
 """`keyword(validator, wanted, value, schema)` returns a value's errors; `wanted` is the keyword's value."""
 UNBOUNDED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
 """Keywords for which the library follows references by itself, without a count of the work."""
+UNCHECKED_KEYWORDS = ("pattern", "patternProperties", "$ref", "$dynamicRef", *UNBOUNDED_KEYWORDS)
+"""Keywords that the arguments of a role's call cannot have."""
+_ANNOTATIONS = frozenset(
+    "title description examples deprecated readOnly writeOnly then else minContains maxContains "
+    "contentEncoding contentMediaType contentSchema definitions".split()
+)
+"""Keywords that no value is checked against by themselves."""
 _COMPARING = ("const", "enum", "uniqueItems")
 """Keywords that compare values with everything inside of them."""
 _WEIGHTS = {
@@ -38,6 +46,37 @@ class SchemaProblem(NamedTuple):
 
 class TooMuchWork(ValueError):
     """Raised where a schema check exceeds the limit `schema_work` or Python's depth of recursion."""
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Raise ValueError with the reason why a mapping is no JSON Schema (2020-12).
+
+    A keyword that JSON Schema does not have is a reason, too.
+    """
+    library: Any = import_module("jsonschema")
+    draft: Any = library.Draft202012Validator
+    try:
+        draft.check_schema(schema)
+    except library.SchemaError as error:
+        raise ValueError(error.message) from error
+    keywords = {*draft.VALIDATORS, *_ANNOTATIONS}
+    for key in schema:
+        if key not in keywords and not key.startswith(("$", "x-")):
+            hint = did_you_mean(key, keywords)
+            raise ValueError(f"there is no keyword {key!r}{'; ' if hint else ''}{hint}")
+
+
+def keywords_in(schema: object, names: Container[str]) -> Iterator[tuple[str, object]]:
+    """Yield each key of `names` at any depth of a JSON Schema, with its value; a part of the schema that is
+    none by itself may be one by a reference."""
+    if isinstance(schema, Mapping):
+        for key, value in cast("Mapping[str, Any]", schema).items():
+            if key in names:
+                yield key, value
+            yield from keywords_in(value, names)
+    elif isinstance(schema, list):
+        for member in cast("list[Any]", schema):
+            yield from keywords_in(member, names)
 
 
 def schema_checker(

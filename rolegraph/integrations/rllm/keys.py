@@ -163,7 +163,6 @@ TABLE: Mapping[str, KeyRow] = {
     "Role.timeout": _same(YES, checks.repeated_calls, flow=REFUSED, note="a flow's answers are counted"),
     **_rows("Edge", _CARRIED, "of join chunks round"),
     **_rows("CallSignature", _CARRIED, "describe arguments"),
-    **_rows("Argument", _CARRIED, "type describe one_of"),
     **_rows("Memory", _CARRIED, "chat fork reset"),
     "Grouping.by": _same(SOME, checks.groupings, note="task, turn, prompt"),
     "Grouping.over": _same(REFUSED, checks.groupings, note="rLLM groups by task and role"),
@@ -199,7 +198,6 @@ TABLE: Mapping[str, KeyRow] = {
     **_rows("Validation", _OPTION, "every tasks rollouts"),
     "Validation.workflow": _NO_COUNTERPART,
     "Validation.best": _same(NO_EFFECT, checks.best, note="rLLM keeps no best checkpoint"),
-    **_rows("Stop", _NO_COUNTERPART, "figure patience"),
     **_rows("Keep", _NO_COUNTERPART, "checkpoints episodes"),
 }
 """Support of every key of the language, by model and key."""

@@ -105,7 +105,7 @@ UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
     "Train.schedule": ("train.schedule=cosine",),
     "Train.validation": ("train.validation.every=3",),
     "Train.gradient_clip": {"fireworks": ("train.gradient_clip=0",), "": ("train.gradient_clip=2",)},
-    "Train.stop": ("train.stop={patience: 3}",),
+    "Train.stop": ("train.stop=3",),
     "Train.keep": ("train.keep={checkpoints: 3}",),
     "Train.sample_from": ("train.sample_from={provider: vllm, base_url: 'http://127.0.0.1:9'}",),
     "Train.staleness": ("train.staleness=1", "roles.judge.on_failure.then=mask"),
@@ -124,8 +124,6 @@ UNCARRIED: Mapping[str, tuple[str, ...] | Mapping[str, tuple[str, ...]]] = {
     "Validation.rollouts": ("train.validation.rollouts=3",),
     "Validation.workflow": ("train.validation.workflow=solver_only.yaml",),
     "Validation.best": ("train.validation.best=judge_acc",),
-    "Stop.figure": ("train.stop={figure: judge_acc}",),
-    "Stop.patience": ("train.stop={patience: 3}",),
     "Keep.checkpoints": ("train.keep={checkpoints: 3}",),
     "Keep.episodes": ("train.keep={episodes: 3}",),
 }

@@ -85,7 +85,7 @@ def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
     """
     if train.stop is None:
         return None
-    name = train.stop.figure or train.validation.best
+    name = train.validation.best
     measured = [
         (line["step"], line[f"validation/{name}"])
         for line in steps_of_rl(lines)
@@ -95,6 +95,6 @@ def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
         return None
     step, value = max(measured, key=lambda point: point[1])  # the first of equal ones
     since = sum(later > step for later, _ in measured)
-    if since < train.stop.patience:
+    if since < train.stop:
         return None
     return f"{name} has not risen above {value:.3f} of step {step:.0f} in {since} validations"

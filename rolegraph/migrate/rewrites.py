@@ -16,7 +16,7 @@ from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
 from rolegraph.migrate.training import frozen, precomputed, stops, trainable
-from rolegraph.migrate.words import argument_types, numbers, short_forms, words
+from rolegraph.migrate.words import argument_types, bodies, numbers, short_forms, words
 
 
 def header(document: Document) -> Iterator[Change]:
@@ -56,6 +56,7 @@ REWRITES: tuple[Rewrite, ...] = (
     trainable,
     stops,
     argument_types,
+    bodies,
     words,
     short_forms,
 )

@@ -51,6 +51,22 @@ def argument_types(document: Document) -> Iterator[Change]:
             yield Change(first.start_mark.index, first.start_mark.index, f"type: string{between}")
 
 
+def bodies(document: Document) -> Iterator[Change | Problem]:
+    """Write a role's `body` as that of its model."""
+    for entry in document.entries("roles.*.body"):
+        if len(entry.path) != 3 or entry.key is None:
+            continue
+        if {"model", "policy", "<<"} & pairs(entry.parent).keys():
+            message = "`body` of a role is gone; write it in the `model` of the role, or of its policy"
+            yield Problem(entry.key.start_mark.index, message)
+            continue
+        begin, end = entry.key.start_mark.index, document.end(entry.value)
+        text, indent = document.text[begin:end], " " * entry.key.start_mark.column
+        is_flow = isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style
+        inner = "\n  ".join(text.split("\n"))
+        yield Change(begin, end, f"model: {{{text}}}" if is_flow else f"model:\n{indent}  {inner}")
+
+
 def short_forms(document: Document) -> Iterator[Change]:
     """Write the one form of chunks, of a discounted return, and of a conversation of the role's own."""
     for entry in document.entries("roles.*.needs.*.join"):

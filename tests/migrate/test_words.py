@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rolegraph.migrate.files import migrate_yaml, rewritten
-from rolegraph.migrate.rewrites import REWRITES, names
+from rolegraph.migrate.rewrites import REWRITES, bodies, names
 
 HEAD = "rolegraph: 1\nname: x\n"
 
@@ -24,6 +24,11 @@ HEAD = "rolegraph: 1\nname: x\n"
             "roles:\n  a:\n    tool:\n      arguments:\n        q:\n          describe: Q.  # why\n",
             "roles:\n  a:\n    callable:\n      arguments:\n        q:\n          type: string\n"
             "          description: Q.  # why\n",
+        ),
+        ("roles: {a: {body: {top_k: 1}, prompt: p}}", "roles: {a: {model: {body: {top_k: 1}}, prompt: p}}"),
+        (
+            "roles:\n  a:\n    body:\n      x:\n        y: 1  # kept\n    prompt: p\n",
+            "roles:\n  a:\n    model:\n      body:\n        x:\n          y: 1  # kept\n    prompt: p\n",
         ),
         ("roles: {shows: {tools: [python]}}", "roles: {shows: {tools: [python]}}"),
         ("roles: {a: {run: {call: f, of: b}}}", "roles: {a: {run: {function: f, of: b}}}"),
@@ -69,6 +74,11 @@ def test_words_and_short_forms_are_rewritten(before: str, after: str) -> None:
     assert not problems
     assert changed == HEAD.replace("1", "2") + after
     assert migrate_yaml(changed, REWRITES) == (changed, [])
+
+
+def test_a_body_beside_a_model_or_a_policy_is_named_with_its_line() -> None:
+    text = "roles:\n  a: {model: openai:x, body: {top_k: 1}}\n  b:\n    policy: p\n    body: {top_k: 1}\n"
+    assert [line for line, _ in rewritten(text, [bodies])[1]] == [2, 5]
 
 
 def test_a_role_named_as_a_value_of_the_turn_is_named_with_its_line() -> None:

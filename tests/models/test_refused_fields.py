@@ -242,8 +242,8 @@ def test_a_field_that_the_spec_asks_for_is_one_fault_before_the_run(folder: Path
         asked = len(endpoint.bodies)
         assert done.returncode == 2 and asked <= 8
         assert "`temperature`, which sampling.temperature sets to 0.7" in done.stderr
-        assert "roles: {solver: {body: {temperature: null}}}" in done.stderr
-        left_out = "roles.solver.body={temperature: null}"
+        assert "`body: {temperature: null}` of the model" in done.stderr
+        left_out = "roles.solver.model.body={temperature: null}"
         done = rolegraph("run", "sums.yaml", "sampling.temperature=0.7", left_out, *where)
     assert done.returncode == 0, done.stderr
     assert "temperature" not in endpoint.bodies[-1]
@@ -261,10 +261,10 @@ def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, ro
         "roles:\n"
         "  slow:\n"
         '    prompt: "think"\n'
-        "    body: {chat_template_kwargs: {enable_thinking: true}}\n"
+        "    model: {body: {chat_template_kwargs: {enable_thinking: true}}}\n"
         "  fast:\n"
         '    prompt: "at once"\n'
-        "    body: {chat_template_kwargs: {enable_thinking: false}}\n"
+        "    model: {body: {chat_template_kwargs: {enable_thinking: false}}}\n"
     )
     with serving(answering(thinks)) as endpoint:
         done = rolegraph(
@@ -286,12 +286,12 @@ def test_roles_have_fields_of_their_own_over_those_of_the_model(folder: Path, ro
 def test_a_body_sets_nothing_that_has_another_place(
     body: str, place: str, folder: Path, rolegraph: Command
 ) -> None:
-    done = rolegraph("validate", "sums.yaml", f"roles.solver.body={body}", "--model", "openai:tiny")
+    done = rolegraph("validate", "sums.yaml", f"roles.solver.model.body={body}", "--model", "openai:tiny")
     assert done.returncode == 2 and place in done.stderr
 
 
 def test_a_body_is_for_servers_that_take_one(folder: Path, rolegraph: Command) -> None:
-    done = rolegraph("validate", "sums.yaml", "roles.solver.body={top_k: 20}")
+    done = rolegraph("validate", "sums.yaml", "roles.solver.model.body={top_k: 20}")
     assert done.returncode == 2 and "local takes no `body`" in done.stderr
 
 
@@ -347,7 +347,7 @@ def test_a_refusal_of_something_else_teaches_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["min_tokens", "stop_token_ids", "skip_special_tokens", "prompt_cache_key"])
 def test_a_field_may_have_tokens_or_a_key_in_its_name(name: str, folder: Path, rolegraph: Command) -> None:
-    body = f"roles.solver.body={{{name}: 1}}"
+    body = f"roles.solver.model.body={{{name}: 1}}"
     assert rolegraph("validate", "sums.yaml", body, "--model", "openai:tiny").returncode == 0
 
 

@@ -231,7 +231,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += chat_findings(spec, instances) if instances else ()
     findings += coded("policy", policies.check_policies(spec, names.counts))
     findings += coded("policy", policies.checkpoint_findings(spec, names.counts))
-    findings += coded("policy", policies.body_findings(spec, names.counts))
+    findings += coded("policy", policies.body_findings(spec))
     findings += coded("override", override_findings(loaded, spec, names.counts))
     findings += coded("reward", earning_findings(names))
     for check in (read_findings, type_findings, instruction_findings, stop_findings, default_findings):

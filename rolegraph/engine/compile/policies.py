@@ -96,15 +96,12 @@ def models_of(spec: Spec) -> Iterator[tuple[Path, ModelRef | None]]:
     yield from ((("roles", name, "model"), role.model) for name, role in spec.roles.items())
 
 
-def body_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """Find fields for a server of models whose requests take none; `counts` are the numbers of instances."""
-    asked = [((*path, "body"), ref) for path, ref in models_of(spec) if ref is not None and ref.body]
-    for name, role in spec.roles.items():
-        if role.body and role.run is None:
-            asked += [(("roles", name, "body"), ref) for ref in answering(spec, name, counts)]
-    for path, ref in asked:
-        if ref.provider in NO_BODY:
-            yield Finding(path, f"{ref.provider} takes no `body`", "a model of openai or litellm")
+def body_findings(spec: Spec) -> Iterator[Finding]:
+    """Find fields for a server of models whose requests take none."""
+    for path, ref in models_of(spec):
+        if ref is not None and ref.body and ref.provider in NO_BODY:
+            message = f"{ref.provider} takes no `body`"
+            yield Finding((*path, "body"), message, "a model of openai or litellm")
 
 
 def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.shipped import fetched_folder, names_model
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
 from rolegraph.engine.spec.base import laid_over
+from rolegraph.engine.spec.body import JsonObject
 from rolegraph.engine.spec.files import display_path, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.validation import short_value
@@ -188,7 +189,9 @@ def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
         place = checkpoint_place(loaded, model.checkpoint, (*path, "model", "checkpoint"))
         model = model.model_copy(update={"checkpoint": place}) if place != model.checkpoint else model
         if path and not {"provider", "name"} & model.model_fields_set:
-            return part.model_copy(update={"model": laid_over(spec.model, model)})
+            body = JsonObject({**spec.model.body, **model.body})
+            whole = laid_over(spec.model, model).model_copy(update={"body": body})
+            return part.model_copy(update={"model": whole})
         model, wrong = locate_model(loaded, model, (*path, "model"))
         findings.extend(wrong)
         return part.model_copy(update={"model": model})

@@ -259,7 +259,7 @@ class OpenAIModel:
             if learned not in asked:  # a stream, which was sent because the server refused to do without
                 self.taken = self.taken._replace(streams=False, left_out=self.taken.left_out | {"stream"})
                 raise error
-            raise self._insists(request, learned, asked[learned], error) from error
+            raise self._insists(learned, asked[learned], error) from error
         return learned
 
     def _tell(self, asked: Mapping[str, AskedField], taken: Taken) -> None:
@@ -269,13 +269,10 @@ class OpenAIModel:
             self.left_out.update(new)
             _logger.warning("%s %s", self._url, warning_of(new))
 
-    def _insists(
-        self, request: Request, name: str, field: AskedField, error: openai.APIStatusError
-    ) -> UsageError:
-        leave_out = f"roles: {{{request.id.node.role}: {{body: {{{name}: null}}}}}}"
+    def _insists(self, name: str, field: AskedField, error: openai.APIStatusError) -> UsageError:
         return UsageError(
             f"{self._url} refuses `{name}`, which {field.place} sets to {field.value!r}: {_said(error)}. "
-            f"Change the value, or leave the field out: `{leave_out}`"
+            f"Change the value, or leave the field out: `body: {{{name}: null}}` of the model"
         )
 
     async def send(self, request: Request, fields: Mapping[str, object]) -> ServerCompletion:

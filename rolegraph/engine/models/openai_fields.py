@@ -80,10 +80,10 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
 
     Args:
         request: The request.
-        body: Fields of the model's own in the spec; those of the role go before them.
+        body: Fields of the model's own in the spec.
         tokens: Whether log-probabilities and token ids are asked for.
     """
-    sampling, role = request.sampling, request.id.node.role
+    sampling = request.sampling
     asked = {
         name: AskedField(value, "" if value == _NEUTRAL[name] else f"sampling.{name}")
         for name, value in (("top_p", sampling.top_p), ("temperature", sampling.temperature))
@@ -96,11 +96,10 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
         asked["stop"] = AskedField([*sampling.stop], "sampling.stop")
     if tokens:
         asked = {name: AskedField(value) for name, value in EXTRAS.items()} | asked
-    for name, value in {**body, **request.body}.items():
+    for name, value in body.items():
         asked.pop(LIMITS[0] if name in LIMITS else name, None)
         if value is not None:
-            place = f"roles.{role}.body" if name in request.body else "model.body"
-            asked[name] = AskedField(value, place)
+            asked[name] = AskedField(value, "model.body")
     return asked
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import TypeAdapter
@@ -63,8 +62,6 @@ class Request(NamedTuple):
     """Functions that the model may call."""
     continues: ChatPrefix | None = None
     """Beginning of the messages as tokens, for models that answer with token ids."""
-    body: Mapping[str, Any] = MappingProxyType({})
-    """The role's `body` in the spec: further fields; None leaves a field out."""
 
 
 class Completion(NamedTuple):

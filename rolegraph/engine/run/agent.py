@@ -111,7 +111,7 @@ class AgentCalls:
         episode_seed = session.seed_of(sampling)
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, self._attempt)
         id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
-        request = Request(messages, sampling, seed, id, functions, prefix, role.spec.body)
+        request = Request(messages, sampling, seed, id, functions, prefix)
         completion, began, seconds = await self._model.complete(request, role.spec.timeout, session.observe)
         completion = completion._replace(calls=self._identified(number, completion.calls))
         usage = completion.usage

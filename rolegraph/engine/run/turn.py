@@ -311,7 +311,7 @@ async def model_turn(
                 roles = [callee.function for callee in role.callees]
                 functions = await session.open_tools().named_functions(role.tools, roles, role.kept_back)
                 offered = tuple(functions.values())
-            request = Request(messages, sampling, seed, id, offered, prefix, role.spec.body)
+            request = Request(messages, sampling, seed, id, offered, prefix)
             completion, start, seconds = await model.complete(request, limit, session.observe)
             text, thought, _, ids, _, _, _, usage, calls, *_ = completion
             tokens: int | None = len(ids) or (usage.get("completion_tokens") if usage else None)

@@ -1,4 +1,4 @@
-"""Further fields of a request: `body` of a model and of a role."""
+"""Further fields of a request: `body` of a model."""
 
 from __future__ import annotations
 

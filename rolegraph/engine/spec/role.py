@@ -13,7 +13,7 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.records import MAIN, Extent, check_plain
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
-from rolegraph.engine.spec.body import Body, JsonObject
+from rolegraph.engine.spec.body import JsonObject
 from rolegraph.engine.spec.sources import ModelRef, Sampling
 from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, RewardField
 from rolegraph.engine.vocabulary.schemas import (
@@ -214,7 +214,7 @@ def _as_schema(value: object) -> object:
         raise PydanticKnownError("literal_error", {"expected": f"{words} or 'a JSON Schema'"})
     schema = JsonObject(cast("dict[str, Any]", value))
     try:
-        check_plain(value)
+        check_plain(schema.copy())
         check_schema(schema)
     except (TypeError, ValueError) as error:
         raise ValueError(f"a JSON Schema ({error})") from error
@@ -347,7 +347,7 @@ class Role(SpecModel):
     estimator's own: `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""
     model: ModelRef | None = None
     """Model of this role; None uses the spec's, and without `provider` and `name` it is that one with these
-    keys."""
+    keys, such as `{body: {chat_template_kwargs: {enable_thinking: false}}}`."""
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
     `main`, and for a role that is not trained its unchanged model."""
@@ -356,9 +356,6 @@ class Role(SpecModel):
     not updated."""
     sampling: Sampling | None = None
     """Sampling settings; a key that is left out has the policy's value, else the spec's."""
-    body: Body = JsonObject()
-    """Further fields of the role's requests to an `openai` or a `litellm` model, over the model's, such as
-    `{chat_template_kwargs: {enable_thinking: false}}`; null leaves a field out."""
     on_failure: OnFailure = OnFailure()
     """Handling of a failed instance."""
     timeout: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] | None = None

@@ -95,7 +95,7 @@ class ModelRef(SpecModel):
 
     body: Body = JsonObject()
     """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves
-    a field out, such as `{seed: null}`. Those of a role go before them."""
+    a field out, such as `{seed: null}`. Those of a role's or a policy's model go before them."""
 
     price: Price | None = None
     """Price of the model's tokens, such as `{prompt: 0.4, response: 1.2, train: 2}`, for the tables of runs

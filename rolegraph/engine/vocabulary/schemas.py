@@ -67,8 +67,10 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
 
 def keywords_in(schema: object, names: Container[str]) -> Iterator[tuple[str, object]]:
-    """Yield each key of `names` at any depth of a JSON Schema, with its value; a part of the schema that is
-    none by itself may be one by a reference."""
+    """Yield each key of `names` at any depth of a JSON Schema, with its value.
+
+    Every part counts, since a reference may make a schema of it.
+    """
     if isinstance(schema, Mapping):
         for key, value in cast("Mapping[str, Any]", schema).items():
             if key in names:

@@ -130,7 +130,7 @@ TABLE: Mapping[str, KeyRow] = {
     **_rows(
         "Role",
         _CARRIED,
-        "count needs when sees prompt run callable system examples memory parser tools max_calls credit body",
+        "count needs when sees prompt run callable system examples memory parser tools max_calls credit",
     ),
     **_rows("Role", _same(SOME, checks.rewards, note="without a likelihood or the step"), "reward right"),
     "Role.group": _same(SOME, checks.groupings, note="one; `turn` and `prompt` by the hook"),

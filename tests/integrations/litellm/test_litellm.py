@@ -158,7 +158,9 @@ def test_an_unknown_provider_is_named(folder: Path, rolegraph: Command) -> None:
 def test_a_body_has_no_parameter_of_litellm(folder: Path, stub: Stub, rolegraph: Command) -> None:
     """A URL among the fields would get the provider's key."""
     where = ("--model", "litellm:anthropic/claude-sonnet-4-5", "--base-url", stub.url, "--out", "run")
-    body = "roles.solver.body={base_url: 'http://127.0.0.1:9', num_retries: 3, thinking: {type: disabled}}"
+    body = (
+        "roles.solver.model.body={base_url: 'http://127.0.0.1:9', num_retries: 3, thinking: {type: disabled}}"
+    )
     done = rolegraph("run", "sums.yaml", body, "--limit", "1", *where, **KEYS)
     assert done.returncode == 0, done.stderr
     assert stub.bodies[0][1].get("thinking") == {"type": "disabled"}

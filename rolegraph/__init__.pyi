@@ -8,6 +8,7 @@ from rolegraph.api.decorators import parser as parser
 from rolegraph.api.decorators import reward as reward
 from rolegraph.api.evaluation import evaluate as evaluate
 from rolegraph.api.evaluation import evaluate_async as evaluate_async
+from rolegraph.api.recorded import Run as Run
 from rolegraph.api.running import RunJob as RunJob
 from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run
@@ -19,7 +20,6 @@ from rolegraph.api.testing import record as record
 from rolegraph.api.testing import record_async as record_async
 from rolegraph.api.testing import test as test
 from rolegraph.api.testing import test_async as test_async
-from rolegraph.api.training import Run as Run
 from rolegraph.api.training import TrainingJob as TrainingJob
 from rolegraph.api.training import train as train
 from rolegraph.api.training import train_async as train_async

@@ -24,6 +24,9 @@ from rolegraph.api.jobs import drop_damaged as drop_damaged
 from rolegraph.api.jobs import new_folder as new_folder
 from rolegraph.api.next_steps import export_arguments as export_arguments
 from rolegraph.api.next_steps import trained_source as trained_source
+from rolegraph.api.recorded import SPLITS as SPLITS
+from rolegraph.api.recorded import RecordedEpisode as RecordedEpisode
+from rolegraph.api.recorded import Run as Run
 from rolegraph.api.running import RunJob as RunJob
 from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run
@@ -41,7 +44,6 @@ from rolegraph.api.testing import record_async as record_async
 from rolegraph.api.testing import test as test
 from rolegraph.api.testing import test_async as test_async
 from rolegraph.api.testing import tested_specs as tested_specs
-from rolegraph.api.training import Run as Run
 from rolegraph.api.training import TrainingJob as TrainingJob
 from rolegraph.api.training import train as train
 from rolegraph.api.training import train_async as train_async

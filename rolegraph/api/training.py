@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolegraph.api import jobs
+from rolegraph.api.recorded import Run
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
@@ -22,16 +23,14 @@ from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.models.rates import policy_rates, rate_findings
 from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
-from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.identity import MAIN, derive_seed
-from rolegraph.engine.records.info import Checkpoint, Control, RunInfo
+from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.records.ownership import LOCK_FILE
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import shared_rows
@@ -40,83 +39,6 @@ if TYPE_CHECKING:
     from rolegraph.engine.models import LimitedModel, Models, Services
     from rolegraph.engine.training.loop.rollouts import RemoteModels, TrainingSetup
     from rolegraph.engine.training.policies.policies import Policies
-
-
-class Run:
-    """The folder of a training, finished or under way.
-
-    Args:
-        folder: Path of the folder.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
-
-    def credit(self, step: int | None = None) -> Any:
-        """Return the credit: a row for each member of a group, and for each call with a signal.
-
-        Args:
-            step: Number of a training step; None for all.
-
-        Returns:
-            A pandas DataFrame where pandas is installed, else a list of `CreditRow` with the same fields.
-
-        Raises:
-            UsageError: The folder has no credit of that step, or none at all.
-            DataError: A file is damaged.
-        """
-        folder = RunFolder(self.folder)
-        folder.training()
-        steps = [number for number, _ in folder.episodes_files("train")] if step is None else [step]
-        tables = [folder.credit_rows(number) for number in steps]
-        if not (rows := [row for table in tables for row in table or ()]):
-            of = "" if step is None else f" of step {step}"
-            raise UsageError(f"{self.folder} has no credit{of}; trainings have it since version 0.3")
-        try:
-            from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
-        except ImportError:
-            return rows
-        return DataFrame(rows, columns=CreditRow._fields)
-
-    @property
-    def best(self) -> str:
-        """The weights with the best validation, as `evaluate` and a spec's `model.checkpoint` take them.
-
-        The training's folder where it holds the weights, or where there are several policies; otherwise a
-        `tinker://` path.
-        """
-        return RunFolder(self.folder).weights_to_sample()
-
-    @property
-    def checkpoints(self) -> Sequence[Checkpoint]:
-        """The checkpoints, oldest first."""
-        return RunFolder(self.folder).checkpoints()
-
-    @property
-    def metrics(self) -> Sequence[Mapping[str, float]]:
-        """The metrics of each step; those of step 0 are the validation before training."""
-        return RunFolder(self.folder).metrics()
-
-    @property
-    def controls(self) -> Sequence[Control]:
-        """Reference figures, such as the untrained model's on the validation tasks; empty without such
-        data."""
-        return RunFolder(self.folder).controls()
-
-    @property
-    def verdict(self) -> Sequence[str]:
-        """Sentences on roles that diverged, or whose reward is no better than one constant answer's; empty
-        where no role has either fault."""
-        folder = RunFolder(self.folder)
-        return training_verdict(folder, folder.training(), folder.metrics()).remarks
-
-    @property
-    def report(self) -> Path:
-        """Path of the training's page, which opens without a network."""
-        return RunFolder(self.folder).report
 
 
 class ValidationJob(NamedTuple):

@@ -49,6 +49,8 @@ VERBS = {
     "run": Verb("Run", "Run a spec on its tasks and write the episodes.", "rolegraph.cli.running"),
     "eval": Verb("Run", "Compare a checkpoint with its base model.", "rolegraph.cli.running"),
     "train": Verb("Train", "Train the roles of a spec.", "rolegraph.cli.training"),
+    "episodes": Verb("Look", "List the episodes of a run that fit an expression.", "rolegraph.cli.episodes"),
+    "show": Verb("Look", "Print the texts of an episode.", "rolegraph.cli.episodes"),
     "eject": Verb("Share", "Write a spec as code for another project.", "rolegraph.cli.ejecting"),
 }
 """Commands of this package; doors add others."""

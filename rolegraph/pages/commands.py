@@ -53,6 +53,7 @@ def report_command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[
     reward="Episodes with a reward in this range; either may be left out.",
     task="Episodes whose task id contains this.",
     text="Episodes with this text in the task, a prompt, a thought or an answer.",
+    where="Episodes for which this expression holds, such as 'not judge.right and any(solver.right)'.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
 @options.path("--static", "file", "FILE.html", "Write one file in place of serving pages.")

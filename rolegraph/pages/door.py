@@ -40,6 +40,7 @@ _FILTERS = options.filters(
     reward="Episodes with a reward in this range, such as 1: for 1 or more.",
     task="Episodes of tasks whose id contains this.",
     text="Episodes with this text.",
+    where="Episodes for which this expression holds, such as 'not judge.right'.",
     split="Of a training: train or validation. Default with --sft: train.",
     step="Of a training: episodes of this step.",
 )

@@ -1,7 +1,8 @@
 """Search for episodes: the filter, its form in a URL, and the matching rows, a page at a time.
 
-Everything but a text is decided by the index. For a text the bytes of the files are searched first, and only
-lines that contain it are parsed, until `MOST_FOUND` are found.
+Everything but a text and an expression is decided by the index. For a text the bytes of the files are
+searched first, and only lines that contain it are parsed; for an expression each episode is. Both end when
+`MOST_FOUND` are found.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from rolegraph.api.recorded import episode_test, most_instances
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import IndexEntry, RoleIndexEntry
@@ -53,6 +55,8 @@ class EpisodeFilter:
     """Part of the task's id."""
     text: str = ""
     """Text of the task without its id, of a prompt, response, thought or failure; case is ignored."""
+    where: str = ""
+    """Expression of the language that holds for the episode, such as `not judge.right`."""
     split: str = ""
     step: int | None = None
     sort: str = ""
@@ -90,8 +94,9 @@ class EpisodeFilter:
         return replace(self, sort="") != EpisodeFilter()
 
     def matching(self, rows: EpisodeRows) -> EpisodeRows:
-        """Return the rows that match every field but `text`, judged by their index entries alone."""
-        if not replace(self, text="").filters:
+        """Return the rows that match every field but `text` and `where`, judged by their index entries
+        alone."""
+        if not replace(self, text="", where="").filters:
             return rows
         parts = np.array([self._fits_part(part) for part in rows.parts], np.bool_)
         tasks = np.array([self.task in task for task in rows.numbers.tasks], np.bool_)
@@ -181,16 +186,14 @@ def find(
     """
     everything = run.every()
     fitting = _in_order(where.matching(everything), where)
-    if not where.text:
+    if not where.text and not where.where:
         start = _within(start, len(fitting), most)
         rows = fitting[start : start + most]
         return SearchPage(
             rows, start, len(fitting), start + len(rows) < len(fitting), len(everything), fitting
         )
     end = max(start + most, MOST_FOUND)
-    matching = fitting.only(
-        islice(_with_text(run, fitting, where.text, hidden=hidden), min(end + 1, sys.maxsize))
-    )
+    matching = fitting.only(islice(_read(run, fitting, where, hidden=hidden), min(end + 1, sys.maxsize)))
     start = _within(start, len(matching), most)
     total, rows = len(matching) if len(matching) <= end else None, matching[start : start + most]
     return SearchPage(rows, start, total, start + most < len(matching), len(everything), matching[:end])
@@ -236,11 +239,11 @@ def neighbours(
     run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
     """Return the rows before and after a row in the list of matching episodes; None at either end."""
-    rows = find(run, replace(where, text="")).matching
+    rows = find(run, replace(where, text="", where="")).matching
     if (place := rows.position(row)) is None:
         return None, None
     before, after = rows[:place][::-1], rows[place + 1 :]
-    return next(_with_text(run, before, where.text), None), next(_with_text(run, after, where.text), None)
+    return next(_read(run, before, where), None), next(_read(run, after, where), None)
 
 
 class TaskElsewhere(NamedTuple):
@@ -337,6 +340,32 @@ def _strings(value: object) -> Iterator[str]:
 
 _KEY = re.compile(rb'"[a-z_]+":')
 """Pattern of a JSON key; quotes inside a text have backslashes."""
+
+
+def _read(
+    run: ViewedRun, rows: EpisodeRows, where: EpisodeFilter, *, hidden: bool = True
+) -> Iterator[EpisodeLocation]:
+    """Yield the rows whose episodes have the filter's text, and for which its expression holds.
+
+    hidden: Search what may not leave as well.
+
+    Raises:
+        SpecError: The expression has a fault.
+        UsageError: The expression cannot be computed for an episode.
+    """
+    found = _with_text(run, rows, where.text, hidden=hidden)
+    if not where.where:
+        return found
+    test = episode_test(where.where, most_instances(rows.numbers.outcomes))
+
+    def holds(row: EpisodeLocation) -> bool:
+        answers, offset = run.answers(row.part, f"{hidden} {where.where}"), row.entry.offset
+        if offset not in answers:
+            episode = run.read(row) if hidden else run.without_hidden(run.read(row))
+            answers[offset] = test.holds(episode, row.part.step)
+        return answers[offset]
+
+    return filter(holds, found)
 
 
 def _with_text(

@@ -140,6 +140,12 @@ class ViewedRun:
         """Return `EpisodeRows.counts` of a file, cached until it changes; raises as `rows` does."""
         return self._current(part.path, lambda: self.rows(part).counts(), "outcomes")
 
+    def answers(self, part: RunPart, expression: str) -> dict[int, bool]:
+        """Return whether an expression holds, by the offset of an episode, as far as it was asked for.
+
+        A change of the file empties the answers."""
+        return self._current(part.path, dict[int, bool], f"where {expression}")
+
     def setting(self, key: str) -> str:
         """Return the value of a dotted key in the resolved spec as YAML; empty where the spec lacks it."""
         file = self.folder.spec_file

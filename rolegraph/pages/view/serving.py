@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from rolegraph.engine.errors import DataError, RolegraphError, UsageError
+from rolegraph.engine.errors import DataError, RolegraphError, SpecError, UsageError
 from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.overview import RunsQuery
@@ -64,7 +64,9 @@ def app(pages: Pages, key: str) -> Starlette:
         return HTMLResponse(text.encode("utf-8", "replace"), code, _HEADERS)
 
     def failed(request: Request, error: Exception) -> Response:
-        code = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DataError) else 500
+        code = (
+            400 if isinstance(error, UsageError | SpecError) else 409 if isinstance(error, DataError) else 500
+        )
         return page(pages.error(str(error)), code)
 
     def first(request: Request) -> Response:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.errors import DataError, SpecError, UsageError
 from rolegraph.engine.records import Episode, RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.pages.view.finding import PAGE, EpisodeFilter, find, neighbours
@@ -56,6 +56,19 @@ FILTERS: list[tuple[dict[str, str], Fits]] = [
         lambda e: "💡 …\n<answer>3 +" in "".join(t.steps[0].model_response for t in e["solver"]),
     ),
     ({"text": "logprobs"}, lambda e: False),
+    (
+        {"where": "not judge.right and any(solver.right)"},
+        lambda e: not e["judge"][0].is_correct and any(t.is_correct for t in e["solver"]),
+    ),
+    ({"where": "count(solver.failed) == 2"}, lambda e: all(t.failure for t in e["solver"])),
+    (
+        {"where": "solver[0].right and task.id == 't1'", "role": "judge"},
+        lambda e: e["solver"][0].is_correct and e.task_id == "t1",
+    ),
+    (
+        {"where": "correct", "text": "task 2: MAKE"},
+        lambda e: e.is_correct and "Task 2: make" in e.task["question"],
+    ),
     ({"text": "no such words", "failure": "any"}, lambda e: False),
 ]
 
@@ -202,3 +215,9 @@ def test_the_order_by_task_sorts_numbers_by_their_value(tmp_path: Path) -> None:
             writer.append(rollout(task, 0, [1.0]))
     assert ids(open_run(folder.path), sort="task")[-3:] == ["t2:0", "t10:0", "t10:0"]
     assert ids(open_run(folder.path), sort="task")[0] == "a:0"
+
+
+def test_a_fault_of_an_expression_is_told_with_its_place(run: ViewedRun) -> None:
+    with pytest.raises(SpecError) as told:
+        ids(run, where="solver.right and judge.rigth")
+    assert [(it.place.column, it.place.width) for it in told.value.diagnostics] == [(8, 5), (24, 5)]

@@ -1,0 +1,271 @@
+"""Recorded episodes of a run or a training: rows of figures, chosen by an expression of the language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from rolegraph.engine.errors import SpecError, UsageError
+from rolegraph.engine.prompts import Expression, PromptError, TemplateScope
+from rolegraph.engine.prompts.checks import TemplateFault
+from rolegraph.engine.prompts.templates import compile_expression
+from rolegraph.engine.records import Episode, RunFolder, Trajectory
+from rolegraph.engine.records.credit import CreditRow
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.records.info import Checkpoint, Control
+from rolegraph.engine.spec.diagnostics import Diagnostic, Place
+from rolegraph.engine.training.analysis.verdict import training_verdict
+from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, Turn, Turns
+
+SPLITS = ("validation", "train", "greedy")
+"""Kinds of files of a training's episodes."""
+OF_EPISODE = ("correct", "rollout", "step")
+"""Names of an episode's own values in a filter."""
+Row = TypeVar("Row")
+
+
+class EpisodeTest(NamedTuple):
+    """Filter of recorded episodes: an expression over the last turns of the roles, and its roles."""
+
+    expression: Expression
+    roles: Sequence[str]
+
+    def holds(self, episode: Episode, step: int = 0) -> bool:
+        """Return True where the expression holds for an episode; False where it is unknown.
+
+        Raises:
+            UsageError: The expression cannot be computed for the episode.
+        """
+        turns = {
+            name: Turns([_turn(it) for it in episode.trajectories if it.name == name]) for name in self.roles
+        }
+        correct = UNKNOWN if episode.metadata.get("undecided") else episode.is_correct
+        own = {"correct": correct, "rollout": episode.rollout, "step": step, "task": episode.task}
+        try:
+            return self.expression.truth({**own, **turns}) is True
+        except PromptError as error:
+            place = f"{episode.task_id}:{episode.rollout}"
+            raise UsageError(f"{self.expression.source!r} cannot be computed for {place}: {error}") from error
+
+
+def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
+    """Compile a filter of episodes, such as `not judge.right and any(solver.right)`.
+
+    Args:
+        source: The expression. It reads roles, as they were in their last turns, `task`, and `OF_EPISODE`.
+        roles: Largest number of instances of each role in an episode.
+
+    Raises:
+        SpecError: The expression has a fault; the message points at it.
+    """
+    around = TemplateScope(
+        roles,
+        tuple(roles),
+        None,
+        fields=TURN_FIELDS,
+        text="a filter",
+        is_condition=True,
+        values=tuple(name for name in OF_EPISODE if name not in roles),
+        is_after=True,
+    )
+    expression, faults = compile_expression(source, around)
+    if expression is None:
+        raise SpecError([_diagnostic(source, fault) for fault in faults])
+    return EpisodeTest(expression, tuple(roles))
+
+
+def _diagnostic(source: str, fault: TemplateFault) -> Diagnostic:
+    column = max(source.find(fault.word, fault.position), 0) + 1
+    place = Place("where", 1, column, source, max(1, len(fault.word)))
+    return Diagnostic(fault.message, place, hint=fault.hint)
+
+
+def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
+    """Return the largest number of instances of each role in an episode, 1 at least."""
+    most: dict[str, int] = {}
+    for entry in entries:
+        for name, role in entry.roles.items():
+            most[name] = max(most.get(name, 1), role.count)
+    return most
+
+
+def _turn(trajectory: Trajectory) -> Turn:
+    """Return the last turn of a trajectory as an expression sees it after the episode."""
+    failure, steps = trajectory.failure, trajectory.turns[-1] if trajectory.turns else ()
+    failed = failure is not None and failure.name.cause != "reward"
+    turn = Turn(index=trajectory.index, ran=True, role=trajectory.name, failed=failed)
+    if failed and failure is not None and failure.name.cause != "form":
+        return turn
+    is_scored = trajectory.reward is not None
+    answer = {"action": steps[-1].action, "response": steps[-1].model_response} if steps else {}
+    if failed and answer.get("action") in ("", None):
+        answer.pop("action", None)
+    return turn._replace(
+        **answer,
+        ok=not failed,
+        failure="" if failure is None else failure.name.value,
+        reward=trajectory.reward if is_scored else UNKNOWN,
+        right=trajectory.is_correct if is_scored else UNKNOWN,
+        terms=trajectory.terms,
+        thought=steps[-1].thought if steps else "",
+        round=steps[-1].round if steps else 1,
+        tokens=sum(step.response_tokens for step in steps),
+        calls=len(steps),
+    )
+
+
+class RecordedEpisode(NamedTuple):
+    """Episode of a file, with its part of the training: `split` is empty and `step` 0 in a run's folder."""
+
+    split: str
+    step: int
+    episode: Episode
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Figures by name: where the episode stands, `correct`, the metrics, and each role's mean reward."""
+        episode = self.episode
+        rewards: dict[str, list[float]] = {}
+        for it in episode.trajectories:
+            if it.reward is not None:
+                rewards.setdefault(f"reward/{it.name}", []).append(it.reward)
+        means = {name: sum(values) / len(values) for name, values in rewards.items()}
+        place = {"split": self.split, "step": self.step, "task": episode.task_id, "rollout": episode.rollout}
+        return {**place, **episode.figures, **means}
+
+
+class Run:
+    """The folder of a run or a training, finished or under way.
+
+    Args:
+        folder: Path of the folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def recorded(
+        self, where: str = "", *, split: str | None = None, step: int | None = None, task: str | None = None
+    ) -> Iterator[RecordedEpisode]:
+        """Yield the recorded episodes that fit, step by step.
+
+        Args:
+            where: Expression that holds for them, such as `not judge.right and any(solver.right)`; empty for
+                all.
+            split: For a training: `validation`, `train` or `greedy`; None for all.
+            step: For a training: number of a step; None for all.
+            task: Id of a task; None for all.
+
+        Raises:
+            SpecError: `where` has a fault.
+            UsageError: `where` cannot be computed for an episode, or the folder has no such episodes.
+            DataError: A file is damaged.
+        """
+        files = self._files(split, step)
+        entries = [[*EpisodeFile(path).entries()] for _, _, path in files]
+        test = episode_test(where, most_instances(chain.from_iterable(entries))) if where else None
+        for (part, number, path), of_file in zip(files, entries, strict=True):
+            for entry in of_file:
+                if task is None or entry.task == task:
+                    episode = EpisodeFile(path).read(entry)
+                    if test is None or test.holds(episode, number):
+                        yield RecordedEpisode(part, number, episode)
+
+    def _files(self, split: str | None, step: int | None) -> list[tuple[str, int, Path]]:
+        folder = RunFolder(self.folder)
+        if folder.info().kind == "run":
+            if split is not None or step is not None:
+                raise UsageError(f"{self.folder} is the folder of a run, which has no steps")
+            return [("", 0, folder.episodes)] if folder.episodes.exists() else []
+        files = [
+            (part, number, path)
+            for part in SPLITS
+            for number, path in folder.episodes_files(part)
+            if split in (None, part) and step in (None, number)
+        ]
+        if not files:
+            of = "" if step is None else f" of step {step}"
+            raise UsageError(f"{self.folder} has no episodes{of}")
+        return sorted(files, key=lambda it: it[1])
+
+    def episodes(self, where: str = "", *, split: str | None = None, step: int | None = None) -> Any:
+        """Return a row of figures for each episode that fits; arguments and faults are those of `recorded`.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dicts: `split`, `step`, `task`,
+            `rollout`, `correct`, the metrics, and `reward/ROLE`, the mean over the role's instances.
+        """
+        return _table([it.row for it in self.recorded(where, split=split, step=step)])
+
+    def credit(self, step: int | None = None) -> Any:
+        """Return the credit: a row for each member of a group, and for each call with a signal.
+
+        Args:
+            step: Number of a training step; None for all.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of `CreditRow` with the same fields.
+
+        Raises:
+            UsageError: The folder has no credit of that step, or none at all.
+            DataError: A file is damaged.
+        """
+        folder = RunFolder(self.folder)
+        folder.training()
+        steps = [number for number, _ in folder.episodes_files("train")] if step is None else [step]
+        tables = [folder.credit_rows(number) for number in steps]
+        if not (rows := [row for table in tables for row in table or ()]):
+            of = "" if step is None else f" of step {step}"
+            raise UsageError(f"{self.folder} has no credit{of}; trainings have it since version 0.3")
+        return _table(rows, CreditRow._fields)
+
+    @property
+    def best(self) -> str:
+        """The weights with the best validation, as `evaluate` and a spec's `model.checkpoint` take them.
+
+        The training's folder where it holds the weights, or where there are several policies; otherwise a
+        `tinker://` path.
+        """
+        return RunFolder(self.folder).weights_to_sample()
+
+    @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """The checkpoints, oldest first."""
+        return RunFolder(self.folder).checkpoints()
+
+    @property
+    def metrics(self) -> Sequence[Mapping[str, float]]:
+        """The metrics of each step; those of step 0 are the validation before training."""
+        return RunFolder(self.folder).metrics()
+
+    @property
+    def controls(self) -> Sequence[Control]:
+        """Reference figures, such as the untrained model's on the validation tasks; empty without such
+        data."""
+        return RunFolder(self.folder).controls()
+
+    @property
+    def verdict(self) -> Sequence[str]:
+        """Sentences on roles that diverged, or whose reward is no better than one constant answer's; empty
+        where no role has either fault."""
+        folder = RunFolder(self.folder)
+        return training_verdict(folder, folder.training(), folder.metrics()).remarks
+
+    @property
+    def report(self) -> Path:
+        """Path of the training's page, which opens without a network."""
+        return RunFolder(self.folder).report
+
+
+def _table(rows: list[Row], columns: Sequence[str] | None = None) -> Any:
+    """Return rows as a pandas DataFrame where pandas is installed, else as they are."""
+    try:
+        from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        return rows
+    return DataFrame(rows, columns=None if columns is None else list(columns))

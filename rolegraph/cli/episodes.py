@@ -1,0 +1,151 @@
+"""Commands for recorded episodes: `episodes` (a row of figures for each) and `show` (the texts of one)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rolegraph import api
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, command, plain
+from rolegraph.cli.terminal import add_row, make_table
+
+_RUN = click.argument(
+    "run", type=click.Path(path_type=Path, file_okay=False), shell_complete=options.complete_runs
+)
+_WHERE = options.text(
+    "--where", "EXPR", "Episodes for which this holds, such as 'not judge.right and any(solver.right)'."
+)
+_SPLIT = options.choice("--split", api.SPLITS, "Episodes of this part of a training.")
+_STEP = options.count("--step", None, "Episodes of this step of a training.", least=0)
+
+
+@click.command("episodes")
+@_RUN
+@_WHERE
+@_SPLIT
+@_STEP
+@options.count("--limit", 50, "Rows of the table at most; --json and --csv give all.")
+@options.flag("--json", "Print a JSON object for each episode, one a line.")
+@options.flag("--csv", "Print comma-separated values.")
+def episodes_command(
+    run: Path, where: str | None, split: str | None, step: int | None, limit: int, json: bool, csv: bool
+) -> None:
+    """List the episodes of RUN, the folder of a run or a training, with their figures.
+
+    An expression of the language selects them. It reads `task`, the roles as they were in their last turns,
+    and `correct`, `rollout` and `step`.
+    """
+    if json and csv:
+        raise api.UsageError("give --json or --csv, not both")
+    rows = (it.row for it in api.Run(run).recorded(where or "", split=split, step=step))
+    if json:
+        _write_json(rows)
+    elif csv:
+        _write_csv(rows)
+    else:
+        _print_table(run, rows, limit)
+
+
+def _write_json(rows: Iterator[dict[str, Any]]) -> None:
+    for row in rows:
+        click.echo(json.dumps(row, ensure_ascii=False))
+
+
+def _write_csv(rows: Iterator[dict[str, Any]]) -> None:
+    every = [*rows]
+    writer = csv.DictWriter(sys.stdout, [*dict.fromkeys(name for row in every for name in row)])
+    writer.writeheader()
+    writer.writerows(every)
+
+
+def _print_table(run: Path, rows: Iterator[dict[str, Any]], limit: int) -> None:
+    shown = [*islice(rows, limit)]
+    figures = [*dict.fromkeys(name for row in shown for name in row if name not in _PLACE)]
+    steps = ["split", "step"] if any(row["split"] for row in shown) else []
+    table = make_table("task", *steps, *figures)
+    for row in shown:
+        place = f"{row['task']}:{row['rollout']}"
+        add_row(
+            table, place, *(str(row[name]) for name in steps), *(_cell(row.get(name)) for name in figures)
+        )
+    out = OutputOptions().results()
+    if shown:
+        out.print(table)
+    more = sum(1 for _ in rows)
+    count = len(shown) + more
+    left = f", {limit:,} shown; --limit {count} shows all" if more else ""
+    click.echo(f"{count:,} episode{'' if count == 1 else 's'}{left}")
+    if shown:
+        place = f"{shown[0]['task']}:{shown[0]['rollout']}"
+        click.echo(f"next: {command('show', str(run), place)}", err=True)
+
+
+_PLACE = ("split", "step", "task", "rollout")
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+@click.command("show")
+@_RUN
+@click.argument("task", metavar="TASK[:ROLLOUT]")
+@_SPLIT
+@_STEP
+def show_command(run: Path, task: str, split: str | None, step: int | None) -> None:
+    """Print the texts of an episode of RUN: what each role was asked, answered and earned.
+
+    Of a training, the newest step that has the TASK is shown.
+    """
+    name, _, rollout = task.partition(":")
+    wanted = None
+    for it in api.Run(run).recorded(split=split, step=step, task=name):
+        if rollout in ("", str(it.episode.rollout)) and (wanted is None or it.step > wanted.step):
+            wanted = it
+    if wanted is None:
+        raise api.UsageError(f"{run} has no episode {task!r}; `rolegraph episodes {run}` lists them")
+    for line in _transcript(wanted):
+        click.echo(line)
+
+
+def _transcript(recorded: api.RecordedEpisode) -> Iterator[str]:
+    episode = recorded.episode
+    of = f", {recorded.split} step {recorded.step}" if recorded.split else ""
+    yield _title(f"{episode.task_id}:{episode.rollout}{of}")
+    figures = {name: value for name, value in recorded.row.items() if name not in _PLACE}
+    yield "  ".join(f"{name} {_cell(value)}" for name, value in figures.items())
+    for it in episode.trajectories:
+        for number, call in enumerate(it.steps, 1):
+            earned = "" if it.reward is None or number < len(it.steps) else f", reward {_cell(it.reward)}"
+            several = f", call {number} of {len(it.steps)}" if len(it.steps) > 1 else ""
+            yield ""
+            yield _title(f"{it.name} {it.index}{several}{earned}")
+            for message in call.chat_completions[:-1]:
+                yield _indented(str(message["role"]), message.get("content"))
+            said = {"thought": call.thought, "answer": call.model_response, "action": call.action}
+            if call.action == call.model_response:
+                del said["action"]
+            yield from (_indented(name, value) for name, value in said.items() if value not in ("", None))
+        if it.failure is not None:
+            yield ""
+            yield _title(f"{it.name} {it.index}, failed")
+            yield plain(it.failure_line)
+
+
+def _title(text: str) -> str:
+    return click.style(plain(text), bold=True)
+
+
+def _indented(name: str, value: object) -> str:
+    """Return a text with its name before the first line, and its lines below each other."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    first, *others = map(api.printable, text.split("\n"))
+    return "\n".join([f"{name:>9}  {first}", *(f"{'':>9}  {line}" for line in others)])

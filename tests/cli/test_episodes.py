@@ -1,0 +1,79 @@
+"""Tests of `rolegraph episodes` and `rolegraph show`, and of `rg.Run(…).episodes`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import rolegraph as rg
+from tests.cli.conftest import Command, rolegraph
+from tests.pages.view.runs import write_run, write_training
+
+__all__ = ["rolegraph"]
+MISSED = "not judge.right and any(solver.right)"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("episodes") / "run", tasks=6)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training(tmp_path_factory.mktemp("episodes") / "training", steps=2)
+
+
+def test_rows_are_those_for_which_the_expression_holds(rolegraph: Command, run: Path) -> None:
+    done = rolegraph("episodes", str(run), "--where", MISSED, "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    wanted = [
+        (it.task_id, it.rollout)
+        for it in rg.read_episodes(run)
+        if not it["judge"][0].is_correct and any(solver.is_correct for solver in it["solver"])
+    ]
+    assert wanted and [(row["task"], row["rollout"]) for row in rows] == wanted
+    assert all(row["reward/judge"] == 0 for row in rows)
+
+
+def test_csv_and_python_have_the_same_rows(rolegraph: Command, training: Path) -> None:
+    done = rolegraph("episodes", str(training), "--csv", "--step", "2", "--split", "train")
+    written = [*csv.DictReader(io.StringIO(done.stdout))]
+    rows = rg.Run(training).episodes(step=2, split="train")
+    rows = rows if isinstance(rows, list) else rows.to_dict("records")
+    assert written and [row["task"] for row in written] == [row["task"] for row in rows]
+    assert [float(row["reward/solver"]) for row in written] == [row["reward/solver"] for row in rows]
+    assert {(row["split"], row["step"]) for row in written} == {("train", "2")}
+
+
+def test_the_table_says_how_many_there_are_and_which_to_open(rolegraph: Command, run: Path) -> None:
+    done = rolegraph("episodes", str(run), "--limit", "2")
+    count = len([*rg.read_episodes(run)])
+    assert f"{count} episodes, 2 shown; --limit {count} shows all" in done.stdout
+    following = done.stderr.strip().removeprefix("next: rolegraph ").split()
+    shown = rolegraph(*following)
+    assert shown.returncode == 0 and "answer" in shown.stdout and "judge 1" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("expression", "place"),
+    [("jugde.right", "where:1:1"), ("judge.right or", "where:1:13"), ("solver.right", "where:1:8")],
+)
+def test_a_fault_is_told_with_its_place(rolegraph: Command, run: Path, expression: str, place: str) -> None:
+    done = rolegraph("episodes", str(run), "--where", expression)
+    assert done.returncode == 2 and done.stderr.startswith(f"{place}: error: ")
+    assert done.stderr.splitlines()[2].endswith("^")
+
+
+def test_a_folder_or_an_episode_that_is_missing_is_told(
+    rolegraph: Command, run: Path, tmp_path: Path
+) -> None:
+    assert rolegraph("episodes", str(tmp_path / "none")).returncode == 2
+    for wrong in ("nobody", "nobody:3"):
+        done = rolegraph("show", str(run), wrong)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"rolegraph episodes {run}" in done.stderr
+    assert rolegraph("episodes", str(run), "--step", "3").returncode == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 
@@ -13,6 +14,7 @@ from rolegraph.engine.compile.wiring import turn_graph
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import Episode, NodeId, Observer, Task
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
+from rolegraph.migrate.correct import roles_that_can_be_right
 
 COUNTDOWN: Task = {
     "id": "t1",
@@ -54,6 +56,15 @@ def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def decided(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec in which the last role that can be right decides whether an episode is, unless it says
+    who does."""
+    able = [it for it in roles_that_can_be_right(spec["roles"]) if "callable" not in spec["roles"][it]]
+    if len(able) < 2 or "correct" in spec.get("episode", {}):
+        return spec
+    return {**spec, "episode": {"correct": f"all({able[-1]}.right)", **spec.get("episode", {})}}
 
 
 def below(folder: Path, value: str) -> str:

@@ -63,6 +63,7 @@ roles:
     estimator: grpo
 loops:
   play: {roles: player, env: {textarena: KuhnPoker-v0}, times: 2}
+episode: {correct: all(player.right)}
 sampling: {max_tokens: 32}
 train: {rollouts: 2, batch_size: 2, steps: 1, learning_rate: 0.001, validation: {tasks: 2, rollouts: 1}}
 """

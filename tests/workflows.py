@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.vocabulary import Environment, Transition, environments
-from tests.edge import write_spec
+from tests.edge import decided, write_spec
 
 NAMES = "abcde"
 CALLEE = "helper"
@@ -203,7 +203,7 @@ def compiled(workflow: Workflow) -> Plan:
         "loops": workflow.loops,
     }
     with tempfile.TemporaryDirectory() as folder, _known(workflow):
-        return compile_file(write_spec(Path(folder), json.dumps(spec)))
+        return compile_file(write_spec(Path(folder), json.dumps(decided(spec))))
 
 
 def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:

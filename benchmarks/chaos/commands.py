@@ -43,7 +43,7 @@ roles:
     parser: {tag: answer}
     reward: {exact_match: {field: answer}}
     estimator: grpo
-episode: {correct: solver}
+episode: {correct: solver.right}
 train: {steps: 1}
 """
 BETTER = "```jinja\n{{ task.question }} THINK. Answer in <answer></answer>.\n```"

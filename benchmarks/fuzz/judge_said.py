@@ -278,7 +278,7 @@ roles:
     when: runner[0].action == '1' or true
     prompt: "{{ runner[0].action }} {% for x in pick %}{{ x.action | tojson }}{% endfor %}"
     reward: countdown
-episode: {correct: agent, metrics: {agent_acc: all(agent.right)}}
+episode: {correct: agent.right, metrics: {agent_acc: all(agent.right)}}
 """
 GAME = """\
 rolegraph: 2
@@ -298,7 +298,7 @@ roles:
     when: a.action != 5
     prompt: "{{ a.action }} {% for x in a %}{{ x.action }}{% endfor %}"
     reward: {sum: {x: {reward: fuzz_reward}, y: {reward: {of: a}}}}
-episode: {correct: a, metrics: {m: {fuzz_metric: a}, n: mean(b.reward)}}
+episode: {correct: a.right, metrics: {m: {fuzz_metric: a}, n: mean(b.reward)}}
 """
 _OTHER = "o: {prompt: '{{ self.observation }}', parser: {tag: answer}, reward: env}"
 

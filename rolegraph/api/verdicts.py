@@ -159,12 +159,10 @@ def _texts(call: RecordedCall) -> list[tuple[str, object]]:
 
 def _measured_role(figure: str, plan: Plan) -> str | None:
     """Return the one role whose answers a figure measures; None for a figure over several roles."""
-    if figure == "correct":
-        return plan.roles[plan.correct[0]].name if len(plan.correct) == 1 else None
-    metric = plan.metrics.get(figure)
-    if metric is None:
+    if figure != "correct" and figure not in plan.metrics:
         return figure.removeprefix("reward/")
-    return metric.roles[0] if len(metric.roles) == 1 else None
+    roles = plan.deciding if figure == "correct" else plan.metrics[figure].roles
+    return roles[0] if len(roles) == 1 else None
 
 
 def _figure(name: str, bounds: FigureBounds, it: Interval | None, constant: Interval | None) -> Verdict:

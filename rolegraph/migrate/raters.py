@@ -80,7 +80,11 @@ class DocumentRoles:
             if len(entry.path) == 2
         }
         named = document.entries("episode.correct*", "episode.*correct", "roles.*.reward*.agrees_with")
-        return cls(roles, frozenset(scalar(entry.value) or "" for entry in named))
+        measured = [scalar(entry.value) or "" for entry in named]
+        is_whole = document.root is not None and "rolegraph" in pairs(document.root)
+        if is_whole and not any(document.entries("episode.correct")):  # the last one decided
+            measured += [name for name, role in roles.items() if "reward" in role and "tool" not in role][-1:]
+        return cls(roles, frozenset(measured))
 
     def is_several(self, reader: str, other: str) -> bool:
         """Return True if more than one instance of `other` may lie on the branch of `reader`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rolegraph.engine.vocabulary.call import OF_A_TURN
+from rolegraph.migrate.correct import correct
 from rolegraph.migrate.document import Change, Document, Problem, Rewrite, pairs, scalar
 from rolegraph.migrate.metrics import metrics
 from rolegraph.migrate.parsers import last_matches, parsers
@@ -59,6 +60,7 @@ REWRITES: tuple[Rewrite, ...] = (
     bodies,
     words,
     short_forms,
+    correct,
 )
 """All rewrites, in the order in which they are made."""
 NOTES: tuple[Rewrite, ...] = (last_matches,)

@@ -40,7 +40,7 @@ name: foreign
 roles:
   a: {prompt: hi, PARTS}
   b: {needs: a, prompt: "{{ a.action }}"}
-episode: {correct: a, metrics: METRICS}
+episode: {correct: a.right, metrics: METRICS}
 """
 GAME = """\
 rolegraph: 2

@@ -95,7 +95,7 @@ roles:
 loops:
   talk: {roles: [teller, listener], env: repeating, times: 2}
 episode:
-  correct: right
+  correct: right.right
   metrics: {broken: {raising_metric: teacher}}
 """
 VOCABULARY = '''

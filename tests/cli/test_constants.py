@@ -27,7 +27,7 @@ roles:
     prompt: "Is {{ solver.action }} right? <verdict></verdict>"
     parser: {tag: verdict, as: [correct, incorrect]}
     reward: action == ("correct" if solver.right else "incorrect")
-episode: {correct: solver, metrics: {solver_acc: all(solver.right)}}
+episode: {correct: solver.right, metrics: {solver_acc: all(solver.right)}}
 """
 GOLDS = "AABC" * 5
 """Label of each task; always saying A is right for half of them."""

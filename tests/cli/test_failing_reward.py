@@ -29,7 +29,7 @@ roles:
     parser: {tag: answer}
     reward: action == ("correct" if solver.right else "incorrect")
     estimator: grpo
-episode: {metrics: {validator_acc: all(validator.right)}}
+episode: {correct: validator.right, metrics: {validator_acc: all(validator.right)}}
 """
 REWARDS = """\
 import rolegraph as rg

@@ -25,6 +25,7 @@ roles:
     parser: {tag: answer}
     reward: {exact_match: {field: target}}
     estimator: grpo
+episode: {correct: judge.right}
 """
 ROWS = "".join(f'{{"id": "t{n}", "question": "{n} + 4?", "target": "{n + 4}"}}\n' for n in range(8))
 REWARD = """\

@@ -35,6 +35,7 @@ roles:
     parser: {tag: answer}
     reward: countdown
     estimator: reinforce
+episode: {correct: judge.right}
 train: {steps: 3}
 """
 MENDED = {

@@ -37,6 +37,7 @@ roles:
     reward: {length: {under: 9999}}
     estimator: reinforce
   critic: {needs: solver, prompt: "{{ task.question }}", parser: text}
+episode: {correct: coder.right}
 sampling: {max_tokens: 12}
 train:
   {batch_size: 2, rollouts: 2, steps: 1, learning_rate: 0.1, validation: {every: 0, tasks: 2, rollouts: 1}}

@@ -258,7 +258,7 @@ roles:
   easy: {when: task.id != "t0", prompt: Hi, reward: exact_match}
   hard: {when: task.id == "t0", prompt: Hi, reward: exact_match}
   never: {when: "false", prompt: Hi, reward: exact_match}
-episode: {correct: hard, metrics: {hard_acc: all(hard.right), none_acc: all(never.right)}}
+episode: {correct: hard.right, metrics: {hard_acc: all(hard.right), none_acc: all(never.right)}}
 """
 
 
@@ -294,7 +294,7 @@ roles:
     reward: {sum: {team: one.reward, form: {matches: "."}}}
     right: one.right
   rater: {needs: [one], prompt: "{{ one.action }}", reward: action == one.action}
-episode: {metrics: {verifier_acc: all(verifier.right)}}
+episode: {correct: verifier.right, metrics: {verifier_acc: all(verifier.right)}}
 """
 
 
@@ -314,8 +314,8 @@ def test_form_makes_nobody_right_and_a_role_that_cannot_be_right_has_no_share(
     }
     assert document["figures"]["correct"] == document["figures"]["verifier_acc"] == 0.25
     checked = json.loads(rolegraph("validate", "verified.yaml", "--json").stdout)
-    assert checked["specs"][0]["correct"] == "verifier"
-    assert "correct is verifier's" in rolegraph("validate", "verified.yaml").stdout
+    assert checked["specs"][0]["correct"] == "verifier.right"
+    assert "correct is verifier.right" in rolegraph("validate", "verified.yaml").stdout
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ roles:
     parser: {tag: answer}
     reward: REWARD
     estimator: grpo
+episode: {correct: txt.right}
 """
 PROMPT = (
     "'{{ num.action }} {{ word.action }} {{ obj.action.score }} {{ txt.action }} {{ arr.action | length }} "

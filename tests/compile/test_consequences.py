@@ -25,7 +25,7 @@ def found(folder: Path, text: str) -> list[tuple[str, str]]:
     ("text", "cause", "consequence"),
     [
         (
-            f"roles: {{a: {{prompt: go, {ROLE}}}}}\nepisode: {{correct: a}}",
+            f"roles: {{a: {{prompt: go, {ROLE}}}}}\nepisode: {{correct: a.right}}",
             ("reward: exact_match", "reward: registered_elsewhere"),
             "can be correct",
         ),
@@ -128,7 +128,7 @@ def test_a_warning_without_a_fault_before_it_stays(tmp_path: Path) -> None:
     text = (
         f"roles: {{a: {{prompt: go, {PLAIN}}}, "
         f"b: {{prompt: go, parser: text, reward: registered_elsewhere, estimator: grpo}}}}\n"
-        "episode: {correct: a}"
+        "episode: {correct: a.right}"
     )
     assert {severity for severity, _ in found(tmp_path, text)} == {"warning", "error"}
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rolegraph.engine.compile import CompileResult, check_file
-from tests.edge import write_spec
+from tests.edge import decided, write_spec
 
 ROWS = '{"question": "q", "answer": "a", "hint": "h"}\n'
 
@@ -23,7 +23,9 @@ def reading(role: dict[str, Any]) -> str:
     return "Hi" + "".join(f"{{% for one in {name} %}}{{{{ one.action }}}}{{% endfor %}}" for name in needs)
 
 
-def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> CompileResult:
+def compiled(
+    folder: Path, roles: dict[str, dict[str, Any]], *, decides: bool = True, **more: Any
+) -> CompileResult:
     (folder / "tasks.jsonl").write_text(ROWS, encoding="utf-8")
     spec = {
         "rolegraph": 2,
@@ -35,6 +37,7 @@ def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> Com
         },
         **more,
     }
+    spec = decided(spec) if decides else spec
     return check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
 
 
@@ -85,7 +88,8 @@ def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
     roles: dict[str, Any], reached: list[str], tmp_path: Path
 ) -> None:
     first = next(name for name, role in roles.items() if "sees" in role)
-    found = remarks(tmp_path, roles, episode={"correct": "solver" if "solver" in roles else first})
+    correct = "solver.right" if "solver" in roles else f"{first}.right"
+    found = remarks(tmp_path, roles, episode={"correct": correct})
     assert found == [("warning", f"{first} sees task.answer, {how}") for how in reached]
 
 
@@ -141,26 +145,68 @@ RATED: dict[str, Any] = {"needs": ["solver"], "reward": {"sum": {"a": "number(x.
     ("roles", "decides"),
     [
         ({"solver": PAID, "critic": CRITIC}, "solver"),
-        (
-            {
-                "solver": PAID,
-                "critic": {**CRITIC, "reward": 'action == ("correct" if solver.right else "incorrect")'},
-            },
-            "critic",
-        ),
-        ({"judge": JUDGE, "solver": PAID}, "solver"),
-        ({"solver": PAID, "judge": JUDGE, "rated": RATED, "x": CRITIC}, "judge"),
         ({"solver": {"reward": FORM}}, "solver"),
+        ({"solver": {**PAID, "count": 2}}, "solver"),
     ],
-    ids=["no reward", "its own verdict", "the file's order", "a verdict passed on", "form alone"],
+    ids=["no reward", "form alone", "several instances"],
 )
-def test_the_last_role_in_the_file_that_can_be_right_decides_of_the_episode(
+def test_the_one_role_that_can_be_right_decides_of_the_episode(
     roles: dict[str, Any], decides: str, tmp_path: Path
 ) -> None:
-    result = compiled(tmp_path, roles)
-    plan = result.valid()
-    assert plan.deciding == decides
-    assert decides in plan.judged
+    plan = compiled(tmp_path, roles).valid()
+    assert plan.deciding == (decides,)
+    assert plan.can_be_correct
+
+
+@pytest.mark.parametrize(
+    ("roles", "written"),
+    [
+        (
+            {
+                "solver": {**PAID, "count": 2},
+                "critic": {
+                    **CRITIC,
+                    "reward": 'action == ("correct" if mean(solver.right) else "incorrect")',
+                },
+            },
+            "{correct: critic.right}, or all(solver.right)",
+        ),
+        ({"judge": JUDGE, "solver": PAID}, "{correct: solver.right}, or judge.right"),
+    ],
+)
+def test_where_several_can_be_right_the_spec_says_who_decides(
+    roles: dict[str, Any], written: str, tmp_path: Path
+) -> None:
+    (fault,) = (it for it in compiled(tmp_path, roles, decides=False).diagnostics if it.severity == "error")
+    assert fault.path == ("episode", "correct")
+    assert all(name in fault.message for name in roles)
+    assert written in fault.hint
+
+
+@pytest.mark.parametrize(
+    ("correct", "hint"),
+    [
+        ("judge", "write judge.right"),
+        ("solver", "write all(solver.right)"),
+        (["judge.right", "solver"], "write all(solver.right)"),
+        ("judge.wrong", ""),
+        ("juge.right", "did you mean 'judge'"),
+        ("mean(solver.right)", "compare it"),
+        ("judge.reward", "compare it"),
+        ("solver.right", "all(…)"),
+        ("judge.action == 3", "number(judge.action)"),
+        ("judge.right and", ""),
+    ],
+)
+def test_what_decides_is_an_expression_that_is_true_or_false(
+    correct: object, hint: str, tmp_path: Path
+) -> None:
+    roles = {"solver": {**PAID, "count": 2}, "judge": {**JUDGE, "parser": {"tag": "answer"}}}
+    roles["judge"] |= {"reward": "mean(solver.reward)", "right": "any(solver.right)"}
+    found = compiled(tmp_path, roles, episode={"correct": correct}).diagnostics
+    (fault,) = (it for it in found if it.severity == "error")
+    assert fault.path[:2] == ("episode", "correct")
+    assert hint in fault.hint
 
 
 @pytest.mark.parametrize("named", ["critic", "rated", "against"])
@@ -174,7 +220,7 @@ def test_a_named_role_that_can_never_be_right_is_warned_of_with_those_that_can(
         "rated": {"reward": "number(critic.action)"},
         "against": against,
     }
-    found = compiled(tmp_path, roles, episode={"correct": named}).diagnostics
+    found = compiled(tmp_path, roles, episode={"correct": f"{named}.right"}).diagnostics
     (said,) = (d for d in found if d.message.startswith("no episode can be correct"))
     assert said.severity == "warning"
     assert named in said.message

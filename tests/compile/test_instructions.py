@@ -11,7 +11,7 @@ import yaml
 
 import rolegraph as rg
 from rolegraph.engine.compile import check_file
-from tests.edge import write_spec
+from tests.edge import decided, write_spec
 
 ROW = {
     "question": "How many?",
@@ -29,7 +29,7 @@ def warned(folder: Path, solver: dict[str, Any], **more: Any) -> list[str]:
     roles = {**others, "solver": {**solver, **prompts}}
     data = {"validation": "rows.jsonl", "hidden": ["answer"]}
     spec = {"rolegraph": 2, "name": "x", "data": data, "roles": roles, **more}
-    checked = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
+    checked = check_file(write_spec(folder, yaml.safe_dump(decided(spec), sort_keys=False)))
     before, after = "the prompt of solver does not mention ", ", which its parser looks for"
     said = [d for d in checked.diagnostics if after in d.message]
     assert checked.plan is not None

@@ -25,7 +25,7 @@ roles:
   planner: {prompt: x, reward: countdown, estimator: grpo, policy: coder, sampling: {temperature: 0.7}}
   judge: {prompt: x, model: "openai:judge", sampling: {temperature: 0.2}}
   rival: {prompt: x, policy: other, sampling: {temperature: 0.3}}
-episode: {correct: planner}
+episode: {correct: planner.right}
 """
 STAGED = "train: {steps: 4, stages: [{imitation: best, steps: 4, learning_rate: 0.01, rollouts: 4}]}"
 

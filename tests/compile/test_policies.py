@@ -27,7 +27,7 @@ roles:
   rival: {prompt: x, policy: coder}
   judge: {prompt: x}
   layer: {prompt: x, count: 3, policy: [hosted, warm, coder]}
-episode: {correct: coder}
+episode: {correct: all(coder.right)}
 """
 
 
@@ -177,6 +177,7 @@ model: {provider: PROVIDER, name: x, checkpoint: runs/x}
 roles:
   one: {prompt: x, reward: countdown, estimator: grpo}
   two: {prompt: x, reward: countdown, estimator: grpo}
+episode: {correct: two.right}
 """
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.spec import Diagnostic
-from tests.edge import write_spec
+from tests.edge import decided, write_spec
 
 SCHEMA = {
     "type": "object",
@@ -34,7 +34,7 @@ def found(folder: Path, rater: str, reward: object, **roles: Any) -> list[Diagno
         "data": {"validation": "countdown"},
         "roles": {"solver": {**SOLVER, "reward": reward}, **{name: RATERS[name] for name in wanted}, **roles},
     }
-    checked = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)), allow=["python"])
+    checked = check_file(write_spec(folder, yaml.safe_dump(decided(spec), sort_keys=False)), allow=["python"])
     return [d for d in checked.diagnostics if " in the action of " in d.message]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.spec import Diagnostic
-from tests.edge import write_spec
+from tests.edge import decided, write_spec
 
 TAG = {"tag": "answer"}
 
@@ -27,7 +27,7 @@ def warnings(folder: Path, parser: object, *stop: str, **spec: Any) -> list[Diag
         "roles": {"solver": {**solver}},
         **spec,
     }
-    checked = check_file(write_spec(folder, yaml.safe_dump(whole, sort_keys=False)))
+    checked = check_file(write_spec(folder, yaml.safe_dump(decided(whole), sort_keys=False)))
     assert checked.plan is not None
     assert {it.severity for it in checked.diagnostics} <= {"warning"}
     return [it for it in checked.diagnostics if "its parser needs" in it.message]

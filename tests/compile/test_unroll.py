@@ -26,7 +26,8 @@ def wired(needs: dict[str, list[str]], counts: dict[str, int]) -> Wiring:
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
-    dag = turn_dag(solver_judge("roles.solver.count=3", "roles.judge.count=2", "episode.metrics=null"))
+    episode = "episode={correct: all(judge.right), metrics: {judge_acc: mean(judge.right)}}"
+    dag = turn_dag(solver_judge("roles.solver.count=3", "roles.judge.count=2", episode))
     solvers = [NodeId("solver", 1), NodeId("solver", 2), NodeId("solver", 3)]
     assert sorted(dag.predecessors(NodeId("judge", 2))) == solvers
     assert dag.number_of_edges() == 6

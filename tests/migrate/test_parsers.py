@@ -94,6 +94,7 @@ def test_a_parser_on_several_lines_keeps_its_comments() -> None:
   c:
     parser:
       json: {type: object}
+episode: {correct: b.right}
 """
     )
 

@@ -23,7 +23,7 @@ from rolegraph.pages.drawing.text_forms import mermaid
 from rolegraph.pages.view.timeline import read_dag, timeline
 from rolegraph.pages.view.turns import turns
 from tests.clock import run_virtually
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, decided, episode, limited, write_spec
 
 SPEC: dict[str, Any] = {
     "searcher": {
@@ -49,7 +49,9 @@ def compiled(tmp_path: Path) -> Callable[..., Plan]:
     def make(*overrides: str, loops: object = None, **further: object) -> Plan:
         roles = {name: role for name, role in {**SPEC, **further}.items() if role is not None}
         spec = {"rolegraph": 2, "name": "called", "roles": roles, "data": {"train": "countdown"}}
-        return compile_file(write_spec(tmp_path, json.dumps(spec | {"loops": loops or {}})), overrides)
+        return compile_file(
+            write_spec(tmp_path, json.dumps(decided(spec | {"loops": loops or {}}))), overrides
+        )
 
     return make
 
@@ -138,7 +140,7 @@ def test_a_role_that_is_called_does_not_decide_whether_an_episode_is_right(
 ) -> None:
     searcher = SPEC["searcher"]
     plan = compiled(searcher=None, last=searcher, lead=SPEC["lead"] | {"tools": [{"role": "last"}]})
-    assert [plan.roles[position].name for position in plan.correct] == ["lead"]
+    assert plan.deciding == ("lead",)
 
 
 def test_further_calls_and_wrong_arguments_are_errors_as_results(compiled: Callable[..., Plan]) -> None:
@@ -291,7 +293,7 @@ def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path:
     }
     roles[sees] |= {"sees": "solution"}
     spec = {"rolegraph": 2, "name": "leaks", "roles": roles, "data": {"train": "countdown"}}
-    checked = check_file(write_spec(tmp_path, json.dumps(spec)))
+    checked = check_file(write_spec(tmp_path, json.dumps(decided(spec))))
     assert any(
         f"{sees} sees task.solution, and its words reach {other}" in found.message
         for found in checked.diagnostics
@@ -302,7 +304,7 @@ def test_a_rating_by_the_caller_is_one_of_what_it_read(tmp_path: Path) -> None:
     roles = {**SPEC, "searcher": SPEC["searcher"] | {"reward": "number(lead.action)"}}
     roles["lead"] = SPEC["lead"] | {"parser": "number"}
     spec = {"rolegraph": 2, "name": "rated", "roles": roles, "data": {"train": "countdown"}}
-    found = check_file(write_spec(tmp_path, json.dumps(spec))).diagnostics
+    found = check_file(write_spec(tmp_path, json.dumps(decided(spec)))).diagnostics
     assert not [it for it in found if "does not read the answer" in it.message]
 
 

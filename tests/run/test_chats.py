@@ -13,7 +13,7 @@ from rolegraph.engine.compile import Plan, check_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Advantage, Episode, NodeId, Trajectory
 from rolegraph.engine.training.policies.batches import build_datum, step_advantages, token_sequences
-from tests.edge import ScriptedModel, run_one, turn_dag, write_spec
+from tests.edge import ScriptedModel, decided, run_one, turn_dag, write_spec
 from tests.run.test_memory import SUM, Calling, Counted, contents
 from tests.run.written import Roles, plan, said, show, whose
 
@@ -147,7 +147,7 @@ def faults(
         "loops": loops or {},
         **more,
     }
-    found = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)), allow=["python"])
+    found = check_file(write_spec(folder, yaml.safe_dump(decided(spec), sort_keys=False)), allow=["python"])
     return [d.message for d in found.diagnostics if d.severity == "error"]
 
 

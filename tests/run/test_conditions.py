@@ -23,7 +23,7 @@ def test_who_is_skipped_asks_nothing_earns_nothing_and_fails_nothing(tmp_path: P
                 "{% for w in words %}{{ w.action }}{% endfor %}",
             },
         },
-        episode={"correct": "words", "metrics": {"words": "mean(words.reward)"}},
+        episode={"correct": "all(words.right)", "metrics": {"words": "mean(words.reward)"}},
     )
     model = ScriptedModel(by_role({"router": said("sums"), "sums": said("9"), "last": said("x")}))
     episode = run_one(routed, model)

@@ -74,7 +74,9 @@ def test_a_turn_whose_rating_cannot_be_read_is_masked_in_a_sum_too(
             raise ModelError("down")
         return verdict
 
-    workflow = plan(tmp_path, RATED, episode={"correct": "solver", "metrics": {"acc": "all(solver.right)"}})
+    workflow = plan(
+        tmp_path, RATED, episode={"correct": "all(solver.right)", "metrics": {"acc": "all(solver.right)"}}
+    )
     episode = run_one(workflow, ScriptedModel(said_by))
     first, second = episode["solver"]
     assert (first.reward, first.masked) == (None, True)

@@ -418,7 +418,12 @@ def test_of_the_roles_that_decide_those_that_ran_do(tmp_path: Path) -> None:
         "one": {"roles": ["a"], "times": 1, "when": "task.target == 7"},
         "two": {"roles": ["b"], "times": 1, "when": "task.target != 7"},
     }
-    for correct, is_right in ((["a", "b"], True), (["b"], False), (["a", "c"], False), ("a", True)):
+    for correct, is_right in (
+        (["a.right", "b.right"], True),
+        ("b.right", False),
+        (["a.right", "c.right"], False),
+        ("a.right", True),
+    ):
         chosen = plan(tmp_path, roles, loops, episode={"correct": correct})
         model = ScriptedModel(lambda request: WRONG if request.id.node.role == "c" else RIGHT)
         assert run_one(chosen, model).is_correct is is_right
@@ -482,7 +487,7 @@ def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path
         role, index, number = request.id.node
         return '{"scores": [1, 2, 3, 4, 5, 6]}' if role == "judge" else said(answers[index][number - 1])
 
-    made = plan(tmp_path, roles, loops, episode={"correct": "judge"})
+    made = plan(tmp_path, roles, loops, episode={"correct": "all(judge.right)"})
     episode = run_one(made, ScriptedModel(answer))
     assert asked(episode, "judge") == [["z y x y x w "]]
     assert [[step.reward for step in t.steps] for t in episode["a"]] == [[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]

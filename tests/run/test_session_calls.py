@@ -22,7 +22,7 @@ from rolegraph.engine.compile import CompileResult, Plan, check_file
 from rolegraph.engine.records import Episode
 from rolegraph.engine.vocabulary import Function, Tool, ToolError, tools
 from rolegraph.outlook.preview import preview_task
-from tests.edge import COUNTDOWN, ScriptedModel, episode, limited, write_spec
+from tests.edge import COUNTDOWN, ScriptedModel, decided, episode, limited, write_spec
 from tests.models.edges import served
 from tests.run.test_calls import call, script
 
@@ -74,7 +74,7 @@ def checked(folder: Path, roles: dict[str, Any], allow: tuple[str, ...] = ()) ->
         "data": {"train": "countdown"},
         "roles": {name: role if "run" in role else {**asked, **role} for name, role in roles.items()},
     }
-    return check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)), allow=allow)
+    return check_file(write_spec(folder, yaml.safe_dump(decided(spec), sort_keys=False)), allow=allow)
 
 
 def faults(folder: Path, roles: dict[str, Any], allow: tuple[str, ...] = ()) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rolegraph.engine.compile import compile_file
 from tests.counting import calls
-from tests.edge import ScriptedModel, episode, limited, write_spec
+from tests.edge import ScriptedModel, decided, episode, limited, write_spec
 
 OWN = "{{ task.question }} {{ self.index }}"
 
@@ -21,7 +21,7 @@ def cost(folder: Path, taken: int, loops: dict[str, Any] | None = None, **roles:
     """Return the number of function calls of one episode, after a check that it has `taken` turns."""
     made = {name: {**role, "prompt": role.get("prompt", OWN)} for name, role in roles.items()}
     spec = {"rolegraph": 2, "name": "large", "roles": made, "loops": loops or {}}
-    plan = compile_file(write_spec(folder, json.dumps(spec)))
+    plan = compile_file(write_spec(folder, json.dumps(decided(spec))))
     model = ScriptedModel(lambda _: "yes")
     models = limited(plan, model)
     asyncio.run(episode(plan, models))

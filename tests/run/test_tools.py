@@ -25,7 +25,18 @@ from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName
 from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.vocabulary import Function, Tool, tools
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, episode, limited, run_one, write_spec
+from tests.edge import (
+    COUNTDOWN,
+    RIGHT,
+    WRONG,
+    ScriptedModel,
+    by_role,
+    decided,
+    episode,
+    limited,
+    run_one,
+    write_spec,
+)
 from tests.models.edges import served
 
 Roles = dict[str, dict[str, Any]]
@@ -38,7 +49,8 @@ def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more
         for name, role in roles.items()
     }
     spec = {"rolegraph": 2, "name": "tools", "data": {"train": "countdown"}, "roles": asked, **more}
-    path = write_spec(folder, yaml.safe_dump({**spec, "loops": loops or {}}, sort_keys=False))
+    written = decided({**spec, "loops": loops or {}})
+    path = write_spec(folder, yaml.safe_dump(written, sort_keys=False))
     return compile_file(path, allow=["python"])
 
 
@@ -50,7 +62,7 @@ VOTE: Roles = {"solver": {"count": 3}, "vote": {"needs": "solver", "run": "major
 
 
 def test_a_vote_is_a_turn_without_tokens_that_earns_and_decides(tmp_path: Path) -> None:
-    voted = plan(tmp_path, VOTE, episode={"correct": "vote"})
+    voted = plan(tmp_path, VOTE, episode={"correct": "all(vote.right)"})
     answers = {"solver": [WRONG, RIGHT, f" {RIGHT} "]}
     done = run_one(voted, ScriptedModel(by_role(answers)))
     (vote,) = done["vote"]

@@ -157,7 +157,7 @@ def test_an_episode_that_a_failed_reward_decides_is_in_no_mean(tmp_path: Path) -
         tmp_path,
         'action == ("correct" if solver.right else "incorrect")',
         solver,
-        episode={"correct": "solver", "metrics": metrics},
+        episode={"correct": "all(solver.right)", "metrics": metrics},
     )
 
     def one(task: str, target: int) -> Episode:
@@ -175,7 +175,10 @@ def test_an_episode_that_a_failed_reward_decides_is_in_no_mean(tmp_path: Path) -
 
 def test_an_answer_that_failed_is_wrong(tmp_path: Path) -> None:
     made = team(
-        tmp_path, 'action == ("correct" if solver.right else "incorrect")', {}, episode={"correct": "solver"}
+        tmp_path,
+        'action == ("correct" if solver.right else "incorrect")',
+        {},
+        episode={"correct": "all(solver.right)"},
     )
     done = answered(made, solver=BAD, reader=said("correct"))
     assert done.figures["correct"] == 0.0
@@ -186,7 +189,7 @@ def test_one_wrong_answer_decides_whatever_else_is_not_known(tmp_path: Path, sec
     reward = "exact_match(action if action != 'raises' else action + 1, '7')"
     metrics = {"acc": "all(solver.right)", "any": "any(solver.right)"}
     roles = {"solver": {"count": 2, "reward": reward}}
-    made = plan(tmp_path, roles, episode={"correct": "solver", "metrics": metrics})
+    made = plan(tmp_path, roles, episode={"correct": "all(solver.right)", "metrics": metrics})
     word = {"right": "7"}.get(second, second)
     done = answered(made, solver=[said("raises"), said(word)])
     expected = {"right": {"any": 1.0}, "wrong": {"acc": 0.0, "correct": 0.0}, "raises": {}}[second]

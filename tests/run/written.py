@@ -10,7 +10,7 @@ import yaml
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from tests.edge import write_spec
+from tests.edge import decided, write_spec
 
 Roles = dict[str, dict[str, Any]]
 
@@ -28,7 +28,7 @@ def plan(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **more
         "loops": loops or {},
         **more,
     }
-    return compile_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
+    return compile_file(write_spec(folder, yaml.safe_dump(decided(spec), sort_keys=False)))
 
 
 def said(text: str) -> str:

@@ -21,6 +21,7 @@ from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import ModelRef, Role, Spec, Train
 from rolegraph.engine.spec.base import SpecModel
 from tests.documents import LANGUAGE, PAGES, ROOT, TRAINING, is_spec, specs_in, yaml_in
+from tests.edge import decided
 
 PARTS = [*LANGUAGE, *TRAINING, ROOT / "docs" / "data.md"]
 """Pages whose YAML is whole specs and parts of specs."""
@@ -115,7 +116,7 @@ def test_every_part_of_a_spec_in_the_reference_compiles(where: str, text: str, t
         unknown = part.keys() - Spec.model_fields.keys() - Role.model_fields.keys()
         assert not unknown, f"{where}: {unknown} is no key of a spec nor of a role"
         for spec in framed(part):
-            whole = yaml.safe_dump({"rolegraph": 2, "name": "framed", **spec}, sort_keys=False)
+            whole = yaml.safe_dump(decided({"rolegraph": 2, "name": "framed", **spec}), sort_keys=False)
             assert not faults(tmp_path, whole), f"{where}, in the frame of {Path(__file__).name}"
 
 

@@ -28,7 +28,7 @@ roles:
     estimator: grpo
 
 episode:
-  correct: judge
+  correct: judge.right
 """
 MISTAKES = [
     (
@@ -102,8 +102,8 @@ MISTAKES = [
         "set your editor to write spaces in YAML",
     ),
     (
-        "  correct: judge",
-        "\tcorrect: judge",
+        "  correct: judge.right",
+        "\tcorrect: judge.right",
         (21, 1, 1),
         "a tab cannot indent a line of YAML",
         "set your editor to write spaces in YAML",
@@ -414,8 +414,8 @@ MISTAKES = [
         "write 'max(solver, judge)'",
     ),
     (
-        "  correct: judge",
-        "  correct: judge\n  metrics: {a: mean(solver.reward, where=solver.ok)}",
+        "  correct: judge.right",
+        "  correct: judge.right\n  metrics: {a: mean(solver.reward, where=solver.ok)}",
         (22, 16, 36),
         "the comma ends the value `mean(solver.reward`: an expression with a comma needs quotes here",
         "write a: 'mean(solver.reward, where=solver.ok)'",
@@ -463,11 +463,11 @@ MISTAKES = [
         "write count: 2",
     ),
     (
-        "  correct: judge",
-        "  - correct: judge\n  metrics: {}",
+        "  correct: judge.right",
+        "  - correct: judge.right\n  metrics: {}",
         (21, 3, 1),
         "a list item among keys: the key below has no dash",
-        "write correct: judge",
+        "write correct: judge.right",
     ),
     (
         '    prompt: {inline: "Pick one: {{ solver[0].action }}"}',

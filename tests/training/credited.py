@@ -16,7 +16,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.credit import CreditRow, Group
 from rolegraph.engine.training.advantages.ledger import Ledger, Membership, add_advantages, credit_rows
 from rolegraph.engine.training.analysis.outcomes import outcome_metrics
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, decided, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]
 Answer = Callable[[Request], str]
@@ -39,7 +39,7 @@ def write(folder: Path, roles: Roles, loops: dict[str, Any] | None = None, **mor
         "loops": loops or {},
         **more,
     }
-    return write_spec(folder, yaml.safe_dump(spec, sort_keys=False))
+    return write_spec(folder, yaml.safe_dump(decided(spec), sort_keys=False))
 
 
 def rollouts(plan: Plan, answer: Answer, *, tasks: int = 2, count: int = 4) -> list[Episode]:

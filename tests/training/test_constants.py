@@ -131,7 +131,7 @@ roles:
     parser: {one_of: [correct, incorrect]}
     reward: 'action == ("correct" if solver.right else "incorrect")'
     estimator: grpo
-episode: {correct: solver}
+episode: {correct: solver.right}
 """
     rows = [{"id": f"t{n}", "question": "?", "answer": gold} for n, gold in enumerate(golds)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -119,7 +119,7 @@ def test_a_training_that_diverged_is_resumed_with_the_figures_of_a_whole_one(
 
 def test_weights_whose_figure_nobody_measured_are_never_the_best(training: Training) -> None:
     figure = "train.validation={every: 1, tasks: 2, rollouts: 1, best: judge_acc}"
-    training.run(figure, "roles.judge.when=task.id == 'train0'", "episode.correct=solver")
+    training.run(figure, "roles.judge.when=task.id == 'train0'", "episode.correct=all(solver.right)")
     lines = training.folder.metrics()
     assert len([line for line in lines if "validation/correct" in line]) == 4
     assert not any("validation/judge_acc" in line for line in lines)
@@ -131,7 +131,7 @@ def test_weights_whose_figure_nobody_measured_are_never_the_best(training: Train
 def test_a_mean_of_a_role_that_some_skipped_has_its_number_beside_it(training: Training) -> None:
     figure = "train.validation={every: 1, tasks: 2, rollouts: 1, best: judge_acc}"
     training.workflow.solve = lambda seed, updates: RIGHT
-    training.run(figure, "roles.judge.when=task.id == 'validation0'", "episode.correct=solver")
+    training.run(figure, "roles.judge.when=task.id == 'validation0'", "episode.correct=all(solver.right)")
     first = training.folder.metrics()[0]
     assert (first["validation/judge_acc"], first["validation/n/judge_acc"]) == (1.0, 1)
     assert first["validation/n/correct"] == 2

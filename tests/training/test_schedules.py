@@ -49,7 +49,7 @@ roles:
     estimator: grpo
     group: [{by: task, weight: "1 - step / 4 if step < 2 else 0.5"}, {by: turn}]
 loops: {once: {roles: [solver, critic], times: 1}}
-episode: {correct: solver}
+episode: {correct: solver.right}
 train: {steps: 3}
 """
 LATE, SCALE = "roles.solver.reward.sum.late.weight", "roles.critic.reward.sum.team.weight"

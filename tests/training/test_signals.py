@@ -367,7 +367,7 @@ def test_a_demonstration_knows_of_whom_an_instance_is() -> None:
             "roles.solver.estimator=null",
             "roles.solver.count=2",
             *each,
-            "episode={correct: solver}",
+            "episode={correct: all(solver.right)}",
             f"roles.solver.signal={signal}",
         ],
     )

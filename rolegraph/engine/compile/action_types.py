@@ -82,6 +82,9 @@ def _texts(names: ResolvedNames) -> Iterator[_Text]:
     for name, metric in names.metrics.items():
         if metric and isinstance(metric.measure, Expression):
             yield _Text(("episode", "metrics", name), metric.measure, every)
+    for correct in names.correct:
+        if correct and isinstance(correct.measure, Expression):
+            yield _Text(("episode", "correct"), correct.measure, every)
 
 
 def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterator[_Text]:

@@ -16,12 +16,12 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import policies, role_plan
 from rolegraph.engine.compile.action_types import type_findings
 from rolegraph.engine.compile.chats import chat_findings, trunk_of
-from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
+from rolegraph.engine.compile.earned import earning_findings, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.imitation import demonstration_findings, stage_findings, stages_findings
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
-from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.names import ResolvedNames, judged
 from rolegraph.engine.compile.numbers import in_step, numbers_of
 from rolegraph.engine.compile.overrides import override_findings
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
@@ -369,7 +369,7 @@ def _assemble(
         loops=tuple(loop_plans),
         envs=tuple(envs),
         reward_order=tuple(positions[name] for name in scoring if name in deferred),
-        correct=tuple(positions[name] for name in deciding(spec, judged(names.rewards))),
+        correct=tuple(map(_present, names.correct)),
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator
 from math import isinf
 
 import networkx as nx
 
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.names import ResolvedNames, Rewards
+from rolegraph.engine.compile.names import ResolvedNames, Rewards, judged
 from rolegraph.engine.compile.structure import RoleGraph, ancestors, cycles, format_cycle, graph_of, reachable
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
@@ -20,24 +20,6 @@ def scored(rewards: Rewards) -> RoleGraph:
     """Return a graph of roles with an edge from each role whose reward another role's reward reads to that
     role."""
     return graph_of({name: reward.roles if reward else () for name, reward in rewards.items()})
-
-
-def judged(rewards: Rewards) -> frozenset[str]:
-    """Return the roles that can be right or wrong: their reward judges the answer or passes on such a
-    verdict."""
-    judges = [name for name, reward in rewards.items() if reward and reward.facts.judges]
-    passed_on = graph_of({name: reward.facts.verdicts if reward else () for name, reward in rewards.items()})
-    return frozenset(reachable(passed_on, judges))
-
-
-def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
-    """Return the roles whose correctness is the episode's: those of `episode.correct`.
-
-    By default it is the last role in the file that can be right and that no other role calls.
-    """
-    names = [name for name, role in spec.roles.items() if role.callable is None] or [*spec.roles]
-    last = next((name for name in names[::-1] if name in judged), names[-1])
-    return tuple(dict.fromkeys(spec.episode.correct)) or (last,)
 
 
 def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
@@ -62,16 +44,14 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
         return
     read = words_read(spec)
     right = judged(rewards)
-    for decides in spec.episode.correct:
-        if decides in right:
-            continue
-        episode = "no episode" if len(spec.episode.correct) == 1 else f"no episode in which {decides} runs"
+    for decides in (name for it in names.correct if it for name in it.verdicts if name not in right):
+        episode = "no episode" if len(names.correct) == 1 else f"no episode in which {decides} runs"
         message = f"{episode} can be correct: no reward of {decides} tells right from wrong"
         others = ", ".join(name for name in rewards if name in right)
         hint = f"name a role that can be right: {others}" if others else ""
         rests_on = _rewards_of({decides, *ancestors(scored(rewards), decides)})
         path: Path = ("episode", "correct")
-        yield Finding(path, message, hint=hint, severity="warning", rests_on=rests_on)
+        yield Finding(path, message, hint=hint, severity="warning", rests_on=rests_on, word=decides)
     for name, role in names.roles.items():
         if role.reward is not None:
             yield from _paid_alike(spec, name, role.reward, instances, read)

@@ -53,8 +53,6 @@ def _names(spec: Spec) -> Iterator[Finding]:
             keep = [other for other, it in spec.roles.items() if it.memory and it.memory.chat == forked]
             hint = f"name a role that keeps the conversation {forked}: {', '.join(keep)}"
             yield replace(finding, hint=hint) if keep else finding
-    for name in spec.episode.correct:
-        yield from unknown_role(spec, name, ("episode", "correct"))
 
 
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:

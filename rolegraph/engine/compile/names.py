@@ -26,10 +26,11 @@ from rolegraph.engine.compile.role_plan import (
     SignalPlan,
     StateKey,
 )
+from rolegraph.engine.compile.structure import graph_of, reachable
 from rolegraph.engine.compile.teachers import TeacherResolver
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.prompts import Expression
+from rolegraph.engine.prompts import Expression, is_number
 from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, ModelRef, Path, Role, Spec
 from rolegraph.engine.spec.loader import LoadedSpec
@@ -40,6 +41,15 @@ from rolegraph.engine.vocabulary.items import RIGHT, judged_by
 ItemT = TypeVar("ItemT", bound=vocabulary.Item)
 Rewards = Mapping[str, vocabulary.Reward | None]
 """Resolved rewards by role."""
+
+
+def judged(rewards: Rewards) -> frozenset[str]:
+    """Return the roles that can be right or wrong: their reward judges the answer or passes on such a
+    verdict."""
+    judges = [name for name, reward in rewards.items() if reward and reward.facts.judges]
+    passed_on = graph_of({name: reward.facts.verdicts if reward else () for name, reward in rewards.items()})
+    return frozenset(reachable(passed_on, judges))
+
 
 SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 
@@ -93,6 +103,7 @@ class ResolvedNames:
         self.loop_whens = {name: self.texts.loop_when(name) for name in spec.loops}
         self.environments = {name: self._environment(name) for name in spec.env_loops()}
         self.metrics = {name: self._metric(name, call) for name, call in spec.episode.metrics.items()}
+        self.correct = self._correct()
 
     def _role(self, name: str, reward: vocabulary.Reward | None) -> ResolvedRole:
         role, texts = self.spec.roles[name], self.texts
@@ -319,25 +330,54 @@ class ResolvedNames:
         if call.is_bare and call.value in vocabulary.metrics.names():  # a function of the episode
             call = ItemCall(call.value)
         if call.is_bare:
-            text, readable = str(call.value), {**self.spec.roles, **self.spec.loops}
-            reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
-            if unknown := [it for it in reads.read_roles if it not in readable]:
-                finding = name_not_found("role or loop", unknown[0], readable, path, ("roles",))
-                self.findings.append(finding)
-                return None
-            self.findings += self._unjudged(path, reads)
-            expression = self.texts.metric(path, text)
-            roles = tuple(it for it in reads.read_roles if it in self.spec.roles)
-            return expression and MetricPlan(expression, roles)
+            return self._of_episode(path, str(call.value))
         metric = self._build(vocabulary.metrics, call, path)
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
         return metric and MetricPlan(metric, (metric.role,) if metric.role else ())
 
+    def _of_episode(self, path: Path, text: str) -> MetricPlan | None:
+        """Compile an expression over the episode; None, with findings added, on failure."""
+        readable = {**self.spec.roles, **self.spec.loops}
+        reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
+        if unknown := [it for it in reads.read_roles if it not in readable]:
+            self.findings.append(name_not_found("role or loop", unknown[0], readable, path, ("roles",)))
+            return None
+        self.findings += self._unjudged(path, reads)
+        expression = self.texts.metric(path, text)
+        roles = tuple(it for it in reads.read_roles if it in self.spec.roles)
+        return expression and MetricPlan(expression, roles, reads.facts.compares_verdicts)
+
+    def _correct(self) -> list[MetricPlan | None]:
+        """Compile the expressions of `episode.correct`; without any, whether the one role is right that can
+        be."""
+        path, right = ("episode", "correct"), judged(self.rewards)
+        verdicts = {
+            name: f"all({name}.right)" if self.counts[name] > 1 else f"{name}.right"
+            for name in self.spec.roles
+        }
+        written = self.spec.episode.correct or [verdicts[name] for name in verdicts if name in right]
+        if not self.spec.episode.correct and len(written) > 1:
+            names = " and ".join(name for name in verdicts if name in right)
+            message = f"{names} can be right, and nothing says who decides whether an episode is correct"
+            hint = f"write episode: {{correct: {written[-1]}}}, or {' or '.join(written[:-1])}"
+            self.findings.append(Finding(path, message, "an expression", hint, at_key=True))
+            return []
+        for name in (text for text in written if text in verdicts):
+            message = f"{name} is a role, and an episode is correct by an expression"
+            self.findings.append(Finding(path, message, hint=f"write {verdicts[name]}", word=name))
+        expressions = [self._of_episode(path, text) for text in written if text not in verdicts]
+        for it in expressions:
+            if it and isinstance(it.measure, Expression) and is_number(it.measure):
+                message = f"{it.measure.source} is a number, and an episode is correct or not"
+                hint = "compare it: … >= 0.5; of several instances, write all(…) or any(…)"
+                self.findings.append(Finding(path, message, "true or false", hint, word=it.measure.source))
+        return expressions
+
     def _unjudged(self, path: Path, reads: vocabulary.Reward) -> Iterator[Finding]:
         """Warn of an expression that reads whether a role without a reward is right."""
         for other in reads.roles:
-            if other in self.rewards and self.rewards[other] is None:
+            if other in self.spec.roles and self.spec.roles[other].reward is None:
                 message = f"{other} has no reward, so nothing says what it earned or whether it is right"
                 yield Finding(path, message, "a role with a reward", severity="warning", word=other)
 

@@ -141,8 +141,8 @@ class Plan(TurnGraph):
     envs: tuple[role_plan.EnvPlan, ...]
     reward_order: tuple[int, ...]
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
-    correct: tuple[int, ...]
-    """Roles that decide whether an episode is correct, as far as they ran."""
+    correct: tuple[role_plan.MetricPlan, ...]
+    """Expressions that say whether an episode is correct: all of those whose roles ran must hold."""
     judged: frozenset[str]
     """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""
     metrics: Mapping[str, role_plan.MetricPlan]
@@ -338,14 +338,15 @@ class Plan(TurnGraph):
         return conditions or any(loop.until or loop.when for loop in self.loops)
 
     @property
-    def deciding(self) -> str:
-        """Names of the roles whose correctness is the episode's, joined by "and" for messages."""
-        return " and ".join(self.roles[role].name for role in self.correct)
+    def deciding(self) -> tuple[str, ...]:
+        """Roles that decide whether an episode is correct."""
+        return tuple(dict.fromkeys(name for it in self.correct for name in it.roles))
 
     @property
     def can_be_correct(self) -> bool:
-        """True where one of the roles that decide can be right."""
-        return any(self.roles[role].name in self.judged for role in self.correct)
+        """True where one of the expressions in `correct` can hold: it reads a role that can be right, or
+        compares values itself."""
+        return any(not it.verdicts or self.judged.intersection(it.verdicts) for it in self.correct)
 
     @property
     def own_metric_names(self) -> tuple[str, ...]:

@@ -355,12 +355,14 @@ class RolePlan(ResolvedRole):
 
 
 class MetricPlan(NamedTuple):
-    """Metric of an episode, compiled."""
+    """Metric of an episode, or an entry of `episode.correct`, compiled."""
 
     measure: Expression | vocabulary.Metric
     """Expression over the last turns of the roles, or a function of the episode."""
     roles: tuple[str, ...]
     """Roles that it reads."""
+    verdicts: tuple[str, ...] = ()
+    """Roles of which it reads whether they are right."""
 
 
 @dataclass(frozen=True, slots=True)

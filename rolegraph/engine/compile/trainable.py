@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.earned import judged
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.names import ResolvedNames, judged
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import UNTRAIN, samplings_of
 from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan

@@ -16,6 +16,7 @@ from rolegraph.engine.prompts.scope import PromptError as PromptError
 from rolegraph.engine.prompts.templates import Expression as Expression
 from rolegraph.engine.prompts.templates import Template as Template
 from rolegraph.engine.prompts.templates import TemplateScope as TemplateScope
+from rolegraph.engine.prompts.templates import is_number as is_number
 from rolegraph.engine.prompts.templates import read_expression as read_expression
 from rolegraph.engine.prompts.templates import read_template as read_template
 from rolegraph.engine.prompts.templates import read_text as read_text

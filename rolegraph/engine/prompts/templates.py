@@ -245,6 +245,20 @@ def syntax_of(text: Template | Expression) -> nodes.Node:
     return cast("nodes.Output", tree.body[0]).nodes[0] if isinstance(text, Expression) else tree
 
 
+_NUMBERS = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Neg)
+
+
+def is_number(expression: Expression) -> bool:
+    """Return True if an expression's value can only be a number, by its syntax."""
+    match syntax_of(expression):
+        case nodes.Call(node=nodes.Name(name="mean" | "sum" | "count" | "number" | "ramp")):
+            return True
+        case nodes.Getattr(attr="reward" | "tokens" | "calls" | "index" | "round" | "rounds"):
+            return True
+        case node:
+            return isinstance(node, _NUMBERS)
+
+
 def in_short(error: Exception) -> str:
     """Return an exception's text on one line, cut to 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rolegraph.engine.compile.role_plan import MetricPlan
 from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.models import Completion
+from rolegraph.engine.prompts import Expression, PromptError
 from rolegraph.engine.records import (
     Episode,
     EpisodeMetadata,
@@ -23,7 +25,7 @@ from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.turn import ModelCall, NodeResult, turn_of
 from rolegraph.engine.vocabulary import UNKNOWN, Lineage, Metric, Score, Turn, Turns
-from rolegraph.engine.vocabulary.foreign import finite_number
+from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 
 _UNSCORED = Score(None, None)
 _SHARED = tuple(name for name in Step._fields if name in Completion._fields)
@@ -44,9 +46,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     prefix = f"{task_id}:{job.rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[FailureMetadata] = []
-    deciding: list[bool | None] = []
-    for position, role in enumerate(roles):
-        decides = position in plan.correct
+    for role in roles:
         of_role = results[role.nodes.start : role.nodes.stop]
         for place in range(role.count):
             turns = [*filter(None, of_role[place :: role.count])]
@@ -68,8 +68,6 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             trajectories.append(
                 Trajectory(role.name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
             )
-            if decides:
-                deciding.append(is_correct or last.is_right if role.name in plan.judged else False)
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
@@ -97,19 +95,29 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
         metadata["skipped"] = {roles[n].name: count / len(roles[n].nodes) for n, count in counts.items()}
     if failures:
         metadata["failures"] = failures
-    if None in deciding and False not in deciding:
+    variables = _of_episode(context, metadata.get("rounds", {}))
+    uncomputed: dict[str, str] = {}
+    verdicts: list[bool | None] = []
+    try:
+        ran = {trajectory.name for trajectory in trajectories}
+        verdicts = [
+            _verdict(it, variables, stopped)
+            for it in plan.correct
+            if ran.intersection(it.roles) or not it.roles
+        ]
+    except (PromptError, TypeError) as error:
+        uncomputed["correct"] = describe_error(error)
+        verdicts = [None]
+    if None in verdicts and False not in verdicts:
         metadata["undecided"] = True
     metrics: dict[str, float] = {}
-    uncomputed: dict[str, str] = {}
-    all_correct = bool(deciding) and all(deciding)
+    all_correct = bool(verdicts) and all(verdicts)
     episode = Episode(task_id, job.rollout, job.task, trajectories, all_correct, metrics, reason, metadata)
-    variables: dict[str, Any] = {}
     for name, metric in plan.metrics.items():  # a metric reads the episode without metrics
         try:
             if isinstance(metric.measure, Metric):
                 value = metric.measure.measure(episode)
             else:
-                variables = variables or _of_episode(context, metadata.get("rounds", {}))
                 value = metric.measure.value(variables)
                 # Who was not asked before the end is measured as 0, so that stopping hides no failure.
                 value = value if value is not UNKNOWN else 0.0 if stopped else None
@@ -117,8 +125,26 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                 metrics[name] = finite_number(value, "it is")
         except FOREIGN_ERRORS as error:  # a metric may be a package's own code
             uncomputed[name] = describe_error(error, with_place=True)
-            metadata["uncomputed_metrics"] = uncomputed
+    if uncomputed:
+        metadata["uncomputed_metrics"] = uncomputed
     return episode
+
+
+def _verdict(correct: MetricPlan, variables: Mapping[str, Any], stopped: bool) -> bool | None:
+    """Return the value of an entry of `episode.correct`; None where it is unknown, and False where the
+    episode was stopped before that.
+
+    Raises:
+        PromptError: The expression fails.
+        TypeError: Its value is neither true nor false.
+    """
+    assert isinstance(correct.measure, Expression)
+    value = correct.measure.value(variables)
+    if value is UNKNOWN:
+        return False if stopped else None
+    if not isinstance(value, bool):
+        raise TypeError(f"{correct.measure.source} is {short_repr(value)}, expected true or false")
+    return value
 
 
 def _of_episode(context: EpisodeContext, rounds: Mapping[str, int]) -> dict[str, Any]:
@@ -126,7 +152,7 @@ def _of_episode(context: EpisodeContext, rounds: Mapping[str, int]) -> dict[str,
     plan = context.plan
     variables: dict[str, Any] = {"task": context.task, "step": context.step}
     variables |= {loop.name: {"rounds": rounds.get(loop.name, 0)} for loop in plan.loops}
-    read = {name for metric in plan.metrics.values() for name in metric.roles}
+    read = {name for metric in (*plan.metrics.values(), *plan.correct) for name in metric.roles}
     for role in plan.roles:
         if role.name in read:
             of_role = context.results[role.nodes.start : role.nodes.stop]

@@ -123,8 +123,8 @@ class EpisodeSpec(SpecModel):
     """Figures of a whole episode."""
 
     correct: Strings = []
-    """Roles that decide whether an episode is correct, as far as they ran; by default the last that can be
-    right."""
+    """Expression that says whether an episode is correct, such as `judge.right`; of a list, those whose roles
+    ran decide, all of them. Needed where more than one role can be right."""
     metrics: Mapping[Identifier, Annotated[MetricField, vocabulary.metrics]] = {}
     """Numbers reported for each episode, by name: expressions, or functions of a role, `{function: role}`."""
 

@@ -118,9 +118,8 @@ def scores_of(plan: Plan) -> list[str]:
 
     The default is `correct`, or `MEAN_REWARD` where no role that decides can be right.
     """
-    judged = any(plan.roles[role].name in plan.judged for role in plan.correct)
     rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
-    return [*([CORRECT] if judged else []), MEAN_REWARD, *plan.metrics, *rewards]
+    return [*([CORRECT] if plan.can_be_correct else []), MEAN_REWARD, *plan.metrics, *rewards]
 
 
 def own_templates(plan: Plan) -> dict[str, str]:

@@ -158,8 +158,7 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
         steps = [(unit, step) for unit in units for step in unit.steps]
         steps_by_call |= zip((call for call, _ in calls(trajectory)), steps, strict=True)
     sent = [steps_by_call[call] for call in answered if call in steps_by_call]
-    names = {plan.roles[role].name for role in plan.correct}
-    deciding = [t.reward or 0.0 for t in episode.trajectories if t.name in names]
+    deciding = [t.reward or 0.0 for t in episode.trajectories if t.name in plan.deciding]
     return theirs.Episode(
         id=episode.id,
         task=episode.task,

@@ -165,7 +165,6 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
 
     def _record(self, episode: Episode, traces: dict[NodeId, vf.Trace]) -> None:
         """Record rewards, metrics and masks of each trajectory on its verifiers trace."""
-        deciding = {self.plan.roles[number].name for number in self.plan.correct}
         for trajectory in episode.trajectories:
             trace = traces.get(trajectory.node._replace(round=1))
             if trace is None:
@@ -173,7 +172,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
             if trajectory.reward is not None:
                 trace.record_reward(REWARD, float(trajectory.reward))
             trace.record_metrics({name: float(value) for name, value in trajectory.terms.items()})
-            if trajectory.name in deciding:
+            if trajectory.name in self.plan.deciding:
                 trace.record_metrics({**episode.figures})
             if trajectory.masked:
                 trace.agent.trainable = False

@@ -49,7 +49,7 @@ roles:
     sees: [note]
     system: "You check. {{ task.note }}"
     prompt: "Is {{ solver.action }} right?"
-episode: {correct: solver}
+episode: {correct: solver.right}
 train: {steps: 1}
 """
 OWN = "{{ task.question }} Answer in <answer></answer>."

@@ -311,7 +311,9 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
     )
     assert (
         "imitates turns"
-        in only(check("tinker", *words, "roles.judge.reward=null", "episode={correct: solver}")).message
+        in only(
+            check("tinker", *words, "roles.judge.reward=null", "episode={correct: all(solver.right)}")
+        ).message
     )
 
 

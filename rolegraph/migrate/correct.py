@@ -1,0 +1,87 @@
+"""Rewrite of `episode.correct`: an expression, and needed where more than one role can be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import yaml
+
+from rolegraph.engine.compile.names import judged
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.vocabulary import BadOptions, ItemCall, Reward, Score, UnknownName, rewards
+from rolegraph.engine.vocabulary.call import EXPRESSION, reward_call
+from rolegraph.engine.vocabulary.items import judged_by
+from rolegraph.migrate.document import Change, Document, Problem, pairs, scalar
+from rolegraph.migrate.raters import DocumentRoles, quoted
+
+
+def correct(document: Document) -> Iterator[Change | Problem]:
+    """Write an expression for the name of each role that decides, or for the last that can be right."""
+    graph = DocumentRoles.of(document)
+    entries = [
+        it
+        for it in document.entries("episode.correct", "episode.correct.*")
+        if (scalar(it.value) or "").isidentifier()
+    ]
+    for entry in entries:
+        yield document.replace(entry.value, _verdict(graph, scalar(entry.value) or ""))
+    top = pairs(document.root) if document.root is not None else {}
+    is_said = [*document.entries("episode.correct")]
+    if is_said or not {"rolegraph", "roles"} <= top.keys():
+        return
+    try:
+        roles = yaml.safe_load(document.text)["roles"]
+    except yaml.YAMLError:  # a tag that is no value; the loader tells it
+        return
+    able = roles_that_can_be_right(roles) if isinstance(roles, dict) else []
+    if len(able) < 2:
+        return
+    if "extends" in top:
+        named = " and ".join(able)
+        message = f"{named} can be right: `correct` says who decides; it was the last such role in the file"
+        yield Problem(top["roles"][0].start_mark.index, message)
+    else:
+        last = [name for name in able if "callable" not in roles[name]] or able
+        yield _added(document, top, f"correct: {_verdict(graph, last[-1])}")
+
+
+def _verdict(graph: DocumentRoles, role: str) -> str:
+    return quoted(f"all({role}.right)" if graph.is_many(role) else f"{role}.right")
+
+
+def roles_that_can_be_right(roles: Mapping[str, Any]) -> list[str]:
+    """Return the roles that can be right, in their order; a reward that is not known may judge."""
+    written = {name: role for name, role in roles.items() if isinstance(role, dict)}
+    able = judged({name: _reward(cast("dict[str, Any]", role)) for name, role in written.items()})
+    return [name for name in written if name in able]
+
+
+def _reward(role: Mapping[str, Any]) -> Reward | None:
+    if role.get("reward") is None:
+        return None
+    try:
+        reward = rewards.build(reward_call(role["reward"]))
+        if role.get("right") is None:
+            return reward
+        return judged_by(
+            reward, rewards.build(ItemCall(EXPRESSION, str(role["right"]).lower(), has_value=True))
+        )
+    except (UnknownName, BadOptions, UsageError, ValueError):
+        return Reward(lambda task, action, inputs: Score(None, None))
+
+
+def _added(document: Document, top: Mapping[str, tuple[yaml.Node, yaml.Node]], line: str) -> Change:
+    """Return the change that writes `correct` into `episode`, or an `episode` behind roles and loops."""
+    keys = pairs(top["episode"][1]) if "episode" in top else {}
+    if keys:
+        first = min(key.start_mark.index for key, _ in keys.values())
+        is_flow = cast("yaml.CollectionNode", top["episode"][1]).flow_style
+        between = ", " if is_flow else "\n" + " " * (first - document.text.rfind("\n", 0, first) - 1)
+        return Change(first, first, f"{line}{between}")
+    if "episode" in top:
+        return document.replace(top["episode"][1], f"{{{line}}}")
+    end = max(document.end(top[key][1]) for key in ("roles", "loops") if key in top)
+    end = document.text.find("\n", end)
+    end = len(document.text) if end < 0 else end
+    return Change(end, end, f"\nepisode: {{{line}}}")

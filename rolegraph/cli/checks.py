@@ -118,7 +118,7 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
         return {**row, "valid": not faults}
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
     read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
-    decides = " and ".join(it.measure.source for it in plan.correct)
+    decides = " and ".join(it.expression.source for it in plan.correct)
     correct = f"correct is {decides}" if plan.can_be_correct else "no episode can be correct"
     output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
     prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}

@@ -31,11 +31,11 @@ def correct(document: Document) -> Iterator[Change | Problem]:
     if is_said or not {"rolegraph", "roles"} <= top.keys():
         return
     try:
-        roles = yaml.safe_load(document.text)["roles"]
+        roles: dict[str, Any] | None = yaml.safe_load(document.text)["roles"]
     except yaml.YAMLError:  # a tag that is no value; the loader tells it
         return
     able = roles_that_can_be_right(roles) if isinstance(roles, dict) else []
-    if len(able) < 2:
+    if roles is None or len(able) < 2:
         return
     if "extends" in top:
         named = " and ".join(able)
@@ -52,9 +52,9 @@ def _verdict(graph: DocumentRoles, role: str) -> str:
 
 def roles_that_can_be_right(roles: Mapping[str, Any]) -> list[str]:
     """Return the roles that can be right, in their order; a reward that is not known may judge."""
-    written = {name: role for name, role in roles.items() if isinstance(role, dict)}
-    able = judged({name: _reward(cast("dict[str, Any]", role)) for name, role in written.items()})
-    return [name for name in written if name in able]
+    written: dict[str, Any] = {name: role for name, role in roles.items() if isinstance(role, dict)}
+    able = judged({name: _reward(role) for name, role in written.items()})
+    return [name for name in roles if name in able]
 
 
 def _reward(role: Mapping[str, Any]) -> Reward | None:

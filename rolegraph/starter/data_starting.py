@@ -325,7 +325,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
                 "sampling": {"max_tokens": _tokens(label)},
             },
         },
-        "episode": {"correct": "solver"},
+        "episode": {"correct": "solver.right"},
         "train": {
             "steps": 12,
             "batch_size": 6,

@@ -20,7 +20,7 @@ SPEC = """rolegraph: 2
 name: programs
 data: {validation: tasks.jsonl}
 model: replay:none.jsonl
-episode: {correct: plain}
+episode: {correct: plain.right}
 roles:
   plain: {run: {echo: "{{ task.code }}"}, reward: tests, on_failure: {reward: -0.5}}
   both: {run: {echo: "{{ task.code }}"}, reward: {sum: {right: tests, one: {python: "1"}}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -49,7 +50,8 @@ def migrated(folder: Path, rest: str, judge: str = "countdown", spec: str = SPEC
 )
 def test_what_version_1_did_is_said(rest: str, judge: str, correct: object, tmp_path: Path) -> None:
     text, problems = migrated(tmp_path, rest, judge)
-    assert (yaml.safe_load(text).get("episode") or {}).get("correct") == correct
+    spec: dict[str, Any] = yaml.safe_load(text)
+    assert spec.get("episode", {}).get("correct") == correct
     assert problems == []
     assert "# the end" in text
     if "elsewhere" not in judge:

@@ -479,6 +479,7 @@ def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path
             "prompt": show("a"),
             "parser": "json",
             "reward": None,
+            "estimator": None,
         },
     }
     loops = {"talk": {"roles": ["a"], "times": 3}}

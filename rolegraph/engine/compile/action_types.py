@@ -83,8 +83,8 @@ def _texts(names: ResolvedNames) -> Iterator[_Text]:
         if metric and isinstance(metric.measure, Expression):
             yield _Text(("episode", "metrics", name), metric.measure, every)
     for correct in names.correct:
-        if correct and isinstance(correct.measure, Expression):
-            yield _Text(("episode", "correct"), correct.measure, every)
+        if correct:
+            yield _Text(("episode", "correct"), correct.expression, every)
 
 
 def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterator[_Text]:

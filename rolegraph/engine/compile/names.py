@@ -18,6 +18,7 @@ from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.policies import answering
 from rolegraph.engine.compile.resolve import locate_model, resolve, validate_option
 from rolegraph.engine.compile.role_plan import (
+    EpisodeExpression,
     MetricPlan,
     Permission,
     ResolvedLikelihood,
@@ -330,13 +331,14 @@ class ResolvedNames:
         if call.is_bare and call.value in vocabulary.metrics.names():  # a function of the episode
             call = ItemCall(call.value)
         if call.is_bare:
-            return self._of_episode(path, str(call.value))
+            written = self._of_episode(path, str(call.value))
+            return written and MetricPlan(written.expression, written.roles)
         metric = self._build(vocabulary.metrics, call, path)
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
         return metric and MetricPlan(metric, (metric.role,) if metric.role else ())
 
-    def _of_episode(self, path: Path, text: str) -> MetricPlan | None:
+    def _of_episode(self, path: Path, text: str) -> EpisodeExpression | None:
         """Compile an expression over the episode; None, with findings added, on failure."""
         readable = {**self.spec.roles, **self.spec.loops}
         reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
@@ -346,9 +348,9 @@ class ResolvedNames:
         self.findings += self._unjudged(path, reads)
         expression = self.texts.metric(path, text)
         roles = tuple(it for it in reads.read_roles if it in self.spec.roles)
-        return expression and MetricPlan(expression, roles, reads.facts.compares_verdicts)
+        return expression and EpisodeExpression(expression, roles, reads.facts.compares_verdicts)
 
-    def _correct(self) -> list[MetricPlan | None]:
+    def _correct(self) -> list[EpisodeExpression | None]:
         """Compile the expressions of `episode.correct`; without any, whether the one role is right that can
         be."""
         path, right = ("episode", "correct"), judged(self.rewards)
@@ -367,11 +369,10 @@ class ResolvedNames:
             message = f"{name} is a role, and an episode is correct by an expression"
             self.findings.append(Finding(path, message, hint=f"write {verdicts[name]}", word=name))
         expressions = [self._of_episode(path, text) for text in written if text not in verdicts]
-        for it in expressions:
-            if it and isinstance(it.measure, Expression) and is_number(it.measure):
-                message = f"{it.measure.source} is a number, and an episode is correct or not"
-                hint = "compare it: … >= 0.5; of several instances, write all(…) or any(…)"
-                self.findings.append(Finding(path, message, "true or false", hint, word=it.measure.source))
+        for source in (it.expression.source for it in expressions if it and is_number(it.expression)):
+            message = f"{source} is a number, and an episode is correct or not"
+            hint = "compare it: … >= 0.5; of several instances, write all(…) or any(…)"
+            self.findings.append(Finding(path, message, "true or false", hint, word=source))
         return expressions
 
     def _unjudged(self, path: Path, reads: vocabulary.Reward) -> Iterator[Finding]:

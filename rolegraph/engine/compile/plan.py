@@ -141,7 +141,7 @@ class Plan(TurnGraph):
     envs: tuple[role_plan.EnvPlan, ...]
     reward_order: tuple[int, ...]
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
-    correct: tuple[role_plan.MetricPlan, ...]
+    correct: tuple[role_plan.EpisodeExpression, ...]
     """Expressions that say whether an episode is correct: all of those whose roles ran must hold."""
     judged: frozenset[str]
     """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""

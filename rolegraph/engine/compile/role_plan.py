@@ -354,15 +354,23 @@ class RolePlan(ResolvedRole):
         return self.reward is not None and self.reward.reads_environment
 
 
+class EpisodeExpression(NamedTuple):
+    """Expression over the last turns of the roles: an entry of `episode.correct`, or a metric."""
+
+    expression: Expression
+    roles: tuple[str, ...]
+    """Roles that it reads."""
+    verdicts: tuple[str, ...]
+    """Roles of which it reads whether they are right."""
+
+
 class MetricPlan(NamedTuple):
-    """Metric of an episode, or an entry of `episode.correct`, compiled."""
+    """Metric of an episode, compiled."""
 
     measure: Expression | vocabulary.Metric
     """Expression over the last turns of the roles, or a function of the episode."""
     roles: tuple[str, ...]
     """Roles that it reads."""
-    verdicts: tuple[str, ...] = ()
-    """Roles of which it reads whether they are right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolegraph.engine.compile.role_plan import MetricPlan
+from rolegraph.engine.compile.role_plan import EpisodeExpression
 from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.models import Completion
-from rolegraph.engine.prompts import Expression, PromptError
+from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import (
     Episode,
     EpisodeMetadata,
@@ -130,7 +130,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     return episode
 
 
-def _verdict(correct: MetricPlan, variables: Mapping[str, Any], stopped: bool) -> bool | None:
+def _verdict(correct: EpisodeExpression, variables: Mapping[str, Any], stopped: bool) -> bool | None:
     """Return the value of an entry of `episode.correct`; None where it is unknown, and False where the
     episode was stopped before that.
 
@@ -138,12 +138,11 @@ def _verdict(correct: MetricPlan, variables: Mapping[str, Any], stopped: bool) -
         PromptError: The expression fails.
         TypeError: Its value is neither true nor false.
     """
-    assert isinstance(correct.measure, Expression)
-    value = correct.measure.value(variables)
+    value = correct.expression.value(variables)
     if value is UNKNOWN:
         return False if stopped else None
     if not isinstance(value, bool):
-        raise TypeError(f"{correct.measure.source} is {short_repr(value)}, expected true or false")
+        raise TypeError(f"{correct.expression.source} is {short_repr(value)}, expected true or false")
     return value
 
 

@@ -322,7 +322,9 @@ def test_a_mean_reward_is_the_score_where_no_role_can_be_right(
     endpoint: Endpoint, spec: Path, tmp_path: Path
 ) -> None:
     length = "{sum: {long: (action | length) / 10}}"
-    text = SPEC.replace("{exact_match: {field: answer}}", length).replace("episode: {correct: solver}", "")
+    text = SPEC.replace("{exact_match: {field: answer}}", length).replace(
+        "episode: {correct: solver.right}", ""
+    )
     flow = rg.load(write_spec(tmp_path, text, "long.yaml"), base_url=endpoint.base_url)
     record = optimize(flow, budget=100, tasks=4, out=tmp_path / "out").record
     assert record.score == "mean reward"

@@ -268,7 +268,7 @@ def test_a_mistake_in_an_expression_is_shown_where_it_is(
     assert (fault.message, fault.hint) == (f"not a valid condition: {message}", hint)
 
 
-SPEC = "rolegraph: 2\nname: x\nroles:\n  solver:\n    prompt: "
+SPEC = "rolegraph: 2\nname: x\nroles:\n  solver:\n    count: 1\n    prompt: "
 SOURCE = "Say\n{% if self.index %}\none\n"
 
 

@@ -105,9 +105,9 @@ class EpisodeContext(EpisodeSession):
     def of_turn_end(self, node: int, view: View, texts: Iterable[Expression | Template]) -> Mapping[str, Any]:
         """Return what the expressions and texts of a reward read of a turn that has ended, with all
         fields of the task; `self` alone costs work, and is made where one of `texts` reads it."""
-        own = {SELF: self.of_node(node)[SELF]} if any("self" in it.mentions for it in texts) else {}
+        instance = {SELF: self.of_node(node)[SELF]} if any("self" in it.mentions for it in texts) else {}
         return {
-            **own,
+            **instance,
             "task": self.task,
             "action": action_of(view),
             "response": view.response,

@@ -353,9 +353,9 @@ def _read(
         SpecError: The expression has a fault.
         UsageError: The expression cannot be computed for an episode.
     """
-    found = _with_text(run, rows, where.text, hidden=hidden)
+    rows_with_text = _with_text(run, rows, where.text, hidden=hidden)
     if not where.where:
-        return found
+        return rows_with_text
     test = episode_test(where.where, most_instances(rows.numbers.outcomes))
 
     def holds(row: EpisodeLocation) -> bool:
@@ -365,7 +365,7 @@ def _read(
             answers[offset] = test.holds(episode, row.part.step)
         return answers[offset]
 
-    return filter(holds, found)
+    return filter(holds, rows_with_text)
 
 
 def _with_text(

@@ -42,9 +42,9 @@ class EpisodeTest(NamedTuple):
             name: Turns([_turn(it) for it in episode.trajectories if it.name == name]) for name in self.roles
         }
         correct = UNKNOWN if episode.metadata.get("undecided") else episode.is_correct
-        own = {"correct": correct, "rollout": episode.rollout, "step": step, "task": episode.task}
+        values = {"correct": correct, "rollout": episode.rollout, "step": step, "task": episode.task}
         try:
-            return self.expression.truth({**own, **turns}) is True
+            return self.expression.truth({**values, **turns}) is True
         except PromptError as error:
             place = f"{episode.task_id}:{episode.rollout}"
             raise UsageError(f"{self.expression.source!r} cannot be computed for {place}: {error}") from error

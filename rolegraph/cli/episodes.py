@@ -130,10 +130,10 @@ def _transcript(recorded: api.RecordedEpisode) -> Iterator[str]:
             yield _title(f"{it.name} {it.index}{several}{earned}")
             for message in call.chat_completions[:-1]:
                 yield _indented(str(message["role"]), message.get("content"))
-            said = {"thought": call.thought, "answer": call.model_response, "action": call.action}
+            texts = {"thought": call.thought, "answer": call.model_response, "action": call.action}
             if call.action == call.model_response:
-                del said["action"]
-            yield from (_indented(name, value) for name, value in said.items() if value not in ("", None))
+                del texts["action"]
+            yield from (_indented(name, value) for name, value in texts.items() if value not in ("", None))
         if it.failure is not None:
             yield ""
             yield _title(f"{it.name} {it.index}, failed")

@@ -27,6 +27,8 @@ from rolegraph.api.next_steps import trained_source as trained_source
 from rolegraph.api.recorded import SPLITS as SPLITS
 from rolegraph.api.recorded import RecordedEpisode as RecordedEpisode
 from rolegraph.api.recorded import Run as Run
+from rolegraph.api.recipes import find_recipe as find_recipe
+from rolegraph.api.recipes import recipes as recipes
 from rolegraph.api.running import RunJob as RunJob
 from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run

@@ -26,7 +26,7 @@ WRITTEN_AT = {
     "environments": "loops.NAME.env",
 }
 """Key of a spec that holds each kind."""
-KINDS = ("specs", *WRITTEN_AT, "keys")
+KINDS = ("specs", *WRITTEN_AT, "recipes", "keys")
 
 
 @click.command("list")
@@ -34,7 +34,7 @@ KINDS = ("specs", *WRITTEN_AT, "keys")
 @click.argument("name", required=False, shell_complete=options.complete_items)
 @options.imports_option
 def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> None:
-    """Show the shipped specs, what a spec may name (parsers, rewards, estimators, …), and its keys.
+    """Show the shipped specs, what a spec may name (parsers, rewards, estimators, …), recipes, and keys.
 
     With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
     """
@@ -44,6 +44,8 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
         text = _overview(kind)
     elif kind == "keys":
         text = _keys_at(name)
+    elif kind == "recipes":
+        text = api.find_recipe(name).text
     elif kind == "specs":
         text = api.printable(api.find_spec(name).read_text(encoding="utf-8", errors="replace"))
     else:
@@ -61,7 +63,7 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
 
 def _overview(kind: str | None) -> str:
     """Return a line for each item of a kind, or of all kinds."""
-    kinds = KINDS[:-1] if kind is None else (kind,)
+    kinds = KINDS[:-2] if kind is None else (kind,)
     sections = {name: _summaries(name) for name in kinds}
     width = max(len(name) for items in sections.values() for name in items)
     lines: list[str] = []
@@ -75,6 +77,8 @@ def _summaries(kind: str) -> dict[str, str]:
     """Return each item's summary by its name, or the error where the item's package cannot be loaded."""
     if kind == "specs":
         return api.shipped_specs()
+    if kind == "recipes":
+        return {name: recipe.line for name, recipe in api.recipes().items()}
     if kind == "keys":
         definitions = api.json_schema(())["$defs"]
         return dict(_keys(definitions, definitions["Spec"], "", ("Spec",)))

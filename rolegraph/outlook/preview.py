@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.imitation import demonstrations
@@ -142,8 +142,8 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 def _words(shape: Mapping[str, Any]) -> int:
     """Return how many words an action, or one of its fields, may be: a prompt may depend on each of them."""
-    properties: Mapping[str, Mapping[str, Any]] = shape.get("properties", {})
-    return max(len(part.get("enum", ())) for part in (shape, *properties.values()))
+    parts = (shape, *cast("Mapping[str, Any]", shape.get("properties", {})).values())
+    return max(len(part.get("enum", ())) for part in parts if part not in (True, False))
 
 
 async def made_up(

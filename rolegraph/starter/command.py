@@ -14,14 +14,15 @@ from rolegraph.cli.output import OutputOptions, command
 
 @click.command("new")
 @click.argument("folder", metavar="NAME", type=options.NamedPath())
-@options.text("--from", "SPEC", "Shipped spec to copy. Default: solver_judge.", "spec")
+@options.text("--from", "SPEC", "Shipped spec or recipe to copy. Default: solver_judge.", "spec")
 @options.path("--data", "data", "FILE", "Table of your own tasks: .csv, .tsv, .jsonl or .parquet.")
 @options.text("--label", "COLUMN", "With --data: the column with the right answer.", "label")
 def new_command(folder: Path, spec: str | None, data: Path | None, label: str | None) -> int:
     """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
 
     The workflow is complete: it runs and trains on the shipped model. AGENTS.md has the language in two
-    pages, for agents. No file is overwritten. `rolegraph list specs` shows the specs for --from.
+    pages, for agents. No file is overwritten. `rolegraph list specs` and `rolegraph list recipes` show
+    the names for --from; a recipe comes with a row, and without a reward in Python and a test.
 
     With --data the workflow is for the rows of a table: prompts, parser and reward fit the column with the
     right answer, and its model is a real one.

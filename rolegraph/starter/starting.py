@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from rolegraph.api.jobs import blocking
+from rolegraph.api.recipes import Recipe, find_recipe, recipes
 from rolegraph.api.skill import language_text
 from rolegraph.api.trusting import PROJECT_FILE
 from rolegraph.api.workflow import Workflow, json_schema, load
@@ -56,21 +57,27 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
 
     Args:
         folder: The folder, which must be new or empty; its name becomes the workflow's name.
-        spec: Name of the shipped spec to start from.
+        spec: Name of the shipped spec to start from, or of a recipe (`rolegraph list recipes`), whose folder
+            has its specs, a row, and no reward or test.
 
     Returns:
         The paths of the files, sorted.
 
     Raises:
-        UsageError: The folder has files, its name cannot be a workflow's name, or no such shipped spec.
+        UsageError: The folder has files, its name cannot be a workflow's name, or there is no such
+            spec or recipe.
         WorldError: A file cannot be written.
     """
     folder = Path(folder)
     name = workflow_name(folder)
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
+    titles = {recipe.title: recipe for recipe in recipes().values()}
+    if spec in (*recipes(), *titles):
+        return _from_recipe(folder, name, find_recipe(spec))
     if spec not in shipped:
-        hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
-        raise UsageError(f"no shipped spec {spec!r}; {hint}")
+        hint = did_you_mean(spec, [*shipped, *recipes()])
+        hint = hint or f"expected a name of `rolegraph list recipes`, or one of {', '.join(shipped)}"
+        raise UsageError(f"no shipped spec or recipe {spec!r}; {hint}")
     shipped_flow = load(spec)
     about = _about(shipped_flow.plan, name)
     text = (SPECS / f"{spec}.yaml").read_text("utf-8")
@@ -83,6 +90,17 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
 
 
 new = blocking(new_async)
+
+
+def _from_recipe(folder: Path, name: str, recipe: Recipe) -> list[Path]:
+    """Write a recipe's specs and a row into a new folder, with what the spec may do and the language."""
+    with new_files(folder) as made:
+        made.write({file: text.encode() for file, text in recipe.files(name).items()})
+        allow = list(dict.fromkeys(it.name for it in load(folder / f"{name}.yaml").plan.permissions))
+        if allow:
+            made.write({PROJECT_FILE: f"allow = {json.dumps(allow)}\n".encode()})
+        made.write({"AGENTS.md": language_text(f"{name}.yaml").encode(), SCHEMA: schema_file([])})
+    return sorted(made.written)
 
 
 def workflow_name(folder: Path) -> str:

@@ -10,32 +10,12 @@ from typing import Any
 
 import pytest
 
+from rolegraph.api.recipes import recipes
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.outlook.preview import preview_task
 from tests.edge import write_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-ROW: dict[str, Any] = {
-    "question": "What is 6*7?",
-    "answer": "42",
-    "tests": ["assert f(1) == 2"],
-    "public": "assert f(0) == 1",
-    "inputs": "[1, 2]",
-    "principles": ["be brief"],
-    "objects": ["a ball", "a cube"],
-    "target": "2",
-    "reference": "It is 42.",
-    "buyer_value": 90,
-    "seller_cost": 40,
-    "wish": "You want to cancel order 7.",
-    "orders": {"7": "cancelled", "8": "pending", "9": "sent"},
-    "values": [7, 3, 7],
-    "wolves": [2, 4],
-    "game": "ttt",
-    "document": "Berne is in Switzerland.",
-    "hops": 1,
-    "domain": "math",
-}
 INTENDED = {
     "A game of reference": "sees task.target",
     "tau-bench": "needs a permission: http://127.0.0.1:8001/mcp",
@@ -48,19 +28,9 @@ BY_THE_ROW = {"Self-play in three games": "if task.game ==", "Werewolf": "if sel
 """Condition on the row for which some turns of a recipe are not reached with one row."""
 HEAD = "rolegraph: 2\nname: recipe\n"
 DATA = "data: {train: rows.jsonl, validation: rows.jsonl}\n"
-RECIPES = {
-    title: text.removeprefix("rolegraph: 2\n")
-    for title, text in re.findall(
-        r"^## ([^\n]+)\n(?:(?!^## ).)*?^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S
-    )
-}
-
-
-FILES = dict(
-    re.findall(
-        r"^```yaml\n# (\w+\.yaml)\n(?:rolegraph: 2\n)?(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S
-    )
-)
+RECIPES = {recipe.title: recipe.text for recipe in recipes().values()}
+ROW: dict[str, Any] = {key: value for recipe in recipes().values() for key, value in recipe.row.items()}
+FILES = {name: text for recipe in recipes().values() for name, text in recipe.others.items()}
 """Further specs of recipes, by the file's name."""
 
 

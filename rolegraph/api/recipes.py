@@ -1,0 +1,87 @@
+"""Recipes of the documentation: published set-ups, each a section of docs/recipes.md with its spec.
+
+A wheel holds the page; a checkout reads it where it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolegraph.engine.errors import UsageError, did_you_mean
+
+ROWS = "rows.jsonl"
+"""File of the rows of a recipe."""
+_PACKAGE = Path(__file__).resolve().parents[1]
+_PAGES = (_PACKAGE / "recipes.md", _PACKAGE.parent / "docs" / "recipes.md")
+_SECTION = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.M | re.S)
+_BLOCK = re.compile(r"^```yaml\n(?:# (\w+\.yaml)\n)?(?:rolegraph: 2\n)?(.*?)^```$", re.M | re.S)
+_HAS_DATA = re.compile(r"^(data|extends):", re.M)
+_ROW = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
+
+
+class Recipe(NamedTuple):
+    """Section of the page of recipes."""
+
+    title: str
+    line: str
+    """First sentence of the section."""
+    text: str
+    """The spec without its first keys."""
+    others: dict[str, str]
+    """Further specs that the first one names, by file name."""
+    row: dict[str, Any]
+    """Row with the fields that the specs may read."""
+
+    def files(self, name: str) -> dict[str, str]:
+        """Return the files of a workflow from this recipe, by their names in its folder.
+
+        Args:
+            name: Name of the workflow.
+        """
+        texts = {name: self.text, **{Path(file).stem: text for file, text in self.others.items()}}
+        validation = f", validation: {ROWS}" if any("validation" in text for text in texts.values()) else ""
+        data = f"data: {{train: {ROWS}{validation}}}\n"
+        specs = {
+            f"{stem}.yaml": f"rolegraph: 2\nname: {stem}\n{'' if _HAS_DATA.search(text) else data}{text}"
+            for stem, text in texts.items()
+        }
+        return {**specs, ROWS: f"{json.dumps(self.row, ensure_ascii=False)}\n"}
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """Return all recipes by name, such as `tree-of-thoughts`; empty where the page is missing."""
+    page = next((page.read_text("utf-8") for page in _PAGES if page.is_file()), "")
+    row: dict[str, Any] = json.loads(match[1]) if (match := _ROW.search(page)) else {}
+    named: dict[str, Recipe] = {}
+    for title, section in _SECTION.findall(page):
+        (_, text), *others = _BLOCK.findall(section)
+        further = {file: other for file, other in others if file}
+        read = "\n".join((text, *further.values()))
+        fields = {key: it for key, it in row.items() if key in _ALWAYS or re.search(rf"\b{key}\b", read)}
+        about = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", section.partition("```")[0].strip())
+        about = re.sub(r" \(\d{4}\.\d{5}[^)]*\)", "", about.partition("\n")[0])
+        line = re.split(r"(?<!Dr)\.(?: |$)", about)[0] or title
+        named[re.sub(r"\W+", "-", title.lower()).strip("-")] = Recipe(title, line, text, further, fields)
+    return named
+
+
+_ALWAYS = ("id", "question", "answer")
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return a recipe by its name or title.
+
+    Raises:
+        UsageError: There is no such recipe; the message has the nearest name.
+    """
+    of_page = recipes()
+    by_title = {recipe.title.lower(): recipe for recipe in of_page.values()}
+    recipe = of_page.get(name) or by_title.get(name.lower())
+    if recipe is None:
+        raise UsageError(f"no recipe {name!r}; {did_you_mean(name, of_page) or '`rolegraph list recipes`'}")
+    return recipe

@@ -106,6 +106,7 @@ from rolegraph.engine.records import read_episodes as read_episodes
 from rolegraph.engine.records.episode import REMARKS as REMARKS
 from rolegraph.engine.records.ownership import check_replaceable as check_replaceable
 from rolegraph.engine.records.ownership import write_output as write_output
+from rolegraph.engine.records.source import specs_here as specs_here
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
 from rolegraph.engine.shipped import model_folder as model_folder
 from rolegraph.engine.spec import Diagnostic as Diagnostic

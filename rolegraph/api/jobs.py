@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rolegraph.api.trusting import check_models, resumed_source
-from rolegraph.api.workflow import Workflow, open_source
+from rolegraph.api.workflow import Workflow, open_source, shipped_specs
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.checkpoints import with_base
@@ -51,6 +51,7 @@ from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.shipped import MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, load_spec
+from rolegraph.engine.spec.yaml_source import read_yaml
 from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
@@ -115,9 +116,31 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
     """
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
+    _check_version(folder, before)
     flow = open_source(resumed_source(folder.path, before, source))
     check_models(folder.path, before, source, flow)
     return flow
+
+
+def _check_version(folder: RunFolder, before: RunInfo) -> None:
+    """Raise UsageError for a folder whose spec is of an earlier version of the language: the plan of the spec
+    after `rolegraph migrate` may differ."""
+    faults = read_yaml(folder.spec_file).faults if folder.spec_file.is_file() else []
+    if not any(fault.code == "version" for fault in faults):
+        return
+    finish = f"finish it with that: pip install 'rolegraph=={before.version}', and resume there"
+    path = shlex.quote(str(folder.path))
+    if before.kind == "train":
+        policies = before.trained_policies or ("main",)
+        one = len(policies) == 1
+        starts = [f"policies.{it}.checkpoint={path}{'' if one else f'#{it}'}" for it in policies]
+        anew = f"or start a training from its checkpoint: {shlex.join(['rolegraph', 'train', before.spec])} "
+        anew += " ".join(starts)
+    else:
+        anew = f"or start it anew: {shlex.join(['rolegraph', 'run', before.spec])}"
+    migrated = "" if before.spec in shipped_specs() else f" (after `rolegraph migrate {before.spec}`)"
+    message = f"{folder.path} was started by Rolegraph {before.version}, on version 1 of the language"
+    raise UsageError(f"{message}; {finish}; {anew}{migrated}")
 
 
 def drop_damaged(folder: str | Path) -> list[Path]:

@@ -32,10 +32,14 @@ from rolegraph.api import (
     is_out_of_files,
     is_out_of_memory,
     printable,
+    shipped_specs,
+    specs_here,
 )
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.doors import Section, Verb, contributions, doors
+from rolegraph.cli.list_ import KINDS
 from rolegraph.cli.output import colour
+from rolegraph.cli.output import command as command_line
 from rolegraph.engine.plugins import plugin, plugin_names
 
 VERBS = {
@@ -98,9 +102,29 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not name.startswith("-") and not ctx.resilient_parsing:
-            hint = did_you_mean(name, names, "rolegraph {}") or "`rolegraph --help` lists the commands"
-            raise UsageError(f"no such command {name!r}: {hint}")
+            raise UsageError(f"no such command {name!r}: {_instead_of(name, names)}")
         return super().resolve_command(ctx, args)
+
+
+def _instead_of(name: str, names: Sequence[str]) -> str:
+    """Return the command to type in place of a word that is no command."""
+    if name.endswith((".yaml", ".yml")) or name in shipped_specs():
+        return f"type {command_line('run', name)}"
+    if name in KINDS:
+        return f"type {command_line('list', name)}"
+    return did_you_mean(name, names, "rolegraph {}") or "`rolegraph --help` lists the commands"
+
+
+def _named_here(error: click.ClickException) -> str:
+    """Return the command to type where one without its SPEC was given, or an option that is a command's name;
+    empty for other errors."""
+    if isinstance(error, click.NoSuchOption) and (name := error.option_name.lstrip("-")) in _verbs():
+        return f"next: {command_line(name)}\n"
+    context = error.ctx if isinstance(error, click.MissingParameter) else None
+    is_spec = context is not None and "SPEC" in error.format_message()
+    if context is not None and is_spec and (here := specs_here()):
+        return f"next: {command_line(context.command.name or '', here[0])}\n"
+    return ""
 
 
 @cache
@@ -281,12 +305,15 @@ class _WarningPrinter(logging.Handler):
 
 def _run(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if word != "--debug"]
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     try:
         result = cli.main(words, prog_name="rolegraph", standalone_mode=False, color=colour())
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         text = StringIO()
         error.show(text)
+        text.write(_named_here(error))
         click.echo(printable(text.getvalue()), nl=False, err=True)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:

@@ -245,6 +245,7 @@ def _nearest(name: str, names: Iterable[str]) -> list[str]:
         matcher.set_seq1(word)
         ratios.append(matcher.ratio())
     best = swapped or [word for word, ratio in zip(close, ratios, strict=True) if ratio == max(ratios)]
+    best.sort(key=lambda word: word[0] != name[:1].lower())  # the first letter is seldom wrong
     return [word for key in best for word in reversed(spelt[key])]
 
 

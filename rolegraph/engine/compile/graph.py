@@ -64,10 +64,14 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
     """
     for name, role in spec.roles.items():
         path = ("roles", name)
-        is_empty = role.run is None and role.prompt is None
-        if is_empty and not any(value_at(data, (*path, key)) for key in ("prompt", "run")):
+        is_empty = role.run is None and not (role.prompt or "").strip()
+        written = [value_at(data, (*path, key)) for key in ("prompt", "run")]
+        if is_empty and not any(str(value or "").strip() for value in written):
+            message = (
+                f"roles.{name} has no 'prompt'" if written[0] is None else f"the prompt of {name} is empty"
+            )
             expected = "a prompt, or `run` with a tool"
-            yield Finding((*path, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
+            yield Finding((*path, "prompt"), message, expected, at_key=written[0] is None)
         for key in Role.model_fields if role.run is not None else ():
             if key not in TOOL_ROLE_KEYS and key in role.model_fields_set and getattr(role, key) is not None:
                 message = f"{name} runs a tool, so it has no `{key}`"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from typing import Any, TypeVar
@@ -156,7 +157,10 @@ class ResolvedNames:
 
     def _reward(self, name: str, role: Role) -> vocabulary.Reward | None:
         path = ("roles", name, "reward")
-        reward = self._build(vocabulary.rewards, role.reward, path)
+        other = next((it for it in reversed([*self.spec.roles]) if it != name), None)
+        shown = f"{other}.reward, 0.5 * {other}.reward, action == {other}.action"
+        others = f", or an expression: {shown if other else 'action == task.answer'}"
+        reward = self._build(vocabulary.rewards, role.reward, path, others)
         if reward and role.right is not None:
             right = vocabulary.rewards.build(ItemCall(EXPRESSION, role.right, has_value=True))
             reward = judged_by(reward, right)
@@ -326,6 +330,11 @@ class ResolvedNames:
         self.findings += findings
         return loss
 
+    def _example_metric(self) -> str:
+        """Return expressions of the spec's own roles that a metric may be."""
+        first, *_, last = (*self.spec.roles, *self.spec.roles)
+        return f"{last}.right, mean({first}.reward)"
+
     def _metric(self, name: str, call: ItemCall) -> MetricPlan | None:
         path = ("episode", "metrics", name)
         if call.is_bare and call.value in vocabulary.metrics.names():  # a function of the episode
@@ -333,7 +342,7 @@ class ResolvedNames:
         if call.is_bare:
             written = self._of_episode(path, str(call.value))
             return written and MetricPlan(written.expression, written.roles)
-        metric = self._build(vocabulary.metrics, call, path)
+        metric = self._build(vocabulary.metrics, call, path, f", or an expression: {self._example_metric()}")
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
         return metric and MetricPlan(metric, (metric.role,) if metric.role else ())
@@ -343,7 +352,9 @@ class ResolvedNames:
         readable = {**self.spec.roles, **self.spec.loops}
         reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
         if unknown := [it for it in reads.read_roles if it not in readable]:
-            self.findings.append(name_not_found("role or loop", unknown[0], readable, path, ("roles",)))
+            finding = name_not_found("role or loop", unknown[0], readable, path, ("roles",))
+            hint = finding.hint or f"write an expression: {self._example_metric()}"
+            self.findings.append(replace(finding, hint=hint, offset=0))
             return None
         self.findings += self._unjudged(path, reads)
         expression = self.texts.metric(path, text)
@@ -447,16 +458,18 @@ class ResolvedNames:
             rests_on: tuple[Path, ...] = (("roles", name, "needs"),)
             self.findings += findings or [Finding(path, message, "", hint, word=other, rests_on=rests_on)]
 
-    def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
+    def _build(
+        self, registry: Registry[ItemT], call: ItemCall | None, path: Path, others: str = ""
+    ) -> ItemT | None:
         """Build the vocabulary item that `call` names; return None, with findings added, where it cannot be
-        built."""
+        built. `others` is what a spec may write in place of a name."""
         arguments = {
             "folder": self.loaded.folders[0],
             "interpreter": self.interpreter,
             "allowed": tuple(self.allow),
         }
         context = {name: arguments[name] for name in registry.context}
-        return None if call is None else self._make(partial(registry.build, call, **context), path)
+        return None if call is None else self._make(partial(registry.build, call, **context), path, others)
 
     def _make(self, make: Callable[[], ItemT], path: Path, others: str = "") -> ItemT | None:
         """Return the item that `make` builds; record its code and permissions, or add findings where `make`

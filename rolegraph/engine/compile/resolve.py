@@ -77,7 +77,7 @@ def digest(factory: Callable[..., Any]) -> str:
 
 def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
     if isinstance(error, UnknownName):
-        expected = ", ".join(error.names) + others
+        expected = (", ".join(error.names) + others).removeprefix(", or ")
         hint = error.hint or OWN_NAME
         yield Finding(path, str(error), expected, hint, word=error.name, code="unknown-name")
         return

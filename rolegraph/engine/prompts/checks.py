@@ -26,6 +26,14 @@ from rolegraph.engine.prompts.evaluate import (
 from rolegraph.engine.prompts.filters import FILTERS, TAKING, wrong_arguments
 from rolegraph.engine.vocabulary import EXAMPLES, SCORERS, VIEW_FIELDS
 
+_MEANT = {
+    "correct": "right",
+    "is_correct": "right",
+    "score": "reward",
+    "answer": "action",
+    "output": "action",
+}
+"""Fields of a turn by words that other projects have for them."""
 _SECRETS = {
     "reward",
     "right",
@@ -192,8 +200,9 @@ class _Walk:
     ) -> Kind:
         """Record the fault that `name` is not among `names`, with the closest as a hint; return the kind
         "other"."""
-        there_is = ", ".join(names) or "nothing"
-        return self.fault(node, name, f"{message}; there is {there_is}", did_you_mean(name, names, shown))
+        there_is, meant = ", ".join(names) or "nothing", _MEANT.get(name)
+        hint = f"did you mean {shown.format(meant)}?" if meant in names else did_you_mean(name, names, shown)
+        return self.fault(node, name, f"{message}; there is {there_is}", hint)
 
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
         kind = type(node).__name__
@@ -294,7 +303,7 @@ class _Walk:
             message = f"this is a list of role instances; it has no {name!r} itself"
             return self.fault(node, name, message, hint)
         if kind in ("several", "single", "view") and name not in self.around.fields:
-            if name not in _SECRETS:
+            if name not in _SECRETS or self.around.is_after:
                 return self.missing(node, name, f"a role has no {name!r}", self.around.fields)
             message = f"{name!r} would leak the label: prompts never see rewards"
             return self.fault(node, name, message, f"there is {', '.join(self.around.fields)}")

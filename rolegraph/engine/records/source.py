@@ -7,6 +7,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.limits.specs import SPEC_BYTES
+
+
+def specs_here() -> list[str]:
+    """Return the names of the files in the working folder that look like specs."""
+    files = (file for file in sorted(Path().glob("*.yaml")) if not file.name.endswith(".test.yaml"))
+    return [
+        str(file)
+        for file in files
+        if file.is_file() and file.stat().st_size <= SPEC_BYTES.most and b"\nroles:" in file.read_bytes()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,8 @@ class Source:
     def named_spec(self) -> str:
         """The spec's path or name; raises UsageError where none was named."""
         if self.spec is None:
-            raise UsageError("no spec named; give a file or the name of a shipped spec, such as solver_judge")
+            here = ", ".join(specs_here()) or "solver_judge"
+            raise UsageError(f"no spec named; give a file or the name of a shipped spec, such as {here}")
         return self.spec
 
     def with_defaults(self, defaults: Source) -> Source:

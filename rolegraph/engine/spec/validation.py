@@ -33,7 +33,7 @@ M = TypeVar("M", bound=BaseModel)
 REQUIRED: Mapping[str, Any] = {
     "rolegraph": 2,
     "name": "unnamed",
-    "roles": {"unnamed": {"prompt": ""}},
+    "roles": {"unnamed": {"prompt": "The prompt."}},
 }
 """Values of the required keys that pass every check; they replace missing ones."""
 

@@ -24,11 +24,11 @@ from rolegraph.api.jobs import drop_damaged as drop_damaged
 from rolegraph.api.jobs import new_folder as new_folder
 from rolegraph.api.next_steps import export_arguments as export_arguments
 from rolegraph.api.next_steps import trained_source as trained_source
+from rolegraph.api.recipes import find_recipe as find_recipe
+from rolegraph.api.recipes import recipes as recipes
 from rolegraph.api.recorded import SPLITS as SPLITS
 from rolegraph.api.recorded import RecordedEpisode as RecordedEpisode
 from rolegraph.api.recorded import Run as Run
-from rolegraph.api.recipes import find_recipe as find_recipe
-from rolegraph.api.recipes import recipes as recipes
 from rolegraph.api.running import RunJob as RunJob
 from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run

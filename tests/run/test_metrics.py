@@ -12,7 +12,7 @@ from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from tests.edge import RIGHT, WRONG, ScriptedModel, run_one, write_spec
+from tests.edge import RIGHT, WRONG, ScriptedModel, by_role, run_one, write_spec
 from tests.run.written import plan
 
 BAD = "no tags"
@@ -125,3 +125,23 @@ def test_a_metric_and_a_reward_read_the_same_step(tmp_path: Path) -> None:
     made = plan(tmp_path, roles, episode={"metrics": {"m": "step"}}, train={"steps": 5})
     episode = run_one(made, ScriptedModel(lambda request: RIGHT))
     assert [episode.metrics["m"], episode["solver"][0].reward] == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("correct", "figure"),
+    [
+        ("any(solver.right)", 1.0),
+        ("all(solver.right)", 0.0),
+        (["any(solver.right)", "not solver[1].right"], 1.0),
+        ("mean(solver.right) >= 0.5", 1.0),
+        ("1 / (task.target - 7) > 0 and solver[0].ran", None),
+        ("solver[0].action", None),
+    ],
+)
+def test_an_episode_is_correct_by_an_expression_that_is_true_or_false(
+    correct: object, figure: float | None, tmp_path: Path
+) -> None:
+    made = plan(tmp_path, {"solver": {"count": 2}}, episode={"correct": correct})
+    done = run_one(made, ScriptedModel(by_role({"solver": [RIGHT, WRONG]})))
+    assert done.figures.get("correct") == figure
+    assert ("correct" in done.metadata.get("uncomputed_metrics", ())) is (figure is None)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from rolegraph.engine.records import NodeId
-from rolegraph.engine.vocabulary import Transition
+from rolegraph.engine.vocabulary import UNKNOWN, Transition
 from tests.workflows import CALLEE, Seen, Turn, Workflow, edge_of, prompt
 
 
@@ -148,7 +148,7 @@ def expected(workflow: Workflow) -> Expected:
     def holds(text: str, views: Seen, me: NodeId) -> bool:
         nonlocal uncomputed
         said = workflow.holds[text](views, me)
-        uncomputed += said is None
+        uncomputed += said is None or said is UNKNOWN
         return bool(said)
 
     def ends(me: NodeId, depth: int) -> list[list[NodeId]]:
@@ -240,8 +240,6 @@ def expected(workflow: Workflow) -> Expected:
             return True
         ran = [[turn for node in nodes if (turn := happens(node)) is not None] for nodes in before]
         turns = [turn for each in ran for turn in each[-1:]]
-        if any(turn.failed for turn in turns):
-            return False
         roles = workflow.roles_of(loop)
         views = {role: [turn for turn in turns if turn.id.role == role] for role in roles}
         return holds(loop["until"], views, me)
@@ -308,15 +306,19 @@ def expected(workflow: Workflow) -> Expected:
         holds = workflow.holds[reset]({**views, "self": own}, me)
         if holds:
             restarted.add(me)
-        return holds
+        return None if holds is None else bool(holds)
 
     def vote(me: NodeId, views: Seen) -> Turn:
         voters = [turn for turns in views.values() for turn in turns]
         votes = [turn.action for turn in voters if not turn.failed]
         if voters and not votes:
-            return Turn(me, f"nothing to choose from: all of {', '.join(views)} failed", failed=True)
+            return Turn(
+                me, f"nothing to choose from: all of {', '.join(views)} failed", failed=True, has_result=False
+            )
         if not votes:
-            return Turn(me, f"nothing to choose from: none of {', '.join(views)} ran", failed=True)
+            return Turn(
+                me, f"nothing to choose from: none of {', '.join(views)} ran", failed=True, has_result=False
+            )
         return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)
 
     def parsed(turn: Turn) -> Turn:
@@ -325,7 +327,7 @@ def expected(workflow: Workflow) -> Expected:
         found = [letter for letter in turn.action if letter in "xy"]
         if parser is None or (found and not turn.failed):
             return turn if parser is None else turn._replace(action=found[-1])
-        return Turn(turn.id, parser["default"], failed=True)
+        return Turn(turn.id, parser["default"], failed=True, has_result=turn.has_result)
 
     def waits(me: NodeId) -> list[NodeId]:
         if me.role == CALLEE:
@@ -363,7 +365,7 @@ def expected(workflow: Workflow) -> Expected:
         """Take the turn of a role with a model, and of those that it calls."""
         anew = begins_anew(me, views)
         if anew is None:
-            return Turn(me, "", failed=True)
+            return Turn(me, "", failed=True, has_result=False)
         prompts[me] = [*([] if anew else conversation(me)), shown + prompt(workflow, views)]
         for number in range(1, workflow.uses(me) + 1):
             settled[me] += workflow.latency(me)
@@ -371,7 +373,8 @@ def expected(workflow: Workflow) -> Expected:
             settled[me] += max((workflow.attempts(it) * workflow.latency(it) for it in helpers), default=0)
         settled[me] += (workflow.attempts(me) - workflow.uses(me)) * workflow.latency(me)
         action = workflow.action(me)
-        return Turn(me, action or "", action is None, 0 if action is None else workflow.attempts(me))
+        calls = 0 if action is None else workflow.attempts(me)
+        return Turn(me, action or "", action is None, calls, action is not None)
 
     def helps(me: NodeId) -> Turn | None:
         """Take the turn of a role that is called, if it is; it sees what its caller would."""
@@ -381,7 +384,7 @@ def expected(workflow: Workflow) -> Expected:
         views = {key: seen(caller, edge) for key, edge in edges_of(CALLEE)}
         prompts[me] = [f"{workflow.asks(caller, number)[place]};{prompt(workflow, views)}"]
         action = workflow.action(me)
-        return Turn(me, action or "", action is None, 0 if action is None else 1)
+        return Turn(me, action or "", action is None, 0 if action is None else 1, action is not None)
 
     @cache
     def happens(me: NodeId) -> Turn | None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.records import NodeId
-from rolegraph.engine.vocabulary import Environment, Transition, environments
+from rolegraph.engine.vocabulary import UNKNOWN, Environment, Transition, Unknown, environments
 from tests.edge import decided, write_spec
 
 NAMES = "abcde"
@@ -36,6 +36,8 @@ class Turn(NamedTuple):
     failed: bool
     calls: int = 0
     """Number of calls of the model that were answered; each has `TOKENS` tokens."""
+    has_result: bool = True
+    """False for a turn of which others know only that it failed."""
 
 
 TOKENS = 7
@@ -43,8 +45,8 @@ TOKENS = 7
 PARSER = {"regex": "([xy])", "default": "z"}
 """Parser of a tool's result: the first x or y in its text."""
 Seen = Mapping[str, Sequence[Turn]]
-Holds = Callable[[Seen, NodeId], bool | None]
-"""Evaluation of a condition: True, False, or None for an error."""
+Holds = Callable[[Seen, NodeId], bool | Unknown | None]
+"""Evaluation of a condition: True, False, UNKNOWN, or None for an error."""
 
 
 @dataclass
@@ -229,7 +231,7 @@ def prompt(workflow: Workflow, seen: Seen) -> str:
 
     def shown(turn: Turn) -> str:
         outer, number = (1, 1, *workflow.place(turn.id))[-2:]
-        return f" {turn.id.index}.{outer}.{number}={turn.action}"
+        return f" {turn.id.index}.{outer}.{number}={turn.action if turn.has_result else ''}"
 
     return "".join(f"{name}:{''.join(map(shown, turns))};" for name, turns in seen.items())
 
@@ -499,16 +501,27 @@ def _of(name: str) -> list[tuple[str, Holds]]:
     return [
         (f"{name} | length > 0", lambda seen, me: len(seen[name]) > 0),
         (f"{name} | length == 0", lambda seen, me: not seen[name]),
-        (f"'x' in {said}", lambda seen, me: any("x" in turn.action for turn in seen[name])),
-        (f"'y' not in {said}", lambda seen, me: all("y" not in turn.action for turn in seen[name])),
+        (f"'x' in {said}", lambda seen, me: any("x" in it for it in _actions(seen[name]))),
+        (f"'y' not in {said}", lambda seen, me: all("y" not in it for it in _actions(seen[name]))),
         (f"{said} > 3", lambda seen, me: None),
-        (f"{name} | sum(attribute='calls') > 1", lambda seen, me: _calls(seen[name]) > 1),
-        (f"{name} | sum(attribute='tokens') == {TOKENS}", lambda seen, me: _calls(seen[name]) == 1),
+        (
+            f"{name} | sum(attribute='calls') > 1",
+            lambda seen, me: _calls(seen[name], lambda calls: calls > 1),
+        ),
+        (
+            f"{name} | sum(attribute='tokens') == {TOKENS}",
+            lambda seen, me: _calls(seen[name], lambda calls: calls == 1),
+        ),
     ]
 
 
-def _calls(turns: Sequence[Turn]) -> int:
-    return sum(turn.calls for turn in turns)
+def _actions(turns: Sequence[Turn]) -> list[str]:
+    return [turn.action for turn in turns if turn.has_result]
+
+
+def _calls(turns: Sequence[Turn], holds: Callable[[int], bool]) -> bool | Unknown:
+    is_known = all(turn.has_result for turn in turns)
+    return holds(sum(turn.calls for turn in turns)) if is_known else UNKNOWN
 
 
 def edge_of(written: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from rolegraph.engine.vocabulary import (
     Shape,
     UnknownName,
     Upstream,
+    View,
     parsers,
     with_word,
 )
@@ -364,18 +365,24 @@ def choice(role: str, /, *, tag: str = "answer", default: Any = None) -> Parser:
     default: the action that later roles see where nothing can be read
     """
 
-    def chosen(picked: str, upstream: Upstream) -> Any:
+    def candidate(picked: str, upstream: Upstream) -> View:
         candidates = upstream[role]
         # Compared as text, because `int` reads "+2", "0_2" and the digits of other scripts, too.
-        number = picked.lstrip("0")
-        for candidate in candidates:
-            if str(candidate.index) == number:
-                return candidate.action
+        view = next((it for it in candidates if str(it.index) == picked.lstrip("0")), None)
+        if view is not None and view.ok is True:
+            return view
         message = f"{_short(picked)} names none of the {len(candidates)} candidates"
+        if view is not None:
+            message = f"{role} {view.index} has no answer to choose: {view.failure}"
         raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
-    reading = Parser(chosen, roles=(role,), examples=("1",), gives={ACTION_OF: role})
-    return replace(_tagged(tag, reading, default), strips=())
+    reading = Parser(candidate, roles=(role,), examples=("1",), gives={ACTION_OF: role})
+    made = replace(_tagged(tag, reading, default), strips=())
+
+    def action(response: str, upstream: Upstream) -> Any:
+        return made.parse(response, upstream).action
+
+    return replace(made, parse=action, chooses=made.parse)
 
 
 def fence(language: str, /, *, as_: Reading = _TEXT, default: Any = None) -> Parser:

@@ -26,6 +26,7 @@ from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.vocabulary import (
     Function,
     Pairs,
+    ProgramFailure,
     SessionCall,
     Tool,
     ToolError,
@@ -201,7 +202,7 @@ def _answered(upstream: Upstream) -> list[View]:
 
 
 def _views(upstream: Upstream) -> list[View]:
-    views = [view for inputs in upstream.values() for view in inputs if isinstance(view, View)]
+    views = [view for inputs in upstream.values() for view in inputs]
     if not views:
         raise ToolError(f"nothing to choose from: none of {', '.join(upstream)} ran")
     return views
@@ -224,7 +225,7 @@ async def _calculate(expression: Any, headers: Sent) -> int | float:
     try:
         return arithmetic.calculate(str(expression))
     except ValueError as error:
-        raise ToolError(str(error)) from None
+        raise ProgramFailure(str(error)) from None
 
 
 _EXAMPLE_HITS = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]

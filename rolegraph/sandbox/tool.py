@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rolegraph.engine.errors import SandboxError, WorldError
-from rolegraph.engine.vocabulary import MONTY, Tool, ToolError
+from rolegraph.engine.errors import SandboxError, UnsupportedProgram, WorldError
+from rolegraph.engine.vocabulary import MONTY, ProgramFailure, Tool, ToolError
 from rolegraph.engine.vocabulary.actions import TEXT
 from rolegraph.roles.tools import Seconds, Sent, function_opener
 from rolegraph.sandbox.python import MEMORY, SECONDS, PythonSandbox, require_interpreter
@@ -41,11 +41,12 @@ def python(
 async def _execute(seconds: float, memory: int, interpreter: str, code: Any, headers: Sent) -> str:
     try:
         ran = await _sandbox(seconds, memory, interpreter).run(_unfenced(str(code)))
-    except WorldError as error:
+    except (UnsupportedProgram, WorldError) as error:
         raise ToolError(str(error)) from None
     except SandboxError as error:
         fenced = str(error).startswith("SyntaxError") and "```" in str(code)
-        raise ToolError(f"{error}{'; a Markdown fence stands in the program' if fenced else ''}") from None
+        message = f"{error}{'; a Markdown fence stands in the program' if fenced else ''}"
+        raise ProgramFailure(message, error.output.rstrip("\n")) from None
     value = "" if ran.value is None else ran.value if isinstance(ran.value, str) else repr(ran.value)
     return "\n".join(part for part in (ran.output.rstrip("\n"), value) if part)
 

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.prompts import Expression, PromptError, TemplateScope
 from rolegraph.engine.prompts.templates import compile_expression
-from rolegraph.engine.vocabulary import OF_A_TURN, TURN_FIELDS, UNKNOWN, Turn, Turns
+from rolegraph.engine.vocabulary import OF_A_TURN, TURN_FIELDS, UNKNOWN, View, Views
 
 
-def turn(index: int, **known: Any) -> Turn:
+def turn(index: int, **known: Any) -> View:
     """Return a readable turn of solver `index`, which is on the branch of every cell of the same number."""
     within = {"solver": frozenset({index})}
-    return Turn(index=index, ok=True, failed=False, ran=True, within=within, **known)
+    return View(index, within=within, **known)
 
 
 READABLE = turn(1, action="7", reward=1.0, right=True, tokens=4)
-UNREADABLE = turn(2, reward=0.0, right=False, tokens=9)._replace(ok=False, failed=True)
+UNREADABLE = turn(2, reward=0.0, right=False, tokens=9, failure="malformed_output")
 UNRATED = turn(3, action="8", tokens=2)
-UNANSWERED = Turn(index=4, failed=True, ran=True)
-SKIPPED: list[Turn] = []
+UNANSWERED = View(4, failure="model_error").known
+SKIPPED: list[View] = []
 SCOPE = TemplateScope(
     {"solver": 3, "judge": 1, "critic": 1},
     ("solver", "judge", "critic"),
@@ -45,9 +45,9 @@ VARIABLES: Mapping[str, Any] = {
     "ok": True,
     "response": "",
     "thought": "",
-    "solver": Turns([READABLE, UNREADABLE, UNRATED]),
-    "judge": Turns([READABLE]),
-    "critic": Turns(SKIPPED),
+    "solver": Views([READABLE, UNREADABLE, UNRATED]),
+    "judge": Views([READABLE]),
+    "critic": Views(SKIPPED),
 }
 
 
@@ -215,15 +215,15 @@ def test_the_fields_of_a_turn_by_what_became_of_it(
     field: str, unreadable: object, unrated: object, unanswered: object
 ) -> None:
     for it, expected in ((UNREADABLE, unreadable), (UNRATED, unrated), (UNANSWERED, unanswered)):
-        assert value(f"judge.{field}", judge=Turns([it])) is expected or expected == 0.0
+        assert value(f"judge.{field}", judge=Views([it])) is expected or expected == 0.0
 
 
 def test_another_role_in_an_aggregate_is_on_the_branch_of_the_instance() -> None:
-    def cell(index: int, parent: int, action: str) -> Turn:
+    def cell(index: int, parent: int, action: str) -> View:
         within = {"solver": frozenset({parent}), "judge": frozenset({index})}
         return turn(index, action=action)._replace(within=within)
 
-    judges = Turns([cell(1, 1, "7"), cell(2, 1, "8"), cell(3, 3, "8")])
+    judges = Views([cell(1, 1, "7"), cell(2, 1, "8"), cell(3, 3, "8")])
     assert value("mean(solver.action == first(judge.action))", judge=judges) == 1.0
     assert value("sorted(solver.index * count(judge), where=solver.ok)", judge=judges) == [2, 3]
 
@@ -264,7 +264,7 @@ def test_an_expression_goes_to_another_process(tmp_path: object) -> None:
 
 
 def test_work_over_many_instances_is_paid_for() -> None:
-    many = Turns([READABLE] * 3_000)
+    many = Views([READABLE] * 3_000)
     with pytest.raises(PromptError, match="takes"):
         value("mean(solver.tokens * count(judge.tokens * first(solver).tokens))", solver=many, judge=many)
 
@@ -279,5 +279,5 @@ def test_what_is_known_does_not_change_when_more_becomes_known(items: list[str])
         text = form.format(", ".join(f"{item} > 1" for item in items))
         before = value(text)
         for reward in (0, 5):
-            after = value(text, critic=Turns([READABLE._replace(reward=reward)]))
+            after = value(text, critic=Views([READABLE._replace(reward=reward)]))
             assert before is UNKNOWN or after is before

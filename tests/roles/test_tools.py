@@ -79,7 +79,9 @@ def test_a_majority_of_very_many_answers_does_not_compare_each_with_each() -> No
 
 
 def test_a_majority_is_of_all_that_is_needed_but_for_the_failed() -> None:
-    views = Views([View(1, "", failed=True), View(2, "", failed=True), View(3, "b")])
+    views = Views(
+        [View(1, "", failure="malformed_output"), View(2, "", failure="malformed_output"), View(3, "b")]
+    )
     assert chosen("majority", {"solver": views}) == "b"
     with pytest.raises(ToolError, match="all of solver failed"):
         chosen("majority", {"solver": Views([views[0]])})  # pyright: ignore[reportArgumentType]
@@ -90,8 +92,8 @@ def test_nothing_is_chosen_by_what_failed() -> None:
     """Failed candidates are not chosen, and the default of a failed scorer is no score."""
     best = {"argmax": "solver", "by": "scorer"}
     pairs = {1: [1], 2: [2], 3: [3]}
-    solvers = Views([View(1, "a"), View(2, "b"), View(3, "", failed=True)])
-    scorers = Views([View(1, 9, failed=True), View(2, 0.5), View(3, 7)])
+    solvers = Views([View(1, "a"), View(2, "b"), View(3, "", failure="malformed_output")])
+    scorers = Views([View(1, 9, failure="malformed_output"), View(2, 0.5), View(3, 7)])
     assert chosen(best, {"solver": solvers, "scorer": scorers}, pairs) == "b"
     assert chosen(
         {"top": "solver", "by": "scorer", "k": 3}, {"solver": solvers, "scorer": scorers}, pairs
@@ -99,18 +101,20 @@ def test_nothing_is_chosen_by_what_failed() -> None:
         "b",
         "a",
     ]
-    down = Views([View(1, 9, failed=True), View(2, 8, failed=True)])
+    down = Views([View(1, 9, failure="malformed_output"), View(2, 8, failure="malformed_output")])
     with pytest.raises(ToolError, match="has a score of scorer"):
         chosen(best, {"solver": solvers, "scorer": down}, pairs)
     with pytest.raises(ToolError, match="all of solver failed"):
-        chosen(best, {"solver": Views([View(3, "", failed=True)]), "scorer": scorers}, pairs)
+        chosen(best, {"solver": Views([View(3, "", failure="malformed_output")]), "scorer": scorers}, pairs)
 
 
 @pytest.mark.parametrize(("others", "same"), [(["x", "x"], None), (["x", "y"], False), ([], None)])
 def test_equal_is_not_known_where_one_failed_and_the_others_are_the_same(
     others: list[str], same: bool | None
 ) -> None:
-    views = Views([View(1, "x", failed=True), *(View(n, word) for n, word in enumerate(others, 2))])
+    views = Views(
+        [View(1, "x", failure="malformed_output"), *(View(n, word) for n, word in enumerate(others, 2))]
+    )
     if same is None:
         with pytest.raises(ToolError):
             chosen("equal", {"solver": views})

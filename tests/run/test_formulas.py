@@ -221,13 +221,13 @@ def test_prompts_and_conditions_read_the_tokens_and_calls_of_others(tmp_path: Pa
     assert done["all"][0].steps[0].chat_completions[0]["content"] == f"{2 + len(said('seven'))} 2 2"
 
 
-def test_tokens_of_a_skipped_turn_and_of_a_tool_are_none_at_all(tmp_path: Path) -> None:
+def test_tokens_of_a_skipped_turn_are_unknown(tmp_path: Path) -> None:
     roles: Roles = {
         "solver": {"when": "false"},
         "reader": {"needs": ["solver"], "prompt": "{{ solver.tokens }} {{ solver.calls }}"},
     }
     done = run_one(plan(tmp_path, roles), Counted(lambda _: "7"))
-    assert done["reader"][0].steps[0].chat_completions[0]["content"] == "0 0"
+    assert done["reader"][0].steps[0].chat_completions[0]["content"] == " "
 
 
 def test_a_replay_and_another_process_compute_the_same(tmp_path: Path) -> None:

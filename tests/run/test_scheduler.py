@@ -104,7 +104,7 @@ def test_siblings_survive_a_failed_sibling_and_the_failure_is_named() -> None:
         {"role": "solver", "index": 3, "name": "model_error", "message": "the server said 400: no"}
     ]
     judge_prompt = next(r for r in model.requests if r.id.node.role == "judge").messages[0]["content"]
-    assert "No solution found" in judge_prompt, "the judge sees the parser's default for the one that failed"
+    assert "\n3: \n" in judge_prompt, "of a turn without an answer nothing is known"
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a bug in the client"), ModelError("refused")])

@@ -11,7 +11,7 @@ from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
 from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, model_turn
-from rolegraph.engine.vocabulary import Score, View, Views
+from rolegraph.engine.vocabulary import UNKNOWN, Score, View, Views
 from rolegraph.engine.vocabulary.isolation import Isolation
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
@@ -66,7 +66,7 @@ def test_an_answer_that_can_be_read_is_a_result_without_a_failure() -> None:
     model = ScriptedModel(lambda _: f"3 + 4 = 7, so {RIGHT}")
     result = turn(model)
     assert result.view == View(
-        2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,), role="solver", tokens=None, calls=1
+        2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,), role="solver", tokens=UNKNOWN, calls=1
     )
     (call,) = result.calls
     assert ([*call.chat[:-1]], call.attempt, result.failure) == (MESSAGES, 0, None)
@@ -161,7 +161,14 @@ def test_each_failure_has_its_name() -> None:
 def test_others_see_the_parser_s_default_for_one_that_failed() -> None:
     result = turn(lambda _: "no tags")
     assert result.view == View(
-        2, "No solution found", "no tags", lineage=(2,), failed=True, role="solver", tokens=None, calls=1
+        2,
+        "No solution found",
+        "no tags",
+        lineage=(2,),
+        failure="malformed_output",
+        role="solver",
+        tokens=UNKNOWN,
+        calls=1,
     )
     assert result.score == Score(0.0, False)
 

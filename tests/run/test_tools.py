@@ -271,7 +271,7 @@ def test_an_error_is_a_failure_with_its_message_as_the_result(tmp_path: Path) ->
     made = plan(tmp_path, computing("{{ solver.action }}", reward="countdown", on_failure={"retry": 2}))
     done = run_one(made, ScriptedModel(by_role({"solver": ["1/0", "3 + 4"], "after": "x"})))
     failed, fine = done["calc"]
-    assert failed.failure is not None and failed.failure.name is FailureName.TOOL_ERROR
+    assert failed.failure is not None and failed.failure.name is FailureName.PROGRAM_ERROR
     assert failed.action == failed.failure.message == "division by zero"
     assert failed.steps[0].metadata["attempts"] == 3
     assert (failed.reward, fine.action) == (0.0, 7)
@@ -487,4 +487,6 @@ def test_whoever_is_seen_says_whose_it_is(tmp_path: Path) -> None:
         },
     }
     model = ScriptedModel(lambda request: request.messages[-1]["content"])
-    assert actions(run_one(plan(tmp_path, roles), model), "last") == ["a never sum failed b b"]
+    assert actions(run_one(plan(tmp_path, roles), model), "last") == ["a  sum failed b b"], (
+        "of a turn that was skipped nothing is known"
+    )

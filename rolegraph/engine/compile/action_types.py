@@ -20,9 +20,15 @@ from rolegraph.engine.prompts import Expression, Template, syntax_of
 from rolegraph.engine.spec import Finding, Path
 from rolegraph.engine.spec.diagnostics import point_at
 from rolegraph.engine.vocabulary import Shape
+from rolegraph.engine.vocabulary.actions import BOOLEAN, TEXT
 
 _ORDERED = ("lt", "lteq", "gt", "gteq")
 _BARE = ("string", "integer", "number")
+_FIELDS: Mapping[str, Shape] = {
+    **dict.fromkeys(("ok", "failed", "ran", "right"), BOOLEAN),
+    **dict.fromkeys(("failure", "response", "thought"), TEXT),
+}
+"""Types of the fields of a turn besides its action."""
 
 
 class _Text(NamedTuple):
@@ -109,7 +115,7 @@ class _ActionReader:
         if self.text.is_condition and (read := self.read(tree)) and read[1].get("type") in _BARE:
             hint = "compare it with a value"
             message = f"{read[0]} is {described(read[1])}: it holds unless it is empty or 0"
-            yield _Misread(tree.lineno, "action", message, hint, "warning")
+            yield _Misread(tree.lineno, _word(read[0]), message, hint, "warning")
         for node in (tree, *tree.find_all(nodes.Node)):
             if isinstance(node, nodes.Getattr | nodes.Getitem):
                 yield from self.field(node)
@@ -132,6 +138,9 @@ class _ActionReader:
                 return self.text.roles.get(name)
             case nodes.Call(node=nodes.Name(name="first" | "last"), args=[nodes.Name(name=name)]):
                 return self.text.roles.get(name)
+            case nodes.Getattr(node=holder, attr="chosen") if (role := self.role(holder)) is not None:
+                parser = self.names.roles[role].parser
+                return parser.roles[0] if parser and parser.chooses else None
             case _:
                 return None
 
@@ -140,8 +149,11 @@ class _ActionReader:
         match node:
             case nodes.Name(name="action") if self.text.owner:
                 return "action", self.shape(self.text.owner)
-            case nodes.Getattr(node=holder, attr="action") if (role := self.role(holder)) is not None:
-                return f"{role}.action", self.shape(role)
+            case nodes.Name(name=name) if self.text.owner and name in _FIELDS:
+                return name, _FIELDS[name]
+            case nodes.Getattr(node=holder, attr=name) if (role := self.role(holder)) is not None:
+                shape = self.shape(role) if name == "action" else _FIELDS.get(name, {})
+                return f"{role}.{name}", shape
             case (
                 nodes.Getattr(node=holder, attr=key)
                 | nodes.Getitem(node=holder, arg=nodes.Const(value=str(key)))
@@ -160,6 +172,11 @@ class _ActionReader:
         match node.node:
             case nodes.Name(name=loop) if loop in self.names.spec.loops and key != "rounds":
                 yield _Misread(node.lineno, str(key), f"the loop {loop} has no {key!r}", "it has rounds")
+            case nodes.Getattr(node=holder, attr="chosen") if (role := self.role(holder)) is not None:
+                parser = self.names.roles[role].parser
+                if parser and not parser.chooses:
+                    hint = f"{role} needs `parser: {{choice: ROLE}}`"
+                    yield _Misread(node.lineno, "chosen", f"{role} chooses no turn", hint)
             case nodes.Getattr(node=holder, attr="terms") if (role := self.role(holder)) is not None:
                 reward = self.names.rewards.get(role)
                 if reward and key not in reward.facts.terms:
@@ -201,7 +218,7 @@ class _ActionReader:
         if not hint and shape.get("type") == "string":
             hint = f"write number({text}), or let its parser read a number"
         verb = "compared in order with" if sign in _ORDERED else "equal to"
-        word = str(never[0]) if isinstance(never[0], str) else "action"
+        word = str(never[0]) if isinstance(never[0], str) else _word(text)
         yield _Misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
 
     def mapped(self, mapping: nodes.Dict, key: nodes.Node) -> Iterator[_Misread]:
@@ -224,7 +241,7 @@ class _ActionReader:
                 if words:
                     pairs = ", ".join(f"'{word}': {place}" for place, word in enumerate(words))
                     hint = f"give each word a number: {{{pairs}}}[{text}]"
-                yield _Misread(node.lineno, "action", f"{text} is {described(shape)}, and no number", hint)
+                yield _Misread(node.lineno, _word(text), f"{text} is {described(shape)}, and no number", hint)
 
     def may_be(self, shape: Shape, value: Any, sign: str) -> bool:
         """Return True if a value of a schema can be equal to a constant, or in order with it."""
@@ -245,6 +262,11 @@ class _ActionReader:
             "array": isinstance(value, list | tuple),
         }
         return matches.get(kind, True) if isinstance(kind, str) else True
+
+
+def _word(text: str) -> str:
+    """Return the last name of a text that `read` returns."""
+    return text.partition("[")[0].rpartition(".")[2]
 
 
 def _constants(node: nodes.Node) -> list[Any] | None:

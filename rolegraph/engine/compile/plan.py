@@ -57,8 +57,6 @@ class InputEdge(NamedTuple):
     turns_per_instance: int = 1
     """Number of consecutive `nodes` that belong to one instance; the edge reads the last of these that
     ran."""
-    only_instance: int = 0
-    """Number of the one instance that is joined, whose fields are read directly; 0 for several."""
     is_parent: bool = False
     """True for an edge that fans out: a node is skipped where all its parents are."""
 

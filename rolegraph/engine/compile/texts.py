@@ -25,9 +25,8 @@ from rolegraph.engine.prompts import (
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
 from rolegraph.engine.vocabulary import (
     OF_A_TURN,
-    REWARD_FIELDS,
+    RECORDED_FIELDS,
     TURN_FIELDS,
-    VIEW_FIELDS,
     Dataset,
     Split,
     Tool,
@@ -145,9 +144,13 @@ class TextReader:
         """
         made = self.instances or {}
         counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
-        fields = (*VIEW_FIELDS, *REWARD_FIELDS)
         around = TemplateScope(
-            counts, tuple(counts), self.columns, fields=fields, self_fields=fields, text="a demonstration"
+            counts,
+            tuple(counts),
+            self.columns,
+            fields=RECORDED_FIELDS,
+            self_fields=RECORDED_FIELDS,
+            text="a demonstration",
         )
         return self._template(path, source, around)
 
@@ -178,12 +181,12 @@ class TextReader:
     def _after(self, name: str) -> TemplateScope:
         """Return what a text of role `name` may read that is rendered after the episode."""
         around = self._around(name)
-        of_self = (*VIEW_FIELDS, *REWARD_FIELDS, PROMPT, *around.self_fields)
+        of_self = (*RECORDED_FIELDS, PROMPT, *around.self_fields)
         fields = tuple(dict.fromkeys(of_self).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
         return replace(
             around,
             needs={**self._on_branch(name), **around.needs},
-            fields=(*VIEW_FIELDS, *REWARD_FIELDS),
+            fields=RECORDED_FIELDS,
             self_fields=tuple(sorted(fields)),
             arguments=None,
             called={},

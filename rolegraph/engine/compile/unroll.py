@@ -211,7 +211,6 @@ class UnrolledGraph:
             role=self.positions[reads.role],
             nodes=self._turns(reads.role, members, rounds, by_round=is_history),
             turns_per_instance=1 if is_history or not rounds else len(rounds),
-            only_instance=members[0] + 1 if len(members) == 1 and not is_history else 0,
             is_parent=reads.edge.fans_out,
         )
 
@@ -259,8 +258,7 @@ class UnrolledGraph:
                 if per_turn:
                     rounds = self.shared_rounds(name, other).read(number, "this")
                 turns = self._turns(other, members, rounds)
-                only = members[0] + 1 if len(members) == 1 else 0
-                edges.append(InputEdge(other, self.positions[other], turns, len(rounds), only))
+                edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
             if edges:
                 read[place] = tuple(edges)
         return read

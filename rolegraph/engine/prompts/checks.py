@@ -44,7 +44,6 @@ _SECRETS = {
     "score",
     "advantage",
     "label",
-    "failure",
 }
 RESERVED = {"task", "self", "loop", "range", "true", "false", "none"}
 """Names that templates use for something other than a role."""
@@ -101,11 +100,21 @@ _ARGUMENTS = {NUMBER: "one value", RAMP: "two numbers, steps, and `after`: ramp(
 """Description of what a function takes."""
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
 Kind = Literal[
-    "task", "examples", "example", "self", "arguments", "episode", "several", "single", "view", "other"
+    "task",
+    "examples",
+    "example",
+    "self",
+    "arguments",
+    "episode",
+    "several",
+    "single",
+    "view",
+    "chosen",
+    "other",
 ]
 """Kind of value of an expression: the task, its examples or one of them, `self`, the arguments of a call, the
 episode, the instances of a role (several, or a single one whose fields can be read directly), one instance of
-several, or anything else."""
+several, the turn that a role chose, or anything else."""
 _Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 
@@ -307,7 +316,9 @@ class _Walk:
                 return self.missing(node, name, f"a role has no {name!r}", self.around.fields)
             message = f"{name!r} would leak the label: prompts never see rewards"
             return self.fault(node, name, message, f"there is {', '.join(self.around.fields)}")
-        return "other"
+        if kind == "chosen" and name not in VIEW_FIELDS:
+            return self.missing(node, name, f"the turn that is chosen has no {name!r} here", VIEW_FIELDS)
+        return "chosen" if name == "chosen" and kind in ("single", "view", "chosen") else "other"
 
     def own_field(self, node: nodes.Node, name: str) -> Kind:
         if name not in self.around.self_fields:
@@ -417,7 +428,7 @@ class _Walk:
     def written(self, node: nodes.Node, kind: Kind, wanted: str = "text") -> None:
         """Record a fault where a template writes a role instance itself instead of a field, as in `{{ solver
         }}`."""
-        if kind not in ("several", "single", "view", "self"):
+        if kind not in ("several", "single", "view", "chosen", "self"):
             return
         first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
         name = first.name if first is not None else ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from operator import neg, not_, pos
+from operator import neg, pos
 from statistics import fmean
 from typing import Any, cast
 
@@ -31,8 +31,6 @@ from rolegraph.engine.vocabulary import (
     ItemCall,
     ParseFailure,
     Reward,
-    Turn,
-    Turns,
     UnknownName,
     Views,
     parsers,
@@ -51,8 +49,6 @@ FUNCTIONS = (RAMP, NUMBER, *SCORERS)
 """Functions that an expression may call, besides aggregates and `range`."""
 _PER_TURN = 8 * ITEM
 """Units for binding the roles of an aggregate to one instance."""
-_COUNTING = ("sum", "count", "length")
-"""Filters that are unknown where an item is; others go over the known items."""
 
 
 Roles = Mapping[str, int]
@@ -78,7 +74,7 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
             return lambda scope: _field(holder(scope), attribute)
         case nodes.Getitem(node=inner, arg=nodes.Slice() as arg):
             holder, ends = part(inner), _each(roles, [arg.start, arg.stop, arg.step])
-            return lambda scope: _if_known(partial(operations.slice_, scope), holder(scope), *ends(scope))
+            return lambda scope: operations.slice_(scope, holder(scope), *ends(scope))
         case nodes.Getitem(node=inner, arg=arg):
             holder, key_of = part(inner), part(arg)
             return lambda scope: _item(holder(scope), key_of(scope))
@@ -86,20 +82,22 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
             return _logic(isinstance(node, nodes.And), part(node.left), part(node.right))
         case nodes.Not(node=inner):
             operand = part(inner)
-            return lambda scope: _if_known(not_, operand(scope))
+            return lambda scope: operations.negated(scope, operand(scope))
         case nodes.CondExpr(test=test, expr1=one, expr2=other):
             return _choice(part(test), part(one), part(other) if other is not None else lambda scope: UNKNOWN)
         case nodes.Compare(expr=first, ops=operands):
-            return _comparison(part(first), [(each.op, part(each.expr)) for each in operands])
+            signs = [each.op for each in operands]
+            values = _each(roles, [first, *(each.expr for each in operands)])
+            return lambda scope: _comparison(scope, signs, *values(scope))
         case nodes.Neg(node=inner) | nodes.Pos(node=inner):
             operand, sign = part(inner), neg if isinstance(node, nodes.Neg) else pos
             return lambda scope: _if_known(sign, operand(scope))
         case nodes.Concat(nodes=inside):
             texts = _each(roles, inside)
-            return lambda scope: _if_known(lambda *each: operations.concat(scope, each), *texts(scope))
+            return lambda scope: operations.concat(scope, texts(scope))
         case nodes.BinExpr(left=left, right=right, operator=str(sign)):
             one, other = part(left), part(right)
-            return lambda scope: _binary(scope, sign, one(scope), other(scope))
+            return lambda scope: operations.binary(scope, sign, one(scope), other(scope))
         case nodes.List(items=items):
             return _each(roles, items)
         case nodes.Tuple(items=items):
@@ -147,8 +145,6 @@ def _field(value: Any, attribute: str) -> Any:
     """Return `value.attribute`; UNKNOWN for a key that a mapping lacks."""
     if type(value) in RECORDS and attribute[:1] != "_":  # first, because most fields are those of a turn
         return getattr(value, attribute)
-    if value is UNKNOWN:
-        return UNKNOWN
     result = ENVIRONMENT.getattr(value, attribute)
     if isinstance(result, Undefined) and not isinstance(value, Mapping):
         raise PromptError(f"{_kind(value)} has no {attribute!r}")
@@ -157,19 +153,11 @@ def _field(value: Any, attribute: str) -> Any:
 
 def _item(value: Any, key: Any) -> Any:
     """Return `value[key]`; UNKNOWN for a key that a mapping lacks, and for a position behind a list's end."""
-    if value is UNKNOWN or key is UNKNOWN:
-        return UNKNOWN
     result = ENVIRONMENT.getitem(value, key)
-    may_end = isinstance(key, int) and type(value) in (str, list, tuple, Views, Turns)
+    may_end = isinstance(key, int) and type(value) in (str, list, tuple)
     if isinstance(result, Undefined) and not (may_end or isinstance(value, Mapping)):
         raise PromptError(f"{_kind(value)} has no {key!r}")
     return _known(result)
-
-
-def _binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    if left is UNKNOWN or right is UNKNOWN:
-        return UNKNOWN
-    return operations.binary(scope, sign, left, right)
 
 
 def _logic(is_and: bool, left: Evaluate, right: Evaluate) -> Evaluate:
@@ -195,35 +183,9 @@ def _choice(test: Evaluate, one: Evaluate, other: Evaluate) -> Evaluate:
     return evaluate
 
 
-def _comparison(first: Evaluate, operands: Sequence[tuple[str, Evaluate]]) -> Evaluate:
-    """Return a chain of comparisons, such as `0 < a < 1`: false where one is, else unknown where one is."""
-
-    def evaluate(scope: RenderScope) -> Any:
-        left, result = first(scope), True
-        for sign, operand in operands:
-            right = operand(scope)
-            holds = _compared(scope, sign, left, right)
-            if holds is UNKNOWN:
-                result = UNKNOWN
-            elif not holds:
-                return False
-            left = right
-        return result
-
-    return evaluate
-
-
-def _compared(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    if left is UNKNOWN or right is UNKNOWN:
-        return UNKNOWN
-    if sign in ("in", "notin") and isinstance(right, list | tuple):
-        items = cast("Sequence[Any]", right)
-        members = [it for it in items if it is not UNKNOWN]
-        is_member = operations.compare_chain(scope, left, "in", members)
-        if not is_member and len(members) < len(items):
-            return UNKNOWN
-        return is_member if sign == "in" else not is_member
-    return operations.compare_chain(scope, left, sign, right)
+def _comparison(scope: RenderScope, signs: Sequence[str], first: Any, *others: Any) -> Any:
+    further = [part for pair in zip(signs, others, strict=True) for part in pair]
+    return operations.compare_chain(scope, first, *further)
 
 
 def _taken(function: Any, scope: RenderScope) -> Callable[..., Any]:
@@ -254,26 +216,12 @@ def _arguments(node: nodes.Filter | nodes.Test | nodes.Call, roles: Roles) -> _A
 
 
 def _filter(node: nodes.Filter, roles: Roles) -> Evaluate:
-    name, function = node.name, ENVIRONMENT.filters[node.name]
+    function = ENVIRONMENT.filters[node.name]
     value_of, arguments = compiled(cast("nodes.Node", node.node), roles), _arguments(node, roles)
 
     def evaluate(scope: RenderScope) -> Any:
-        value = value_of(scope)
-        if name in ("default", "d"):
-            if value is not UNKNOWN and value:
-                return value
-            given, keywords = arguments(scope)
-            undefined = ENVIRONMENT.undefined() if value is UNKNOWN else value
-            return _known(_taken(function, scope)(undefined, *given, **keywords))
-        if value is UNKNOWN:
-            return UNKNOWN
-        if type(value) is list and any(it is UNKNOWN for it in cast("list[Any]", value)):
-            if name in _COUNTING:
-                return UNKNOWN
-            value = [it for it in cast("list[Any]", value) if it is not UNKNOWN]
         given, keywords = arguments(scope)
-        call = partial(_taken(function, scope), value, **keywords)
-        return UNKNOWN if UNKNOWN in keywords.values() else _if_known(call, *given)
+        return _known(_taken(function, scope)(value_of(scope), *given, **keywords))
 
     return evaluate
 
@@ -285,11 +233,8 @@ def _test(node: nodes.Test, roles: Roles) -> Evaluate:
     value_of, arguments = compiled(node.node, roles), _arguments(node, roles)
 
     def evaluate(scope: RenderScope) -> Any:
-        value = value_of(scope)
-        if name in ("defined", "undefined"):
-            return (value is UNKNOWN) is (name == "undefined")
         given, keywords = arguments(scope)
-        return _if_known(partial(_taken(function, scope), **keywords), value, *given)
+        return _taken(function, scope)(value_of(scope), *given, **keywords)
 
     return evaluate
 
@@ -398,8 +343,8 @@ def _aggregate(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
         try:
             for turn in turns:
                 scope.spend(_PER_TURN + NODE)
-                scope.vars[first] = type(turns)((turn,))
-                for other in others if isinstance(turn, Turn) else ():
+                scope.vars[first] = Views((turn,))
+                for other in others:
                     scope.vars[other] = outer[other].beside(turn)
                 if where is None or where(scope) is True:
                     values.append(turn if is_role else body(scope))

@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from math import log2
 from operator import not_, truth
 from typing import Any, cast
@@ -21,10 +21,10 @@ from markupsafe import escape
 
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
 from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope, binary, number_for
+from rolegraph.engine.vocabulary import UNKNOWN
 
 Filter = Callable[..., Any]
 FILTERS: dict[str, Filter] = {
-    **dict.fromkeys(("default", "d"), jinja.do_default),
     **dict.fromkeys(("count", "length"), len),
     "first": jinja.sync_do_first,
     "last": jinja.do_last,
@@ -212,7 +212,7 @@ def _reverse(scope: RenderScope, value: Any) -> object:
 
 @_filter("join")
 def _join(scope: RenderScope, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
-    texts = [scope.text(item) for item in _fields(scope, value, attribute)]
+    texts = [scope.text(item) for item in _fields(scope, value, attribute) if item is not UNKNOWN]
     between = scope.text(d)
     scope.make_text(sum(map(len, texts)) + len(between) * len(texts))
     return between.join(texts)
@@ -322,6 +322,39 @@ def _lookups(*options: object) -> int:
     `a.b`."""
     names = [str(option) for option in options if type(option) in (str, int)]
     return _FIELD * sum(1 + name.count(".") + name.count(",") for name in names)
+
+
+def _of_known(name: str, function: Filter) -> Filter:
+    """Return a filter that is unknown where its value or an argument is.
+
+    Of a list with unknown items it reads the known ones; how many there are, and their sum, is unknown.
+    """
+    place = int(hasattr(function, "jinja_pass_arg"))
+
+    @wraps(function)
+    def of_these(*given: Any, **named: Any) -> Any:
+        if any(it is UNKNOWN for it in (*given, *named.values())):
+            return UNKNOWN
+        value = given[place]
+        if type(value) is list and any(it is UNKNOWN for it in cast("list[Any]", value)):
+            if name in ("sum", "count", "length"):
+                return UNKNOWN
+            known = [it for it in cast("list[Any]", value) if it is not UNKNOWN]
+            given = (*given[:place], known, *given[place + 1 :])
+        result = function(*given, **named)
+        return UNKNOWN if isinstance(result, Undefined) else result
+
+    return of_these
+
+
+FILTERS.update({name: _of_known(name, function) for name, function in FILTERS.items()})
+
+
+def _default(value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+    return default_value if value is UNKNOWN else jinja.do_default(value, default_value, boolean)
+
+
+FILTERS.update(default=_default, d=_default)
 
 
 def wrong_arguments(function: Callable[..., Any], positional: int, keywords: Sequence[str]) -> str:

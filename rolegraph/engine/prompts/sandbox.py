@@ -28,10 +28,11 @@ from rolegraph.engine.prompts import scope
 from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.scope import RECORDS, RenderScope, binary
 from rolegraph.engine.spec.files import pair_surrogates
+from rolegraph.engine.vocabulary import UNKNOWN, Views
 
 _CALLS: Mapping[type[nodes.Node], int] = {
     **dict.fromkeys((nodes.Filter, nodes.For), 40),
-    **dict.fromkeys((nodes.Test, nodes.Call, nodes.Concat), 16),
+    **dict.fromkeys((nodes.Test, nodes.Call, nodes.Concat, nodes.Not), 16),
     **dict.fromkeys((nodes.Compare, nodes.Slice), 8),
     **dict.fromkeys((nodes.Getitem, nodes.Output), 4),
     nodes.Getattr: 2,
@@ -141,6 +142,8 @@ def _rewritten(value: Any) -> Any:
     _rewrite(value)
     if isinstance(value, nodes.Concat):
         return _operation("_concat", nodes.List(value.nodes, lineno=value.lineno))
+    if isinstance(value, nodes.Not):
+        return _operation("_not", value.node)
     if isinstance(value, nodes.Compare):
         further = [part for operand in value.ops for part in (nodes.Const(operand.op), operand.expr)]
         return _operation("_compare", value.expr, *further)
@@ -177,6 +180,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         """Return `obj.attribute` in a template; beyond data and records Jinja2's sandbox decides."""
         value: object = obj
         kind = type(value)
+        if value is UNKNOWN:
+            return UNKNOWN
         if kind is dict:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind in RECORDS and attribute[:1] != "_":
@@ -188,13 +193,18 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item of a list or mapping, or the field of that name."""
+        """Return an item of a list or mapping, or the field of that name; unknown for a turn that is not
+        there."""
+        if obj is UNKNOWN or argument is UNKNOWN:
+            return UNKNOWN
         if isinstance(argument, str | int | float | None) or isinstance(obj, Undefined):
             try:
                 return obj[argument]
             except (TypeError, LookupError):
                 if isinstance(argument, str):
                     return self.getattr(obj, argument)
+                if type(cast("object", obj)) is Views:
+                    return UNKNOWN
         return self.undefined(obj=obj, name=cast("Any", argument) if isinstance(argument, int) else "item")
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

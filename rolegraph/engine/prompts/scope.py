@@ -8,7 +8,7 @@ measures it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any, cast
 
 from jinja2 import Environment, Undefined, pass_context
@@ -18,13 +18,13 @@ from jinja2.tests import TESTS as JINJA_TESTS  # pyright: ignore[reportUnknownVa
 from jinja2.utils import missing
 
 from rolegraph.engine.limits.prompts import PROMPT_BITS, PROMPT_ITEMS, PROMPT_TEXT, PROMPT_WORK
-from rolegraph.engine.vocabulary import ScoredView, SelfView, Turn, Turns, View, Views
+from rolegraph.engine.vocabulary import UNKNOWN, SelfView, Unknown, View, Views
 
 ITEM = 20
 """Units for an item of a list that is made or read."""
 NODE = 16
 """Units for evaluating a node of the syntax tree."""
-RECORDS: frozenset[type] = frozenset({View, ScoredView, Turn, Views, Turns, SelfView})
+RECORDS: frozenset[type] = frozenset({View, Views, SelfView})
 """Types that templates see of roles. They have fields and cannot be written as text."""
 GLOBALS: dict[str, Any] = {"range": safe_range}
 """Functions that a template may call."""
@@ -101,9 +101,9 @@ class RenderScope:
         if bits > _MOST_BITS:
             raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
 
-    def each(self, items: Iterable[Any], units: int) -> Iterator[Any]:
+    def each(self, items: Iterable[Any] | Unknown, units: int) -> Iterator[Any]:
         """Yield the items of a template's loop, each for `units` of the rendering budget."""
-        for item in items:
+        for item in () if isinstance(items, Unknown) else items:
             self.left -= units  # as `spend`, without its call for each item
             if self.left < 0:
                 self.spend(0)
@@ -178,6 +178,8 @@ _JINJA_TESTS = cast("Mapping[str, Operation]", JINJA_TESTS)
 
 def binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
     """Compute `left sign right`; raises PromptError where the result would pass a limit."""
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
     if isinstance(left, int) and isinstance(right, int):
         _pay_for_numbers(scope, sign, left.bit_length(), right.bit_length())
     elif isinstance(left, _SIZED) or isinstance(right, _SIZED):
@@ -225,21 +227,44 @@ def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
 
 
 def compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
-    """Compute `left sign right sign right …` as Python does, with the signs of the syntax tree."""
+    """Compute `left sign right sign right …`, with the signs of the syntax tree: false where one comparison
+    is, else unknown where one is."""
     result: Any = True
     for sign, right in zip(further[::2], further[1::2], strict=True):
-        if sign == "notin":
-            result = not compare(scope, "in", left, right)
-        else:
-            result = compare(scope, {"lteq": "le", "gteq": "ge"}.get(sign) or sign, left, right)
-        if not result:
-            return result
+        holds = _compared(scope, sign, left, right)
+        if holds is UNKNOWN:
+            result = UNKNOWN
+        elif not holds:
+            return holds
         left = right
     return result
 
 
-def concat(scope: RenderScope, parts: Sequence[object]) -> str:
+def _compared(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
+    """Return the result of one comparison; a value that is found among the known items of a list is in it."""
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    if sign not in ("in", "notin"):
+        return compare(scope, {"lteq": "le", "gteq": "ge"}.get(sign) or sign, left, right)
+    items = cast("Sequence[Any]", right) if isinstance(right, list | tuple) else ()
+    has_unknown = any(it is UNKNOWN for it in items)
+    is_member = compare(
+        scope, "in", left, [it for it in items if it is not UNKNOWN] if has_unknown else right
+    )
+    if has_unknown and not is_member:
+        return UNKNOWN
+    return is_member if sign == "in" else not is_member
+
+
+def negated(_: RenderScope, value: Any) -> Any:
+    """Compute `not value`."""
+    return UNKNOWN if value is UNKNOWN else not value
+
+
+def concat(scope: RenderScope, parts: Sequence[object]) -> Any:
     """Compute `a ~ b ~ …`."""
+    if any(part is UNKNOWN for part in parts):
+        return UNKNOWN
     texts = [scope.text(part) for part in parts]
     scope.make_text(sum(map(len, texts)))
     return "".join(texts)
@@ -247,6 +272,8 @@ def concat(scope: RenderScope, parts: Sequence[object]) -> str:
 
 def slice_(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
     """Return `value[start:stop:step]`, charged to the budget as if it were the whole text or list."""
+    if any(it is UNKNOWN for it in (value, start, stop, step)):
+        return UNKNOWN
     if isinstance(value, str):
         scope.make_text(len(value))
     elif isinstance(value, list | tuple):
@@ -272,6 +299,7 @@ def key(_: RenderScope, value: Any) -> Any:
 OPERATIONS: Mapping[str, Operation] = {
     "_each": pass_context(RenderScope.each),
     "_compare": pass_context(compare_chain),
+    "_not": pass_context(negated),
     "_concat": pass_context(concat),
     "_slice": pass_context(slice_),
     "_spread": pass_context(_spread),
@@ -308,10 +336,31 @@ def _text_test(name: str, scope: RenderScope, value: object) -> bool:
     return bool(_JINJA_TESTS[name](scope.text(value)))
 
 
+def of_known(function: Operation) -> Operation:
+    """Return a filter or test that is unknown where its value or an argument is."""
+
+    @wraps(function)
+    def of_these(*given: Any, **named: Any) -> Any:
+        is_unknown = any(it is UNKNOWN for it in given) or any(it is UNKNOWN for it in named.values())
+        return UNKNOWN if is_unknown else function(*given, **named)
+
+    return of_these
+
+
+def _is_defined(value: object) -> bool:
+    return value is not UNKNOWN and not isinstance(value, Undefined)
+
+
+def _is_undefined(value: object) -> bool:
+    return not _is_defined(value)
+
+
 TESTS: Mapping[str, Operation] = {
-    **{name: _JINJA_TESTS[name] for name in _OF_TYPES},
-    **{name: partial(_number_test, name) for name in ("odd", "even", "divisibleby")},
-    **{name: pass_context(partial(_text_test, name)) for name in ("lower", "upper")},
-    **{name: pass_context(partial(_comparison_test, name)) for name in _COMPARING},
+    **{name: of_known(_JINJA_TESTS[name]) for name in _OF_TYPES},
+    **{name: of_known(partial(_number_test, name)) for name in ("odd", "even", "divisibleby")},
+    **{name: pass_context(of_known(partial(_text_test, name))) for name in ("lower", "upper")},
+    **{name: pass_context(of_known(partial(_comparison_test, name))) for name in _COMPARING},
+    "defined": _is_defined,
+    "undefined": _is_undefined,
 }
 """Tests by the names that a template uses after `is`."""

@@ -66,9 +66,10 @@ WITHHELD = "withheld_steps"
 step."""
 
 
-FailureCause = Literal["form", "world", "reward", "other"]
-"""Cause of a failure: the `form` of the answer, which the weights decide; a machine or network (`world`); the
-`reward`, after which the answer stands, and it is unknown whether the answer is right; or an `other` one."""
+FailureCause = Literal["form", "program", "world", "reward", "other"]
+"""Cause of a failure: the `form` of the answer, which the weights decide; the `program` that a role ran; a
+machine or network (`world`); the `reward`, after which the answer stands, and it is unknown whether the
+answer is right; or an `other` one."""
 
 
 class FailureName(StrEnum):
@@ -81,6 +82,12 @@ class FailureName(StrEnum):
         member = str.__new__(cls, name)
         member._value_, member.cause = name, cause
         return member
+
+    @property
+    def is_result(self) -> bool:
+        """True where the turn has ended with a result that is not ok: its answer or its program failed, and
+        not what was to give one."""
+        return self.cause in ("form", "program")
 
     MALFORMED_OUTPUT = "malformed_output", "form"
     """The parser found no answer in the response."""
@@ -99,6 +106,9 @@ class FailureName(StrEnum):
 
     PROMPT_ERROR = "prompt_error", "other"
     """The prompt could not be rendered for the task."""
+
+    PROGRAM_ERROR = "program_error", "program"
+    """The program or expression that the role ran raised an exception, or exceeded its time or memory."""
 
     TOOL_ERROR = "tool_error", "other"
     """A tool failed, or could not be opened."""

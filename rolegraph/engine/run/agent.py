@@ -25,7 +25,7 @@ from rolegraph.engine.run.turn import (
     failure_of,
     keep_answer,
     node_result,
-    recordable,
+    read_answer,
 )
 from rolegraph.engine.vocabulary import AgentAnswer, Function, ParseFailure, ToolCall, ToolError, Upstream
 
@@ -63,8 +63,8 @@ async def agent_turn(
             if len(output) > ANSWER_TEXT.most:
                 output = output[: ANSWER_TEXT.most + 1]
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the output has"))
-            action = recordable(role.parser.parse(output, upstream))
-            return node_result(role, node, action, output, "", calls.in_order)
+            action, chosen = read_answer(role.parser, output, upstream)
+            return node_result(role, node, action, output, "", calls.in_order, chosen=chosen)
         except FOREIGN_ERRORS as error:  # a foreign program or parser: its error fails this node only
             failure = failure_of(error, FailureName.TOOL_ERROR, f"no answer {within(role.spec.timeout)}")
         if attempt == role.spec.on_failure.retry:

@@ -23,8 +23,8 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
-from rolegraph.engine.run.turn import ModelCall, NodeResult, turn_of
-from rolegraph.engine.vocabulary import UNKNOWN, Lineage, Metric, Score, Turn, Turns
+from rolegraph.engine.run.turn import ModelCall, NodeResult, finished_view
+from rolegraph.engine.vocabulary import UNKNOWN, Lineage, Metric, Score, View, Views
 from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 
 _UNSCORED = Score(None, None)
@@ -157,20 +157,20 @@ def _of_episode(context: EpisodeContext, rounds: Mapping[str, int]) -> dict[str,
             of_role = context.results[role.nodes.start : role.nodes.stop]
             ran = [[*filter(None, of_role[place :: role.count])] for place in range(role.count)]
             within = plan.lineages[role.name]
-            variables[role.name] = Turns(
+            variables[role.name] = Views(
                 [last_turn(turns, within[place]) for place, turns in enumerate(ran) if turns]
             )
     return variables
 
 
-def last_turn(turns: Sequence[NodeResult], within: Lineage) -> Turn:
-    """Return the last turn of an instance as expressions see it after the episode.
+def last_turn(turns: Sequence[NodeResult], within: Lineage) -> View:
+    """Return the view of an instance's last turn after the episode.
 
     Args:
         turns: Turns of the instance that ran; at least one. With an environment it has earned their sum.
         within: Instances that the instance descends from.
     """
-    turn = turn_of(turns[-1], within)
+    turn = finished_view(turns[-1], within)
     if not turns[-1].role.reads_environment:
         return turn
     earned = summed(turns)

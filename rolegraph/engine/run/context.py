@@ -13,8 +13,8 @@ from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, Expression, PromptError, Template
 from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, action_of
-from rolegraph.engine.vocabulary import UNKNOWN, SelfView, Upstream, View, Views
+from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult
+from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 NO_UPSTREAM: Upstream = {}
@@ -75,13 +75,8 @@ class EpisodeContext(EpisodeSession):
         self.upstream[block] = {edge.name: self.views(edge) for edge in edges}
 
     def views(self, edge: InputEdge) -> Views:
-        """Return the finished turns of an edge as views; a single instance that did not run shows its default
-        action."""
-        views = [result.view for _, result in turns_taken(edge, self.results)]
-        if views or not edge.only_instance:
-            return Views(views)
-        role = self.plan.roles[edge.role]
-        return Views(views, View(edge.only_instance, role.parser.default, ran=False, role=role.name))
+        """Return the turns of an edge that ran, as views."""
+        return Views([result.known for _, result in turns_taken(edge, self.results)])
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
         """Return the template variables that all turns of a block share: `task`, and the roles that they
@@ -94,7 +89,7 @@ class EpisodeContext(EpisodeSession):
         plan_node = self.plan.nodes[node]
         role, environment = self.plan.roles[plan_node.role], self.env_of.get(plan_node.role)
         earlier = range(node - role.count * (plan_node.id.round - 1), node, role.count)
-        history = Views([result.view for turn in earlier if (result := self.results[turn]) is not None])
+        history = Views([result.known for turn in earlier if (result := self.results[turn]) is not None])
         observation = environment.observation(plan_node) if environment is not None else ""
         given = self.arguments.get(node, NO_ARGUMENTS)
         place = (plan_node.round, role.times, history, observation, given, plan_node.outer)
@@ -109,11 +104,11 @@ class EpisodeContext(EpisodeSession):
         return {
             **instance,
             "task": self.task,
-            "action": action_of(view),
+            "action": view.known_action,
             "response": view.response,
             "thought": view.thought,
-            "ok": not view.failed,
-            "tokens": UNKNOWN if view.tokens is None else view.tokens,
+            "ok": not view.failure,
+            "tokens": view.tokens,
             "calls": view.calls,
             "step": self.step,
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from rolegraph.engine.compile.plan import Block, InputEdge
-from rolegraph.engine.run.context import EpisodeContext, turns_taken
+from rolegraph.engine.run.context import EpisodeContext
 
 Ending = Literal["until", "env", "when", "outer"]
 """Cause of a loop's end before its last round: its condition, its environment, its `when`, or the end of the
@@ -80,9 +80,6 @@ class LoopEnds:
         edges = block.until_inputs
         if all(self._is_over.get(self.plan.nodes[node].block) for edge in edges for node in edge.nodes):
             return True
-        read = (result for edge in edges for _, result in turns_taken(edge, self.context.results))
-        if any(result.failure is not None for result in read):
-            return False
         until = self.plan.loops[block.until_loop].until
         return until is not None and self.context.holds(until, self.context.of_loop_end(edges))
 

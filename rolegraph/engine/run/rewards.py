@@ -25,8 +25,8 @@ from rolegraph.engine.records import Failure, FailureName
 from rolegraph.engine.run.assembly import last_turn, steps_of
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.likelihood import likelihoods_of
-from rolegraph.engine.run.turn import NodeResult, failure_score, turn_of
-from rolegraph.engine.vocabulary import UNKNOWN, Reward, RewardInputs, Score, Turn, Turns, View
+from rolegraph.engine.run.turn import NodeResult, failure_score, finished_view
+from rolegraph.engine.vocabulary import UNKNOWN, Reward, RewardInputs, Score, View, Views
 from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 from rolegraph.engine.vocabulary.isolation import CallLimit
 
@@ -129,13 +129,13 @@ class LateRewards:
                 _score_words(result, node, self.context, reward, *inputs)
         await asyncio.gather(*isolated)
 
-    def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Turns]]:
+    def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Views]]:
         """Return what the reward of a turn reads: views of other turns, and the environment; and the turns
         that its expressions read."""
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
-        views = {name: tuple(_view(turn) for _, turn in ran[name]) for name in reward.views}
+        views = {name: tuple(turn.known for _, turn in ran[name]) for name in reward.views}
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         inputs = inputs._replace(views=views, env_reward=env)
@@ -143,7 +143,7 @@ class LateRewards:
             return inputs, {}
         return inputs, {name: self._turns(name, taken, plan_node.role) for name, taken in ran.items()}
 
-    def _turns(self, name: str, taken: Sequence[tuple[int, NodeResult]], reader: int) -> Turns:
+    def _turns(self, name: str, taken: Sequence[tuple[int, NodeResult]], reader: int) -> Views:
         """Return the turns of a role as the expressions of another see them.
 
         Args:
@@ -153,7 +153,7 @@ class LateRewards:
                 its turns.
         """
         lineages = self.plan.lineages[name]
-        turns: list[Turn] = []
+        turns: list[View] = []
         for node, result in taken:
             role, within = result.role, lineages[result.view.index - 1]
             if role.reads_environment and role.loop != self.plan.roles[reader].loop:
@@ -161,16 +161,8 @@ class LateRewards:
                 of_instance = self.results[place : role.nodes.stop : role.count]
                 turns.append(last_turn([*filter(None, of_instance)], within))
             else:
-                turns.append(turn_of(result, within))
-        return Turns(turns)
-
-
-def _view(turn: NodeResult) -> View:
-    """Return a turn's view for rewards; a failed tool's action is None there, so its error message is no
-    rating."""
-    run = turn.role.run
-    is_message = turn.failure is not None and run is not None and run.parser is None
-    return turn.view._replace(action=None) if is_message else turn.view
+                turns.append(finished_view(result, within))
+        return Views(turns)
 
 
 def _turn_inputs(result: NodeResult) -> RewardInputs:
@@ -179,7 +171,7 @@ def _turn_inputs(result: NodeResult) -> RewardInputs:
 
 
 def _variables(
-    context: EpisodeContext, node: int, view: View, turns: Mapping[str, Turns] | None
+    context: EpisodeContext, node: int, view: View, turns: Mapping[str, Views] | None
 ) -> Mapping[str, Any]:
     """Return what the expressions of a turn's reward read: the turn, the task and the turns of others."""
     formulas = context.plan.roles[context.plan.nodes[node].role].formulas
@@ -192,7 +184,7 @@ def _score(
     context: EpisodeContext,
     reward: Reward,
     inputs: RewardInputs,
-    turns: Mapping[str, Turns] | None = None,
+    turns: Mapping[str, Views] | None = None,
 ) -> Coroutine[None, None, None] | None:
     """Score a turn now, or return a coroutine that scores it, with the likelihoods of texts or in a limited
     process; either way sets its score. `turns` has the turns of other roles that its expressions read.
@@ -223,7 +215,7 @@ def _score_words(
     context: EpisodeContext,
     reward: Reward,
     inputs: RewardInputs,
-    turns: Mapping[str, Turns] | None = None,
+    turns: Mapping[str, Views] | None = None,
 ) -> None:
     """Set what each answer that the parser allows would have earned on an answered turn, readable or not."""
     role = result.role
@@ -231,7 +223,7 @@ def _score_words(
         return
     rewards: dict[str, float] = {}
     for word in role.parser.gives.get("enum", (True, False)):
-        view = result.view._replace(action=word, failed=False)
+        view = result.view._replace(action=word, failure="")
         try:
             if role.formulas:
                 values = values_of(role.formulas, _variables(context, node, view, turns))

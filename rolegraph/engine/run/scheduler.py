@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -208,12 +209,12 @@ class _Run:
             await environment.advance(self.results)
         except EnvironmentFailure as error:
             for position in environment.last_turns():
-                result = self.results[position]
-                if result is None:
-                    node = self.plan.nodes[position]
-                    role = self.plan.roles[node.role]
-                    result = self.results[position] = node_result(role, node, role.parser.default)
-                result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, str(error)), None
+                node, result = self.plan.nodes[position], self.results[position]
+                role = self.plan.roles[node.role]
+                result = result or node_result(role, node, role.parser.default)
+                failure = Failure(FailureName.ENVIRONMENT_ERROR, str(error))
+                known = result.view._replace(failure=failure.name.value).known
+                self.results[position] = replace(result, known=known, failure=failure, score=None)
             raise EpisodeStop from None
         self.start(self.open_blocks(self.frontier.done(transition)))
 

@@ -60,9 +60,11 @@ from rolegraph.engine.vocabulary import (
     Function,
     Lineage,
     ParseFailure,
+    Parser,
+    ProgramFailure,
     Score,
     ToolError,
-    Turn,
+    Unknown,
     Upstream,
     View,
 )
@@ -185,6 +187,10 @@ class NodeResult:
 
     role: RolePlan
     view: View
+    """The turn as its own reward and records see it, with the parser's default or a tool's message after a
+    failure."""
+    known: View
+    """What others know of the turn."""
     calls: Sequence[ModelCall] = ()
     """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
     failure: Failure | None = None
@@ -219,49 +225,31 @@ def node_result(
     thought: str = "",
     calls: Sequence[ModelCall] = (),
     failure: Failure | None = None,
+    chosen: View | Unknown = UNKNOWN,
 ) -> NodeResult:
     """Return the NodeResult of a turn; a failed turn's score is that of `on_failure`."""
     name, index, _ = node.id
     tokens, taken = (calls[-1].tokens, calls[-1].number) if calls else (0, 0)
-    failed = failure is not None
+    used = UNKNOWN if tokens is None else tokens
+    cause = "" if failure is None else failure.name.value
     view = View(
-        index, action, text, thought, node.round, node.lineage, True, failed, name, tokens, taken, node.outer
+        *(index, action, text, thought, node.round, node.lineage),
+        *(True, cause, name, used, taken, node.outer, chosen),
     )
-    return NodeResult(role, view, calls, failure, failure_score(role) if failed and role.reward else None)
+    known = view if failure is None else view.known
+    score = failure_score(role) if failure is not None and role.reward else None
+    return NodeResult(role, view, known, calls, failure, score)
 
 
-def action_of(view: View) -> Any:
-    """Return a turn's action as expressions see it after the episode: UNKNOWN where the answer was not
-    readable and its parser has no default."""
-    return UNKNOWN if view.failed and view.action in ("", None) else view.action
-
-
-def turn_of(result: NodeResult, within: Lineage) -> Turn:
-    """Return a turn that ran as expressions see it after the episode: the table of `Turn`."""
-    view, failure, score = result.view, result.failure, result.score
-    fields: dict[str, Any] = {
-        "index": view.index,
-        "round": view.round,
-        "outer": view.outer,
-        "lineage": view.lineage,
-        "ran": True,
-        "role": view.role,
-        "failed": failure is not None and failure.name.cause != "reward",
-        "within": within,
-    }
-    if failure is not None and failure.name.cause not in ("reward", "form"):
-        return Turn(**fields)
-    fields |= {"response": view.response, "thought": view.thought, "calls": view.calls}
-    fields["tokens"] = UNKNOWN if view.tokens is None else view.tokens
-    fields["failure"] = failure.name.value if failure else ""
-    fields["ok"] = not fields["failed"]
-    fields["action"] = action_of(view)
-    if score is not None and (failure is None or fields["failed"]):
-        reward, right, terms = score
-        fields["reward"] = UNKNOWN if reward is None else reward
-        fields["right"] = UNKNOWN if right is None else right
-        fields["terms"] = terms
-    return Turn(**fields)
+def finished_view(result: NodeResult, within: Lineage) -> View:
+    """Return the view of a turn after the episode: with its reward, unless the reward raised or there was no
+    answer."""
+    view, failure = result.known._replace(within=within), result.failure
+    if result.score is None or (failure is not None and not failure.name.is_result):
+        return view
+    reward, right, terms = result.score
+    reward, right = (UNKNOWN if it is None else it for it in (reward, right))
+    return view._replace(reward=reward, right=right, terms=terms)
 
 
 def failure_score(role: RolePlan) -> Score:
@@ -331,10 +319,8 @@ async def model_turn(
                 earlier.append(answered)
                 number, attempt = number + 1, 0
                 continue
-            action = role.parser.parse(text, upstream)
-            if type(action) is not str:
-                action = recordable(action)
-            return node_result(role, node, action, text, thought, [*earlier, answered])
+            action, chosen = read_answer(role.parser, text, upstream)
+            return node_result(role, node, action, text, thought, [*earlier, answered], chosen=chosen)
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
             foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = failure_of(error, foreign, f"no answer {within(limit)}")
@@ -384,7 +370,8 @@ async def tool_turn(
         variables: What the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
     """
-    limit, value, text, action = role.spec.timeout, "", None, None
+    limit, value, text, action, printed = role.spec.timeout, "", None, None, ""
+    chosen: View | Unknown = UNKNOWN
     failure: Failure | None = None
     calls: Sequence[ModelCall] = ()
     try:
@@ -405,18 +392,21 @@ async def tool_turn(
             if run.parser is None:
                 action = plain_json(action, TOOL_TEXT)
             else:
-                action = recordable(run.parser.parse(text, upstream))
+                action, chosen = read_answer(run.parser, text, upstream)
         except FOREIGN_ERRORS as error:  # a foreign tool or parser: its error fails this node only
             foreign = FailureName.TOOL_ERROR if text is None else FailureName.MALFORMED_OUTPUT
             failure = failure_of(error, foreign, f"no result {within(limit or run.tool.timeout)}")
+            printed = error.output if isinstance(error, ProgramFailure) else ""
+            session.kept += len(printed)
         seconds = time.monotonic() - start
         calls = (ModelCall((), Completion(text or ""), start - session.began, seconds, attempt, 0, 0),)
         if failure is None:
             break
-    if failure is not None:  # later roles see the default, or without a parser the message
-        action = failure.message if run.parser is None else run.parser.default
-        text = failure.message if run.parser is None else text
-    return node_result(role, node, action, text or "", "", calls, failure)
+    if failure is not None:  # the result is the default, or without a parser the output with the message
+        message = f"{printed}\n{failure.message}" if printed else failure.message
+        action = message if run.parser is None else run.parser.default
+        text = message if run.parser is None else text
+    return node_result(role, node, action, text or "", "", calls, failure, chosen)
 
 
 async def _run_tool(
@@ -451,6 +441,16 @@ def _special(tokens: Sequence[str]) -> str:
     )
 
 
+def read_answer(parser: Parser, text: str, upstream: Upstream) -> tuple[Any, View | Unknown]:
+    """Return the action that a parser reads in an answer, as plain JSON data, and the turn that it chooses;
+    raises ParseFailure."""
+    if parser.chooses is not None:
+        chosen = parser.chooses(text, upstream)
+        return recordable(chosen.action), chosen
+    action = parser.parse(text, upstream)
+    return action if type(action) is str else recordable(action), UNKNOWN
+
+
 def recordable(action: object) -> Any:
     """Return a parser's action as plain JSON data; raises ParseFailure for a value that JSON does not
     hold."""
@@ -477,6 +477,8 @@ def failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Fai
             name = FailureName.MODEL_ERROR
         case ParseFailure():
             name = error.name
+        case ProgramFailure():
+            name = FailureName.PROGRAM_ERROR
         case ToolError():
             name = FailureName.TOOL_ERROR
         case RolegraphError():

@@ -94,6 +94,7 @@ from rolegraph.engine.vocabulary.tool import AgentAnswer as AgentAnswer
 from rolegraph.engine.vocabulary.tool import Ask as Ask
 from rolegraph.engine.vocabulary.tool import Function as Function
 from rolegraph.engine.vocabulary.tool import Pairs as Pairs
+from rolegraph.engine.vocabulary.tool import ProgramFailure as ProgramFailure
 from rolegraph.engine.vocabulary.tool import SessionCall as SessionCall
 from rolegraph.engine.vocabulary.tool import Tool as Tool
 from rolegraph.engine.vocabulary.tool import ToolCall as ToolCall
@@ -101,14 +102,12 @@ from rolegraph.engine.vocabulary.tool import ToolError as ToolError
 from rolegraph.engine.vocabulary.tool import check_headers as check_headers
 from rolegraph.engine.vocabulary.unknown import UNKNOWN as UNKNOWN
 from rolegraph.engine.vocabulary.unknown import Unknown as Unknown
+from rolegraph.engine.vocabulary.views import RECORDED_FIELDS as RECORDED_FIELDS
 from rolegraph.engine.vocabulary.views import REWARD_FIELDS as REWARD_FIELDS
 from rolegraph.engine.vocabulary.views import TURN_FIELDS as TURN_FIELDS
 from rolegraph.engine.vocabulary.views import VIEW_FIELDS as VIEW_FIELDS
 from rolegraph.engine.vocabulary.views import Lineage as Lineage
-from rolegraph.engine.vocabulary.views import ScoredView as ScoredView
 from rolegraph.engine.vocabulary.views import SelfView as SelfView
-from rolegraph.engine.vocabulary.views import Turn as Turn
-from rolegraph.engine.vocabulary.views import Turns as Turns
 from rolegraph.engine.vocabulary.views import Upstream as Upstream
 from rolegraph.engine.vocabulary.views import View as View
 from rolegraph.engine.vocabulary.views import Views as Views

@@ -12,6 +12,7 @@ ACTION_OF = "x-rolegraph-action-of"
 roles."""
 TEXT: Shape = {"type": "string"}
 NUMBER: Shape = {"type": "number"}
+BOOLEAN: Shape = {"type": "boolean"}
 
 
 def with_word(shape: Shape, word: object) -> Shape:

@@ -71,6 +71,9 @@ class Parser(Item):
     cuts them away."""
     gives: Shape = field(default_factory=dict[str, Any])
     """Shape of the action."""
+    chooses: Callable[[str, Upstream], View] | None = None
+    """`chooses(response, upstream)` returns the turn whose action `parse` returns; None for a parser that
+    chooses no turn."""
 
 
 class Score(NamedTuple):

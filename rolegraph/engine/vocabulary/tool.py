@@ -30,6 +30,17 @@ class ToolError(ValueError):
         super().__init__(without_secrets(message))
 
 
+class ProgramFailure(ToolError):
+    """Error of a program that a tool ran: it raised an exception, or exceeded its time or memory.
+
+    It is the program's result: what the program printed, `output`, and the message.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        self.output = output
+        super().__init__(message)
+
+
 class ToolCall(NamedTuple):
     """Call of a tool in a model's answer."""
 
@@ -73,7 +84,7 @@ class Pairs(NamedTuple):
             candidates: The instances of the second name.
         """
         indices = self.indices.get(view.index, ())
-        views = [each for each in candidates if isinstance(each, View) and each.index in indices]
+        views = [each for each in candidates if each.index in indices]
         if not self.by_round:
             return views
         return [each for each in views if (each.outer, each.round) == (view.outer, view.round)]

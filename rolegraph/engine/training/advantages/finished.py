@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge, Node
 from rolegraph.engine.prompts import SELF
-from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.records import Episode, FailureName, NodeId, Trajectory
 from rolegraph.engine.run.context import turns_taken
-from rolegraph.engine.vocabulary import ScoredView, Views
+from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
 
 class FinishedEpisode:
@@ -23,19 +22,50 @@ class FinishedEpisode:
         self.roles = {role.name: role for role in plan.roles}
 
     @cached_property
-    def _views(self) -> list[ScoredView | None]:
+    def _views(self) -> list[View | None]:
         """View of each node of the plan; None for a turn that was skipped."""
-        views: list[ScoredView | None] = [None] * len(self.plan.nodes)
-        for trajectory in self.episode.trajectories:
-            for round, _ in groupby(trajectory.steps, key=lambda step: step.round):
-                node = self._place(trajectory.name, trajectory.index, round)
-                views[node] = self._view(node, turn_view(trajectory, round))
-        for name, index, round in self.episode.failures:
-            node = self._place(name, index, round)
-            if views[node] is None:  # no call of the turn was answered
-                default = self.roles[name].parser.default
-                views[node] = self._view(node, ScoredView(index, default, "", "", 0.0, False, role=name))
+        views: list[View | None] = [None] * len(self.plan.nodes)
+        turns = [(*it.node[:2], steps[0].round) for it in self.episode.trajectories for steps in it.turns]
+        for name, index, round in (*turns, *self.episode.failures):
+            views[self._place(name, index, round)] = self.turn(name, index, round)
         return views
+
+    def turn(self, name: str, index: int, round: int) -> View:
+        """Return the view of a turn that ran, with the turn's reward and whether its trajectory is right.
+
+        Args:
+            name: The role.
+            index: Number of the instance.
+            round: Round of the turn, counted through all loops around the role.
+        """
+        node = self.plan.nodes[self._place(name, index, round)]
+        trajectory = self._trajectories[name, index]
+        steps = [step for step in trajectory.steps if step.round == round]
+        failure = self.episode.failures.get(NodeId(name, index, round))
+        cause = None if failure is None else FailureName(failure["name"])
+        is_reward = cause is not None and cause.cause == "reward"
+        view = View(
+            index,
+            steps[-1].action if steps else None,
+            steps[-1].model_response if steps else "",
+            steps[-1].thought if steps else "",
+            node.round,
+            node.lineage,
+            failure="" if cause is None or is_reward else cause.value,
+            role=name,
+            tokens=sum(step.response_tokens for step in steps if not step.tool),
+            calls=sum(not step.tool for step in steps),
+            outer=node.outer,
+        ).known
+        is_unrated = is_reward or (cause is None and bool(steps) and steps[-1].masked)
+        if view.ok is UNKNOWN or is_unrated:
+            return view
+        right = trajectory.is_correct if name in self.plan.judged else UNKNOWN
+        return view._replace(reward=steps[-1].reward if steps else 0.0, right=right, terms=trajectory.terms)
+
+    @cached_property
+    def _trajectories(self) -> Mapping[tuple[str, int], Trajectory]:
+        return {(it.name, it.index): it for it in self.episode.trajectories}
 
     def of_turn(self, trajectory: Trajectory, round: int, sees: frozenset[str]) -> Mapping[str, Any]:
         """Return the variables of a text that is rendered for one turn.
@@ -55,49 +85,24 @@ class FinishedEpisode:
         views = {edge.name: self._read(edge) for edge in edges}
         return {"task": task, SELF: self._self(trajectory, node, place, role), **views}
 
-    def _self(self, trajectory: Trajectory, node: Node, place: int, role: RolePlan) -> ScoredView:
+    def _self(self, trajectory: Trajectory, node: Node, place: int, role: RolePlan) -> Mapping[str, Any]:
         earlier = range(place - role.count * (node.id.round - 1), place, role.count)
-        history = Views([view for turn in earlier if (view := self._views[turn]) is not None])
         view = self._views[place]
         assert view is not None
         first = next(step for step in trajectory.steps if step.round == node.id.round)
         sent = first.chat_completions[:-1]
-        prompt = str(sent[-1].get("content")) if sent else ""
-        return view._replace(count=role.count, times=role.times, history=history, prompt=prompt)
+        return {
+            **{name: getattr(view, name) for name in TURN_FIELDS},
+            "count": role.count,
+            "times": role.times,
+            "history": Views([it for turn in earlier if (it := self._views[turn]) is not None]),
+            "prompt": str(sent[-1].get("content")) if sent else "",
+        }
 
     def _read(self, edge: InputEdge) -> Views:
-        """Return the turns of an edge that ran; a single instance that was skipped shows its default
-        action."""
-        views = [view for _, view in turns_taken(edge, self._views)]
-        if views or not edge.only_instance:
-            return Views(views)
-        role = self.plan.roles[edge.role]
-        default = role.parser.default
-        absent = ScoredView(edge.only_instance, default, "", "", 0.0, False, ran=False, role=role.name)
-        return Views(views, absent)
+        """Return the turns of an edge that ran."""
+        return Views([view for _, view in turns_taken(edge, self._views)])
 
     def _place(self, name: str, index: int, round: int) -> int:
         role = self.roles[name]
         return role.nodes.start + (round - 1) * role.count + index - 1
-
-    def _view(self, place: int, view: ScoredView) -> ScoredView:
-        node = self.plan.nodes[place]
-        return view._replace(round=node.round, outer=node.outer, lineage=node.lineage)
-
-
-def turn_view(trajectory: Trajectory, round: int) -> ScoredView:
-    """Return the view of a turn, with the turn's reward and whether its trajectory is right."""
-    turn = [each for each in trajectory.steps if each.round == round]
-    last, its = turn[-1], [each for each in turn if not each.tool]
-    return ScoredView(
-        index=trajectory.index,
-        action=last.action,
-        response=last.model_response,
-        thought=last.thought,
-        reward=last.reward,
-        is_correct=trajectory.is_correct,
-        round=last.round,
-        role=trajectory.name,
-        tokens=sum(step.response_tokens for step in its),
-        calls=len(its),
-    )

@@ -29,11 +29,11 @@ from rolegraph.engine.errors import (
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, Expression, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
-from rolegraph.engine.training.advantages.finished import FinishedEpisode, turn_view
+from rolegraph.engine.training.advantages.finished import FinishedEpisode
 from rolegraph.engine.training.advantages.group_metrics import spread
 from rolegraph.engine.training.advantages.per_token import per_token
 from rolegraph.engine.training.advantages.teacher_prompts import StudentChat, teacher_prompt
-from rolegraph.engine.vocabulary import ScoredView, Views
+from rolegraph.engine.vocabulary import UNKNOWN, Views
 from rolegraph.engine.vocabulary.foreign import finite_number
 
 
@@ -142,7 +142,6 @@ class _SignalRun:
         self.plan, self.teachers, self.chats, self.learnt = plan, teachers, chats, learnt
         self.result = SignalResult()
         self.tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
-        self.lineages = {node.id[:2]: node.lineage for node in plan.nodes}
 
     async def apply(self, finished: FinishedEpisode, learner: Trajectory, signal: SignalPlan) -> None:
         """Compute the advantages or demonstrations of a trajectory's steps by its role's signal, into
@@ -177,7 +176,7 @@ class _SignalRun:
                         raise AdvantageError(text)
                     if step.round in learnt:
                         tally.steps.append((learner.uid, index))
-            elif text := self._demonstrate(signal.demonstration, episode, learner, step, where):
+            elif text := self._demonstrate(signal.demonstration, finished, learner, step, where):
                 ids = list(self.chats[self.plan.policy_of(learner.name, learner.index)].turn(text))
                 value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
             advantages.append(value)
@@ -187,20 +186,16 @@ class _SignalRun:
         self, gate: Expression, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> float:
         """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
-        is_rated = not (step.masked or learner.failed_by == "reward")
-        turn = turn_view(learner, step.round)
-        rated = {"reward": turn.reward, "right": learner.is_correct}
+        turn = finished.turn(*learner.node[:2], step.round)
         variables = {
             **finished.of_turn(learner, step.round, self.plan.hidden),
-            "action": turn.action,
+            **{name: getattr(turn, name) for name in ("action", "reward", "right")},
             "step": finished.episode.metadata.get("step", 0),
-            **(rated if is_rated else {}),
         }
         try:
-            unknown = [] if is_rated else sorted(gate.mentions.intersection(rated))
-            if unknown:
-                raise PromptError(f"the {' and '.join(unknown)} of the turn is not known")
             value = gate.value(variables)
+            if value is UNKNOWN:
+                raise PromptError("it is unknown")
             if not isinstance(value, bool | int | float):
                 raise PromptError("its value is neither a number nor true or false")
             return finite_number(value, "it is")
@@ -266,21 +261,17 @@ class _SignalRun:
         return await model.logprobs(prompt_ids, step.response_ids)
 
     def _demonstrate(
-        self, template: Template, episode: Episode, learner: Trajectory, step: Step, where: str
+        self, template: Template, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> str:
         """Render the answer to imitate from a demonstration's template.
 
         Returns an empty text where it renders empty, or fails, which adds a warning.
         """
-        variables: dict[str, object] = {"task": episode.task, SELF: self._turn_view(learner, step)}
+        episode, node = finished.episode, (*learner.node[:2], step.round)
+        variables: dict[str, object] = {"task": episode.task, SELF: finished.turn(*node)}
         for role in self.plan.roles:
-            finished = [
-                self._turn_view(t, t.steps[-1])._replace(action=t.action, reward=t.reward or 0.0)
-                for t in episode.trajectories
-                if t.name == role.name and t.steps
-            ]
-            skipped = ScoredView(1, role.parser.default, "", "", 0.0, False, ran=False, role=role.name)
-            variables[role.name] = Views(finished, skipped if role.count == 1 else None)
+            ran = [it for it in episode.trajectories if it.name == role.name and it.steps]
+            variables[role.name] = Views([finished.turn(*it.node[:2], it.steps[-1].round) for it in ran])
         counts = self.tallies[learner.name].counts
         try:
             text = template.render(variables).strip()
@@ -292,12 +283,6 @@ class _SignalRun:
         if text:
             counts["demonstrations"] += 1
         return text
-
-    def _turn_view(self, trajectory: Trajectory, step: Step) -> ScoredView:
-        """Return the view that a demonstration's template has of the turn of `step`, with the turn's
-        reward."""
-        lineage = self.lineages.get(trajectory.node[:2], ())
-        return turn_view(trajectory, step.round)._replace(lineage=lineage)
 
 
 def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:

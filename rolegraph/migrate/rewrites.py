@@ -17,7 +17,7 @@ from rolegraph.migrate.raters import raters
 from rolegraph.migrate.rewards import expressions
 from rolegraph.migrate.texts import texts
 from rolegraph.migrate.training import frozen, precomputed, stops, trainable
-from rolegraph.migrate.words import argument_types, bodies, numbers, short_forms, words
+from rolegraph.migrate.words import argument_types, bodies, numbers, short_forms, verdicts, words
 
 
 def header(document: Document) -> Iterator[Change]:
@@ -59,6 +59,7 @@ REWRITES: tuple[Rewrite, ...] = (
     argument_types,
     bodies,
     words,
+    verdicts,
     short_forms,
     correct,
 )

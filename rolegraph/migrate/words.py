@@ -92,6 +92,14 @@ def short_forms(document: Document) -> Iterator[Change]:
             yield as_scalar(document, entry, word)
 
 
+def verdicts(document: Document) -> Iterator[Change]:
+    """Name the verdict of a turn in templates as expressions do, `.right`."""
+    for entry in document.every:
+        text = scalar(entry.value) or ""
+        if ".is_correct" in text and ("{{" in text or "{%" in text):
+            yield document.replace(entry.value, document.source(entry.value).replace(".is_correct", ".right"))
+
+
 def numbers(document: Document) -> Iterator[Change | Problem]:
     """Write `ramp(…)` for a schedule, and name expressions over the step, which counts from 0 now."""
     for entry in document.every:

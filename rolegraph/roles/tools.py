@@ -26,7 +26,6 @@ from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.vocabulary import (
     Function,
     Pairs,
-    ProgramFailure,
     SessionCall,
     Tool,
     ToolError,
@@ -225,7 +224,7 @@ async def _calculate(expression: Any, headers: Sent) -> int | float:
     try:
         return arithmetic.calculate(str(expression))
     except ValueError as error:
-        raise ProgramFailure(str(error)) from None
+        raise ToolError(str(error)) from None
 
 
 _EXAMPLE_HITS = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]

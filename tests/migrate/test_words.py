@@ -37,6 +37,10 @@ HEAD = "rolegraph: 1\nname: x\n"
             "roles: {a: {needs: {b: previous, last: each, c: {of: d, round: previous}}}}",
         ),
         ("roles: {a: {needs: [last]}}", "roles: {a: {needs: [last]}}"),
+        (
+            "roles: {a: {signal: {imitation: {demonstration: '{{ b.is_correct }}'}}}}",
+            "roles: {a: {signal: {imitation: {demonstration: '{{ b.right }}'}}}}",
+        ),
         ("data: {examples: {count: 1, shows: x}}", "data: {examples: {count: 1, sees: x}}"),
         (
             "roles: {a: {signal: {reverse_kl: {teacher: {by: task.x, of: {m: {prompt: p, shows: x}}}}}}}",

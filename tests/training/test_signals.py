@@ -325,7 +325,7 @@ def test_centered_and_not_clipped_is_the_penalty_of_tinker_cookbook() -> None:
 
 
 def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> None:
-    wrong = "{% if not self.is_correct %}{{ task.solution }} of {{ self.index }}{% endif %}"
+    wrong = "{% if not self.right %}{{ task.solution }} of {{ self.index }}{% endif %}"
     signal = f"{{imitation: {{weight: 2, demonstration: '{wrong}'}}}}"
     plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
     assert plan.trained["solver"].loss.name == "cross_entropy"

@@ -28,7 +28,7 @@ from tests.meaning import stage_of
 from tests.training.edge import STEPS, Training
 
 SOLVER = "<answer>{{ task.solution }}</answer>"
-JUDGE = "{% for it in solver if it.is_correct %}<answer>{{ it.index }}</answer>{% endfor %}"
+JUDGE = "{% for it in solver if it.right %}<answer>{{ it.index }}</answer>{% endfor %}"
 BOTH = f'{{solver: "{SOLVER}", judge: "{JUDGE}"}}'
 STAGES = (
     f"train.stages=[{{imitation: {BOTH}, steps: 1, learning_rate: 0.5}}, {{imitation: best, steps: 1}}]",

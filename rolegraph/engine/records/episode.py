@@ -108,7 +108,7 @@ class FailureName(StrEnum):
     """The prompt could not be rendered for the task."""
 
     PROGRAM_ERROR = "program_error", "program"
-    """The program or expression that the role ran raised an exception, or exceeded its time or memory."""
+    """The program that the role ran raised an exception, or exceeded its time or memory."""
 
     TOOL_ERROR = "tool_error", "other"
     """A tool failed, or could not be opened."""

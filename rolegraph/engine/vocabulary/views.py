@@ -76,7 +76,8 @@ class View(NamedTuple):
         """True for a usable action, False for one that is wrong by itself: not readable, or of a program that
         failed."""
         failure = self.failure
-        return not failure if not failure or FailureName(failure).is_result else UNKNOWN
+        is_known = not isinstance(failure, Unknown) and (not failure or FailureName(failure).is_result)
+        return not failure if is_known else UNKNOWN
 
     @property
     def known_action(self) -> Any:

@@ -63,6 +63,11 @@ class FinishedEpisode:
         right = trajectory.is_correct if name in self.plan.judged else UNKNOWN
         return view._replace(reward=steps[-1].reward if steps else 0.0, right=right, terms=trajectory.terms)
 
+    def last_turn(self, trajectory: Trajectory) -> View:
+        """Return the view of a trajectory's last turn, with the reward of the trajectory."""
+        view = self.turn(*trajectory.node[:2], trajectory.steps[-1].round)
+        return view if view.reward is UNKNOWN else view._replace(reward=trajectory.reward or 0.0)
+
     @cached_property
     def _trajectories(self) -> Mapping[tuple[str, int], Trajectory]:
         return {(it.name, it.index): it for it in self.episode.trajectories}

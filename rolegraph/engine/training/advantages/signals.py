@@ -271,7 +271,7 @@ class _SignalRun:
         variables: dict[str, object] = {"task": episode.task, SELF: finished.turn(*node)}
         for role in self.plan.roles:
             ran = [it for it in episode.trajectories if it.name == role.name and it.steps]
-            variables[role.name] = Views([finished.turn(*it.node[:2], it.steps[-1].round) for it in ran])
+            variables[role.name] = Views([finished.last_turn(it) for it in ran])
         counts = self.tallies[learner.name].counts
         try:
             text = template.render(variables).strip()

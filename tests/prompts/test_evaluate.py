@@ -16,16 +16,16 @@ from rolegraph.engine.prompts.templates import compile_expression
 from rolegraph.engine.vocabulary import OF_A_TURN, TURN_FIELDS, UNKNOWN, View, Views
 
 
-def turn(index: int, **known: Any) -> View:
+def turn(index: int, **fields: Any) -> View:
     """Return a readable turn of solver `index`, which is on the branch of every cell of the same number."""
     within = {"solver": frozenset({index})}
-    return View(index, within=within, **known)
+    return View(index, within=within, **fields)
 
 
 READABLE = turn(1, action="7", reward=1.0, right=True, tokens=4)
 UNREADABLE = turn(2, reward=0.0, right=False, tokens=9, failure="malformed_output")
 UNRATED = turn(3, action="8", tokens=2)
-UNANSWERED = View(4, failure="model_error").known
+UNANSWERED = View(4, failure="model_error").public
 SKIPPED: list[View] = []
 SCOPE = TemplateScope(
     {"solver": 3, "judge": 1, "critic": 1},

@@ -339,8 +339,8 @@ def _of_known(name: str, function: Filter) -> Filter:
         if type(value) is list and any(it is UNKNOWN for it in cast("list[Any]", value)):
             if name in ("sum", "count", "length"):
                 return UNKNOWN
-            known = [it for it in cast("list[Any]", value) if it is not UNKNOWN]
-            given = (*given[:place], known, *given[place + 1 :])
+            items = [it for it in cast("list[Any]", value) if it is not UNKNOWN]
+            given = (*given[:place], items, *given[place + 1 :])
         result = function(*given, **named)
         return UNKNOWN if isinstance(result, Undefined) else result
 

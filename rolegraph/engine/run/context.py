@@ -76,7 +76,7 @@ class EpisodeContext(EpisodeSession):
 
     def views(self, edge: InputEdge) -> Views:
         """Return the turns of an edge that ran, as views."""
-        return Views([result.known for _, result in turns_taken(edge, self.results)])
+        return Views([result.public for _, result in turns_taken(edge, self.results)])
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
         """Return the template variables that all turns of a block share: `task`, and the roles that they
@@ -89,7 +89,7 @@ class EpisodeContext(EpisodeSession):
         plan_node = self.plan.nodes[node]
         role, environment = self.plan.roles[plan_node.role], self.env_of.get(plan_node.role)
         earlier = range(node - role.count * (plan_node.id.round - 1), node, role.count)
-        history = Views([result.known for turn in earlier if (result := self.results[turn]) is not None])
+        history = Views([result.public for turn in earlier if (result := self.results[turn]) is not None])
         observation = environment.observation(plan_node) if environment is not None else ""
         given = self.arguments.get(node, NO_ARGUMENTS)
         place = (plan_node.round, role.times, history, observation, given, plan_node.outer)

@@ -135,7 +135,7 @@ class LateRewards:
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
-        views = {name: tuple(turn.known for _, turn in ran[name]) for name in reward.views}
+        views = {name: tuple(turn.public for _, turn in ran[name]) for name in reward.views}
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         inputs = inputs._replace(views=views, env_reward=env)

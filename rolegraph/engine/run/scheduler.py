@@ -213,8 +213,8 @@ class _Run:
                 role = self.plan.roles[node.role]
                 result = result or node_result(role, node, role.parser.default)
                 failure = Failure(FailureName.ENVIRONMENT_ERROR, str(error))
-                known = result.view._replace(failure=failure.name.value).known
-                self.results[position] = replace(result, known=known, failure=failure, score=None)
+                public = result.view._replace(failure=failure.name.value).public
+                self.results[position] = replace(result, public=public, failure=failure, score=None)
             raise EpisodeStop from None
         self.start(self.open_blocks(self.frontier.done(transition)))
 

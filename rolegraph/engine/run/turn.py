@@ -189,7 +189,7 @@ class NodeResult:
     view: View
     """The turn as its own reward and records see it, with the parser's default or a tool's message after a
     failure."""
-    known: View
+    public: View
     """What others know of the turn."""
     calls: Sequence[ModelCall] = ()
     """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
@@ -236,15 +236,15 @@ def node_result(
         *(index, action, text, thought, node.round, node.lineage),
         *(True, cause, name, used, taken, node.outer, chosen),
     )
-    known = view if failure is None else view.known
+    public = view if failure is None else view.public
     score = failure_score(role) if failure is not None and role.reward else None
-    return NodeResult(role, view, known, calls, failure, score)
+    return NodeResult(role, view, public, calls, failure, score)
 
 
 def finished_view(result: NodeResult, within: Lineage) -> View:
     """Return the view of a turn after the episode: with its reward, unless the reward raised or there was no
     answer."""
-    view, failure = result.known._replace(within=within), result.failure
+    view, failure = result.public._replace(within=within), result.failure
     if result.score is None or (failure is not None and not failure.name.is_result):
         return view
     reward, right, terms = result.score

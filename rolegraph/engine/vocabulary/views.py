@@ -48,7 +48,7 @@ class View(NamedTuple):
     """Index under each parent; the last is the instance's own."""
     ran: bool = True
     failure: str | Unknown = ""
-    """Name of the failure; empty without one. A failure of the reward is none of the turn."""
+    """Name of the failure; empty without one. A failure of the reward does not count."""
     role: str = ""
     """Name of the instance's role."""
     tokens: Any = 0
@@ -85,7 +85,7 @@ class View(NamedTuple):
         return UNKNOWN if self.failure and self.action in ("", None) else self.action
 
     @property
-    def known(self) -> View:
+    def public(self) -> View:
         """The view as others see it: of a turn without an answer all but its place and failure is unknown."""
         if self.ok is not UNKNOWN:
             return self._replace(action=self.known_action)

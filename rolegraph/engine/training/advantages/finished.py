@@ -56,7 +56,7 @@ class FinishedEpisode:
             tokens=sum(step.response_tokens for step in steps if not step.tool),
             calls=sum(not step.tool for step in steps),
             outer=node.outer,
-        ).known
+        ).public
         is_unrated = is_reward or (cause is None and bool(steps) and steps[-1].masked)
         if view.ok is UNKNOWN or is_unrated:
             return view

@@ -73,15 +73,15 @@ class View(NamedTuple):
 
     @property
     def ok(self) -> bool | Unknown:
-        """True for a usable action, False for one that is wrong by itself: not readable, or of a program that
-        failed."""
+        """True for a usable action, False for an answer that was not readable or a program
+        that failed."""
         failure = self.failure
         is_known = not isinstance(failure, Unknown) and (not failure or FailureName(failure).is_result)
         return not failure if is_known else UNKNOWN
 
     @property
     def known_action(self) -> Any:
-        """The action; UNKNOWN where there is none, of an answer that was not readable."""
+        """The action; UNKNOWN without one, of an answer that was not readable."""
         return UNKNOWN if self.failure and self.action in ("", None) else self.action
 
     @property

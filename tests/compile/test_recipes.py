@@ -24,8 +24,12 @@ INTENDED = {
     "SiriuS": "feedback sees task.answer, and its words reach again",
 }
 """Warning of a recipe, which its text mentions."""
-BY_THE_ROW = {"Self-play in three games": "if task.game ==", "Werewolf": "if self.index in task.wolves"}
-"""Condition on the row for which some turns of a recipe are not reached with one row."""
+BY_THE_ROW = {
+    "Self-play in three games": "if task.game ==",
+    "Werewolf": "if self.index in task.wolves",
+    "Reflexion": "if not outcome.ok",
+}
+"""Condition on the row, or on what a program does, for which a preview does not reach some turns."""
 HEAD = "rolegraph: 2\nname: recipe\n"
 DATA = "data: {train: rows.jsonl, validation: rows.jsonl}\n"
 RECIPES = {recipe.title: recipe.text for recipe in recipes().values()}

@@ -27,7 +27,7 @@ INTENDED = {
 BY_THE_ROW = {
     "Self-play in three games": "if task.game ==",
     "Werewolf": "if self.index in task.wolves",
-    "Reflexion": "if not outcome.ok",
+    "Reflexion": ("unless outcome.ok", "if not outcome.ok"),
 }
 """Condition on the row, or on what a program does, for which a preview does not reach some turns."""
 HEAD = "rolegraph: 2\nname: recipe\n"

@@ -41,7 +41,7 @@ def test_a_run_is_refused_with_the_place_until_it_is_allowed(
     assert "python" not in refused.stderr
     assert not (tmp_path / "out").exists()
     done = rolegraph("run", "spec.yaml", "--out", "out", *ALLOW)
-    assert "tool_error" in done.stdout, done.stderr
+    assert "program_error" in done.stdout, done.stderr
     found = {e["shell"][0].action for e in read_episodes(tmp_path / "out" / "episodes.jsonl")}
     assert found == {"42", "ZeroDivisionError: division by zero (line 1)"}
     noted = json.loads((tmp_path / "out" / "run.json").read_text())

@@ -17,7 +17,7 @@ from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.records.info import Checkpoint, Control
 from rolegraph.engine.spec.diagnostics import Diagnostic, Place
 from rolegraph.engine.training.analysis.verdict import training_verdict
-from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, Turn, Turns
+from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
 SPLITS = ("validation", "train", "greedy")
 """Kinds of files of a training's episodes."""
@@ -39,7 +39,7 @@ class EpisodeTest(NamedTuple):
             UsageError: The expression cannot be computed for the episode.
         """
         turns = {
-            name: Turns([_turn(it) for it in episode.trajectories if it.name == name]) for name in self.roles
+            name: Views([_turn(it) for it in episode.trajectories if it.name == name]) for name in self.roles
         }
         correct = UNKNOWN if episode.metadata.get("undecided") else episode.is_correct
         values = {"correct": correct, "rollout": episode.rollout, "step": step, "task": episode.task}
@@ -91,29 +91,23 @@ def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
     return most
 
 
-def _turn(trajectory: Trajectory) -> Turn:
+def _turn(trajectory: Trajectory) -> View:
     """Return the last turn of a trajectory as an expression sees it after the episode."""
     failure, steps = trajectory.failure, trajectory.turns[-1] if trajectory.turns else ()
-    failed = failure is not None and failure.name.cause != "reward"
-    turn = Turn(index=trajectory.index, ran=True, role=trajectory.name, failed=failed)
-    if failed and failure is not None and failure.name.cause != "form":
-        return turn
-    is_scored = trajectory.reward is not None
-    answer = {"action": steps[-1].action, "response": steps[-1].model_response} if steps else {}
-    if failed and answer.get("action") in ("", None):
-        answer.pop("action", None)
-    return turn._replace(
-        **answer,
-        ok=not failed,
-        failure="" if failure is None else failure.name.value,
-        reward=trajectory.reward if is_scored else UNKNOWN,
-        right=trajectory.is_correct if is_scored else UNKNOWN,
-        terms=trajectory.terms,
+    view = View(
+        index=trajectory.index,
+        action=steps[-1].action if steps else None,
+        response=steps[-1].model_response if steps else "",
         thought=steps[-1].thought if steps else "",
         round=steps[-1].round if steps else 1,
+        failure="" if failure is None or failure.name.cause == "reward" else failure.name.value,
+        role=trajectory.name,
         tokens=sum(step.response_tokens for step in steps),
         calls=len(steps),
-    )
+    ).public
+    if view.ok is UNKNOWN or trajectory.reward is None:
+        return view
+    return view._replace(reward=trajectory.reward, right=trajectory.is_correct, terms=trajectory.terms)
 
 
 class RecordedEpisode(NamedTuple):

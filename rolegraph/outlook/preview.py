@@ -20,6 +20,7 @@ from rolegraph.engine.compile.role_plan import EnvPlan
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.rates import policy_rate
 from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts import Expression
 from rolegraph.engine.records import Episode, FailureMetadata, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob
@@ -217,7 +218,7 @@ class _Runs:
     def _condition(self, node: NodeId) -> str:
         """Return the condition of a turn that no example reaches: its role's, a loop's, or that of others."""
         role = self._by_name[node.role].role
-        if role.when is not None:
+        if role.when is not None and not _on_itself(role.when):
             return f"if {role.when.source}"
         index = role.loop
         while index is not None:
@@ -294,7 +295,7 @@ class _Runs:
         return replace(
             role,
             spec=role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None}),
-            when=None if ignores_conditions else role.when,
+            when=None if ignores_conditions and not _on_itself(role.when) else role.when,
             reward=None,
             formulas={},
             run=run,
@@ -304,6 +305,11 @@ class _Runs:
                 if tool not in closed and tool.agent is None
             ),
         )
+
+
+def _on_itself(condition: Expression | None) -> bool:
+    """Return True for a condition such as `self.round > 1`, which no answer changes."""
+    return condition is not None and {it.partition(".")[0] for it in condition.mentions} == {"self"}
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:

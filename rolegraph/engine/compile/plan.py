@@ -173,6 +173,11 @@ class Plan(TurnGraph):
         return any("step" in formula.mentions for formula in (*formulas, *gates))
 
     @cached_property
+    def measured_roles(self) -> frozenset[str]:
+        """Roles whose last turns `episode.correct` or a metric reads."""
+        return frozenset(name for it in (*self.correct, *self.metrics.values()) for name in it.roles)
+
+    @cached_property
     def defaults(self) -> dict[str, str]:
         """By role, the action that stands in for an unreadable answer, as far as it is one."""
         standing_in = {role.name: role.parser.default for role in self.asking}

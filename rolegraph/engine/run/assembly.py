@@ -46,6 +46,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     prefix = f"{task_id}:{job.rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[FailureMetadata] = []
+    variables: dict[str, Any] = {name: [] for name in plan.measured_roles}
     for role in roles:
         of_role = results[role.nodes.start : role.nodes.stop]
         for place in range(role.count):
@@ -59,6 +60,8 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                 steps += steps_of(turn, masked=masked)
                 if turn.failure is not None:
                     failures.append(_failed(turn, turn.failure))
+            if role.name in variables:
+                variables[role.name].append(last_turn(turns, plan.lineages[role.name][place]))
             last = turns[-1]
             score = summed(turns) if role.reads_environment else last.score
             reward, correct, terms = score or _UNSCORED
@@ -95,7 +98,9 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
         metadata["skipped"] = {roles[n].name: count / len(roles[n].nodes) for n, count in counts.items()}
     if failures:
         metadata["failures"] = failures
-    variables = _of_episode(context, metadata.get("rounds", {}))
+    variables = {name: Views(views) for name, views in variables.items()}
+    variables |= {"task": context.task, "step": context.step}
+    variables |= {loop.name: {"rounds": metadata.get("rounds", {}).get(loop.name, 0)} for loop in plan.loops}
     uncomputed: dict[str, str] = {}
     verdicts: list[bool | None] = []
     try:
@@ -144,23 +149,6 @@ def _verdict(correct: EpisodeExpression, variables: Mapping[str, Any], stopped: 
     if not isinstance(value, bool):
         raise TypeError(f"{correct.expression.source} is {short_repr(value)}, expected true or false")
     return value
-
-
-def _of_episode(context: EpisodeContext, rounds: Mapping[str, int]) -> dict[str, Any]:
-    """Return the variables of metrics: the task, the step, the loops, and the last turns of all roles."""
-    plan = context.plan
-    variables: dict[str, Any] = {"task": context.task, "step": context.step}
-    variables |= {loop.name: {"rounds": rounds.get(loop.name, 0)} for loop in plan.loops}
-    read = {name for metric in (*plan.metrics.values(), *plan.correct) for name in metric.roles}
-    for role in plan.roles:
-        if role.name in read:
-            of_role = context.results[role.nodes.start : role.nodes.stop]
-            ran = [[*filter(None, of_role[place :: role.count])] for place in range(role.count)]
-            within = plan.lineages[role.name]
-            variables[role.name] = Views(
-                [last_turn(turns, within[place]) for place, turns in enumerate(ran) if turns]
-            )
-    return variables
 
 
 def last_turn(turns: Sequence[NodeResult], within: Lineage) -> View:

@@ -244,12 +244,13 @@ def node_result(
 def finished_view(result: NodeResult, within: Lineage) -> View:
     """Return the view of a turn after the episode: with its reward, unless the reward raised or there was no
     answer."""
-    view, failure = result.public._replace(within=within), result.failure
+    failure = result.failure
     if result.score is None or (failure is not None and not failure.name.is_result):
-        return view
+        return result.public._replace(within=within)
     reward, right, terms = result.score
-    reward, right = (UNKNOWN if it is None else it for it in (reward, right))
-    return view._replace(reward=reward, right=right, terms=terms)
+    reward = UNKNOWN if reward is None else reward
+    right = UNKNOWN if right is None else right
+    return result.public._replace(reward=reward, right=right, terms=terms, within=within)
 
 
 def failure_score(role: RolePlan) -> Score:

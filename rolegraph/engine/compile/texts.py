@@ -195,16 +195,19 @@ class TextReader:
 
     def when(self, name: str) -> Expression | None:
         """Compile a role's condition `when`; None without one, or with a finding."""
-        return self._condition(("roles", name, "when"), self.spec.roles[name].when, name)
+        return self._condition(("roles", name, "when"), self.spec.roles[name].when, name, can_draw=True)
 
     def reset(self, name: str) -> Expression | None:
         """Compile the condition of a role's `memory.reset`, which reads what its `when` may read."""
         memory = self.spec.roles[name].memory
         return self._condition(("roles", name, "memory", "reset"), memory and memory.reset, name)
 
-    def _condition(self, path: Path, source: str | None, name: str) -> Expression | None:
+    def _condition(
+        self, path: Path, source: str | None, name: str, *, can_draw: bool = False
+    ) -> Expression | None:
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
         around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
+        around = replace(around, can_draw=can_draw)
         return self._compiled_expression(path, source, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
@@ -356,7 +359,7 @@ class TextReader:
         branch = Edge(join="branch", round="previous")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
         outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        condition = self._expression(path, source, outside, needs=seen, has_value=False)
+        condition = self._expression(path, source, outside, needs=seen, has_value=False, can_draw=True)
         if condition is not None and condition.mentions.isdisjoint(inside):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
@@ -369,7 +372,7 @@ class TextReader:
             "read the task alone, or give `when` to a role",
         )
         path, source = ("loops", name, "when"), self.spec.loops[name].when
-        return self._expression(path, source, outside, has_value=False)
+        return self._expression(path, source, outside, has_value=False, can_draw=True)
 
     def _template(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
         """Compile a text of the spec, or the file that it names; None, with findings added, on failure."""

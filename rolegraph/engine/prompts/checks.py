@@ -17,9 +17,11 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from rolegraph.engine.errors import did_you_mean, nearest
 from rolegraph.engine.prompts.evaluate import (
     AGGREGATES,
+    CHANCE,
     FUNCTIONS,
     NUMBER,
     RAMP,
+    draw_of,
     function_of,
     named_in,
 )
@@ -92,6 +94,7 @@ _INSTEAD = {
     "namespace": "gather with filters, such as … | map(attribute='action') | join(', '), or sum",
     "split": "let the earlier role give a list: parser: json",
     "strip": "use a filter: … | trim",
+    "random": "draw in `when` or `until`: chance(0.25)",
     "get": "use a filter: task.field | default('…')",
 }
 """Hints by the name that a template cannot use."""
@@ -160,6 +163,8 @@ class TemplateScope:
     """True for an expression, in which hints cannot suggest a `for`."""
     has_value: bool = False
     """True for an expression whose value counts, not only its truth."""
+    can_draw: bool = False
+    """True for a condition that may draw by `chance`."""
     values: tuple[str, ...] = ()
     """Names of plain values that the template may read as well."""
     has_episode: bool = False
@@ -455,7 +460,9 @@ class _Walk:
         name = node.node.name if isinstance(node.node, nodes.Name) else ""
         if self.around.is_condition and name in AGGREGATES:
             return self.aggregate(node, name, scope)
-        if self.around.is_condition and name in FUNCTIONS:
+        if name == CHANCE:
+            self.chance(node)
+        elif self.around.is_condition and name in FUNCTIONS:
             self.function(node, name)
         elif name != "range":
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
@@ -467,6 +474,21 @@ class _Walk:
             self.fault(node.node, word, message, hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
+
+    def chance(self, node: nodes.Call) -> None:
+        """Report a call of `chance` that cannot draw; a draw depends on `self`, in a loop on the roles of the
+        round."""
+        self.mentions |= {CHANCE, *(("self",) if self.around.self_fields else self.around.needs)}
+        if not self.around.can_draw:
+            message = f"{CHANCE}(…) cannot be called in {self.around.text}"
+            self.fault(node.node, CHANCE, message, "draw in `when` or `until`, which decide who runs")
+            return
+        try:
+            draw_of(node)
+        except ValueError as error:
+            self.fault(node.node, CHANCE, f"{CHANCE} takes {error}")
+        except nodes.Impossible:
+            self.fault(node.node, CHANCE, f"{CHANCE} takes `per` and `key` as texts in quotes")
 
     def function(self, node: nodes.Call, name: str) -> None:
         """Report arguments that a function of expressions cannot take, or a place where it has no meaning."""

@@ -14,6 +14,7 @@ instance that an aggregate reads, is paid for from the budget of `RenderScope`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from operator import neg, pos
 from statistics import fmean
@@ -45,7 +46,15 @@ RAMP = "ramp"
 """Function for a number that follows the training step: `ramp(from, to, steps, after=0)`."""
 NUMBER = "number"
 """Function for the number in a text, as the parser of this name reads it."""
-FUNCTIONS = (RAMP, NUMBER, *SCORERS)
+CHANCE = "chance"
+"""Function that is true with a probability: `chance(p, per="turn", key=None)`."""
+PER = ("task", "episode", "turn")
+"""Scopes in which a draw of `chance` is made once, the widest first."""
+DRAW = "_draw"
+"""Variable behind `chance`: a `Draw`."""
+Draw = Callable[[str, "str | int"], float]
+"""`draw(per, key)`: a number from 0 to below 1; the key is that of the call, else its position."""
+FUNCTIONS = (RAMP, NUMBER, CHANCE, *SCORERS)
 """Functions that an expression may call, besides aggregates and `range`."""
 _PER_TURN = 8 * ITEM
 """Units for binding the roles of an aggregate to one instance."""
@@ -249,12 +258,50 @@ def _function(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
             return _if_known(partial(_ramp, **keywords), step(scope), *given)
 
         return ramp
+    if name == CHANCE:
+        per, key = draw_of(node)
+        return lambda scope: _if_known(partial(_chance, scope.vars[DRAW], per, key), *arguments(scope)[0])
     function = function_of(node)
 
     def evaluate(scope: RenderScope) -> Any:
         return _if_known(partial(function, scope), *arguments(scope)[0])
 
     return evaluate
+
+
+def draw_of(node: nodes.Call) -> tuple[str, str | int]:
+    """Return the scope and the key of a call of `chance`; without a key, its position in the expression.
+
+    Raises:
+        ValueError: It has other options, or is sure to draw with a number that is no probability.
+        Impossible: An option is not a constant.
+    """
+    options = {str(it.key): it.value.as_const() for it in node.kwargs}
+    per, key = options.pop("per", PER[-1]), options.pop("key", None)
+    if options or len(node.args) != 1 or node.dyn_args or node.dyn_kwargs:
+        raise ValueError('a probability, `per` and `key`: chance(0.25, per="episode", key="coin")')
+    if per not in PER:
+        raise ValueError(f"as `per` one of {', '.join(PER)}, not {per!r}")
+    if key is not None and not (isinstance(key, str) and key):
+        raise ValueError("as `key` a text")
+    if key is not None and per == PER[-1]:
+        raise ValueError('a `key` beside per="episode" or per="task": each turn has a draw of its own')
+    with suppress(nodes.Impossible):
+        _probability(node.args[0].as_const())
+    return per, key or node.lineno
+
+
+def _probability(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"a probability from 0 to 1, such as 0.25, not {value!r}")
+    return value
+
+
+def _chance(draw: Draw, per: str, key: str | int, probability: Any) -> bool:
+    try:
+        return draw(per, key) < _probability(probability)
+    except ValueError as error:
+        raise PromptError(f"{CHANCE} takes {error}") from None
 
 
 def _ramp(step: float, start: float, end: float, steps: float, after: float = 0) -> float:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, Expression, PromptError, Template
-from rolegraph.engine.records import Observer, Task
+from rolegraph.engine.prompts.evaluate import CHANCE, DRAW, PER
+from rolegraph.engine.records import SEEDS, Observer, Task, derive_seed
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult
 from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
@@ -134,14 +136,36 @@ class EpisodeContext(EpisodeSession):
         `edges`."""
         return {"task": self._visible_task, **{edge.name: self.views(edge) for edge in edges}}
 
-    def holds(self, condition: Expression, variables: Mapping[str, Any]) -> bool:
+    def holds(
+        self, condition: Expression, variables: Mapping[str, Any], owner: str, turns: Sequence[int] = ()
+    ) -> bool:
         """Return the truth of a condition; where it is unknown or cannot be computed, count that in
-        `uncomputed` and return False."""
+        `uncomputed` and return False.
+
+        Args:
+            condition: The condition.
+            variables: What it reads.
+            owner: The role or the loop that it belongs to.
+            turns: Nodes that it is evaluated for: the role's turn, or those of the round that has ended.
+        """
+        if CHANCE in condition.mentions:
+            ids = [tuple(self.plan.nodes[node].id) for node in turns]
+            variables = {**variables, DRAW: partial(self._draw, owner, ids)}
         with suppress(PromptError):
             if isinstance(truth := condition.truth(variables), bool):
                 return truth
         self.uncomputed += 1
         return False
+
+    def _draw(self, owner: str, turns: Sequence[tuple[object, ...]], per: str, key: str | int) -> float:
+        """Return the number from 0 to below 1 that `chance` compares, the same whenever the episode runs.
+
+        An episode without a seed draws with that of the spec's sampling, else with 0.
+        """
+        seed = self.plan.spec.sampling.seed if self.job.seed is None else self.job.seed
+        place = (self.task["id"], self.job.rollout, turns)[: PER.index(per) + 1]
+        shared = key if isinstance(key, str) else (owner, key)
+        return derive_seed(seed or 0, CHANCE, shared, *place) / (SEEDS + 1)
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task's fields that a role's prompts may read: the visible ones and those that it

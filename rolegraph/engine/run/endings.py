@@ -28,7 +28,9 @@ class LoopEnds:
         self._is_over: dict[int, bool] = {}
         """For each block, True where its loop ended before the block."""
         for number, loop in enumerate(self.plan.loops):
-            if loop.when is not None and not context.holds(loop.when, context.of_loop_end(())):
+            if loop.when is not None and not context.holds(
+                loop.when, context.of_loop_end(()), _owner(number)
+            ):
                 self._note("when", (), number)
 
     def is_skipped(self, loop: int | None) -> bool:
@@ -81,7 +83,10 @@ class LoopEnds:
         if all(self._is_over.get(self.plan.nodes[node].block) for edge in edges for node in edge.nodes):
             return True
         until = self.plan.loops[block.until_loop].until
-        return until is not None and self.context.holds(until, self.context.of_loop_end(edges))
+        if until is None:
+            return False
+        turns = [node for edge in edges for node in edge.nodes]
+        return self.context.holds(until, self.context.of_loop_end(edges), _owner(block.until_loop), turns)
 
     def _note_outer(self, block: Block) -> None:
         """Record that an inner loop does not start in a further outer round; only its first such block does
@@ -92,3 +97,8 @@ class LoopEnds:
 
     def _note(self, ending: Ending, edges: tuple[InputEdge, ...], loop: int) -> None:
         self.endings.setdefault(loop, {}).setdefault(edges, ending)
+
+
+def _owner(loop: int) -> str:
+    """Return the name by which a loop's conditions draw; no role has a name with a space."""
+    return f"loop {loop}"

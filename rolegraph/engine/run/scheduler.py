@@ -197,8 +197,8 @@ class _Run:
         if role.when is None or not nodes:
             return nodes
         if "self" not in role.when.mentions:  # one value for the whole block
-            return nodes if context.holds(role.when, context.of_block(role, number)) else ()
-        return [node for node in nodes if context.holds(role.when, context.of_node(node))]
+            return nodes if context.holds(role.when, context.of_block(role, number), role.name) else ()
+        return [node for node in nodes if context.holds(role.when, context.of_node(node), role.name, (node,))]
 
     async def advance(self, environment: EnvironmentSession, transition: int) -> None:
         """Await the environment's next transition, and start the nodes that waited for it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat
 
@@ -69,12 +69,14 @@ def weighted_sum(
     terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]],
     /,
     *,
+    normalize: Literal["sum", "term"] = "sum",
     interpreter: str = MONTY,
 ) -> Reward:
     """Add named rewards, each with a weight; right when every term that judges the answer is right.
 
     terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
       penalty, 0 to report only
+    normalize: what the estimator compares in a group: the sum, or each term by itself (GDPO, 2601.05242)
     """
     if not any(term.weight > 0 for term in terms.values()):
         raise ValueError("a sum needs a term of positive weight, such as {right: countdown}")
@@ -91,6 +93,8 @@ def weighted_sum(
     if faults:
         raise BadParts(faults)
     parts = [part for _, part in built.values()]
+    if any(part.normalized for part in parts):
+        raise ValueError("`normalize: term` holds for a whole reward, and not for a sum that is a term")
     limits = [part.timeout for part in parts if part.timeout is not None]
     facts = [part.facts for part in parts]
     required: dict[str, bool] = {}  # with True where a list holds accepted answers
@@ -140,6 +144,7 @@ def weighted_sum(
         timeout=sum(limits) if limits else None,
         memory=max(part.memory for part in parts),
         permissions=union(parts, "permissions"),
+        normalized={name: it for name, (it, _) in built.items() if it} if normalize == "term" else {},
     )
 
 

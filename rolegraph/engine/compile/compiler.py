@@ -33,7 +33,7 @@ from rolegraph.engine.compile.readable import (
 )
 from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.steps import last_step, with_numbers
-from rolegraph.engine.compile.trainable import learning_findings
+from rolegraph.engine.compile.trainable import learning_findings, term_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.validations import fit_validations, validation_sources
 from rolegraph.engine.errors import SpecError, Suggestion
@@ -236,7 +236,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += coded("reward", earning_findings(names))
     for check in (read_findings, type_findings, instruction_findings, stop_findings, default_findings):
         findings += coded("answer", check(names))
-    findings += coded("training", learning_findings(names))
+    findings += coded("training", [*learning_findings(names), *term_findings(names)])
     if any(isinstance(it.hint, Suggestion) for it in findings):  # prompts tell which spelling is meant
         prompts = (it for role in spec.roles.values() for it in (role.prompt, role.system))
         loaded.source.texts |= template_texts(prompts, loaded.folders)

@@ -244,6 +244,12 @@ class ResolvedRole:
         return self.estimator is not None
 
     @property
+    def compares_terms(self) -> bool:
+        """True where the estimator compares each term of the rewards by itself."""
+        is_normalized = self.reward is not None and bool(self.reward.normalized)
+        return is_normalized and self.estimator is not None and self.estimator.compares_group
+
+    @property
     def min_group(self) -> int:
         """Smallest group that the role's estimator can learn from; 1 without an estimator."""
         return self.estimator.min_group if self.estimator else 1

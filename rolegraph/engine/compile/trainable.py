@@ -90,6 +90,39 @@ def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
         yield Finding(where, message, hint="read the action, or another role", rests_on=rests_on)
 
 
+def term_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Find `normalize: term` in the reward of a role whose terms cannot be compared each by itself.
+
+    Stages are not checked: `best` compares the sums there.
+    """
+    for role in names.roles.values():
+        yield from _term_findings(role)
+
+
+def _term_findings(role: ResolvedRole) -> Iterator[Finding]:
+    if role.reward is None or role.spec.reward is None or not role.reward.normalized:
+        return
+    here: Path = ("roles", role.name)
+    path = (*here, "reward", *role.spec.reward.path_of(("normalize",)))
+    if role.estimator is None:
+        message = f"{role.name} has no estimator, so its terms are not compared"
+        yield Finding(path, message, "", "remove `normalize`", "warning", rests_on=((*here, "estimator"),))
+        return
+    message = "`normalize: term` compares each term within a group, "
+    if not role.estimator.compares_group:
+        why = f"and {role.estimator.name} compares no group"
+        yield Finding(path, message + why, "", "use grpo or rloo, or remove `normalize`")
+    if any(grouping.of_turns or grouping.by == "episode" for grouping in role.groupings):
+        whole = "turns" if any(grouping.of_turns for grouping in role.groupings) else "several roles"
+        why = f"and the groups of {role.name} are of {whole}"
+        yield Finding(
+            path, message + why, "", "compare its trajectories (`group: task`), or remove `normalize`"
+        )
+    if role.loss and role.loss.compute:
+        why = f"and {role.loss.name} compares their sum"
+        yield Finding(path, message + why, "", "use a loss that reads advantages alone, such as ppo")
+
+
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:
     """Find settings under which `train.refill` cannot draw more tasks until enough are informative."""
     path: Path = ("train", "refill")

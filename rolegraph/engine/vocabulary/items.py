@@ -209,6 +209,8 @@ class Reward(Item):
     function, runs in place."""
     memory: int = CALL_MEMORY.most
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
+    normalized: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Weights of the terms, for a reward whose terms the estimator compares each by itself."""
     compare: Callable[[Any, Any], float | bool] | None = None
     """`compare(answer, right)` scores an answer against the right one, or a list of accepted ones, as
     expressions call the reward: `math(action, task.answer)`."""
@@ -306,6 +308,11 @@ class Estimator(Item):
     it with each checkpoint and shows it in the metrics. A role's first state is empty."""
     key: str = ""
     """Expression over the visible fields of a task, whose values are the groups' `state_keys`."""
+
+    @property
+    def compares_group(self) -> bool:
+        """True where the members of a group are needed, and nothing from before, to compute advantages."""
+        return self.min_group > 1 and self.running is None
 
 
 Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]

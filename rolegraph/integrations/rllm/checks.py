@@ -201,7 +201,7 @@ def _models_of(plan: Plan, role: RolePlan) -> Sequence[ModelRef]:
 
 
 def rewards(target: CheckTarget) -> Iterator[Finding]:
-    """Find rewards that read a likelihood or the step."""
+    """Find rewards that read a likelihood or the step, and those whose terms are compared apart."""
     for role in target.plan.roles:
         path = ("roles", role.name, "reward")
         if role.likelihoods:
@@ -210,6 +210,10 @@ def rewards(target: CheckTarget) -> Iterator[Finding]:
                 f"the reward of {role.name} reads a likelihood, and rLLM's engines score no given tokens"
             )
             yield Finding(path, message, "another reward", f"or {WITHOUT_RLLM}")
+        if role.compares_terms:
+            # trainer/algorithms/advantage.py: an estimator gets the trajectories' rewards.
+            message = f"rLLM compares the rewards of {role.name}, and not their terms"
+            yield Finding((*path, "normalize"), message, "", f"remove `normalize`, or {WITHOUT_RLLM}")
         if any("step" in formula.mentions for formula in role.formulas.values()):
             message = f"the reward of {role.name} reads `step`, and rLLM tells a workflow no step"
             yield Finding(path, message, "", WITHOUT_RLLM)

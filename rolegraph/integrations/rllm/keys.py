@@ -132,7 +132,11 @@ TABLE: Mapping[str, KeyRow] = {
         _CARRIED,
         "count needs when sees prompt run callable system examples memory parser tools max_calls credit",
     ),
-    **_rows("Role", _same(SOME, checks.rewards, note="without a likelihood or the step"), "reward right"),
+    **_rows(
+        "Role",
+        _same(SOME, checks.rewards, note="no likelihood, step or `normalize: term`"),
+        "reward right",
+    ),
     "Role.group": _same(SOME, checks.groupings, note="one; `turn` and `prompt` by the hook"),
     "Role.estimator": _same(
         SOME,

@@ -343,6 +343,10 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
             ],
             "rLLM asks solver's teacher after the role's own prompt",
         ),
+        (
+            ["roles.solver.reward={sum: {right: countdown}, normalize: term}"],
+            "rLLM compares the rewards of solver, and not their terms",
+        ),
         (["roles.solver.reward={likelihood: {of: x, exp: true}}"], "the reward of solver reads a likelihood"),
     ],
 )

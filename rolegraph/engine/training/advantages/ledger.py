@@ -41,6 +41,7 @@ from rolegraph.engine.training.advantages.estimates import NO_STATES, Estimates,
 from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE, Metrics
 from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
 from rolegraph.engine.training.advantages.teacher_prompts import StudentChat
+from rolegraph.engine.training.advantages.terms import compared_terms, estimator_of
 
 UNUSED = "unused"
 """Key of an episode's metadata, with `refill`: its task is not informative, or enough others were."""
@@ -123,7 +124,7 @@ class Membership:
         ]
 
     def informative(self) -> list[str]:
-        """Return the tasks of which a group has unequal rewards, in the order of their first episodes.
+        """Return the tasks of which a group has unequal rewards or terms, by first episode.
 
         Groups of a role without an estimator do not count.
         """
@@ -133,7 +134,8 @@ class Membership:
             if group.too_small or role is None or not role.compares_rewards:
                 continue
             rewards = [member.reward for member in group.members if member.reward is not None]
-            if rewards and max(rewards) - min(rewards) >= MIN_MAGNITUDE:
+            compared = [*compared_terms(role, group.members).values()] or [rewards]
+            if rewards and any(max(values) - min(values) >= MIN_MAGNITUDE for values in compared):
                 informative.update(member.task for member in group.members)
         return [task for task in dict.fromkeys(it.task_id for it in self.episodes) if task in informative]
 
@@ -419,7 +421,7 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
     Raises:
         AdvantageError: As `estimate` does.
     """
-    estimators = {name: role.estimator for name, role in ledger.roles.items()}
+    estimators = {name: estimator_of(role) for name, role in ledger.roles.items()}
     estimates = estimate(ledger.groups, estimators, ledger.signals.advantages, states)
     sums: dict[tuple[int, int], float] = {}
     tokens: dict[tuple[int, int], Sequence[float]] = {}

@@ -61,9 +61,10 @@ def write_spec(folder: Path, text: str, name: str = "spec.yaml") -> Path:
 def decided(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a spec in which the last role that can be right decides whether an episode is, unless it says
     who does."""
-    able = [it for it in roles_that_can_be_right(spec["roles"]) if "callable" not in spec["roles"][it]]
+    able = roles_that_can_be_right(spec["roles"])
     if len(able) < 2 or "correct" in spec.get("episode", {}):
         return spec
+    able = [it for it in able if "callable" not in spec["roles"][it]] or able
     return {**spec, "episode": {"correct": f"all({able[-1]}.right)", **spec.get("episode", {})}}
 
 

@@ -218,7 +218,7 @@ def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
         return role
     board = "{{ self.observation }};" if moves else ""
     shown = board + "".join(map(_shows, role["needs"]))
-    return {**role, "prompt": shown}
+    return {**role, "prompt": shown or "{{ '' }}"}
 
 
 def _shows(name: str) -> str:

@@ -275,7 +275,7 @@ SOURCE = "Say\n{% if self.index %}\none\n"
 def test_an_open_tag_is_shown_in_its_file_and_in_the_spec_that_holds_the_text(tmp_path: Path) -> None:
     (tmp_path / "mine.j2").write_text(SOURCE)
     block = "".join(f"        {line}\n" for line in SOURCE.splitlines())
-    places = [("mine.j2", 2, 1), ("spec.yaml", 7, 9)]
+    places = [("mine.j2", 2, 1), ("spec.yaml", 8, 9)]
     for prompt, place in zip(("mine.j2\n", f"|\n{block}"), places, strict=True):
         (fault,) = check_file(write_spec(tmp_path, SPEC + prompt)).diagnostics
         assert (Path(fault.place.file).name, fault.place.line, fault.place.column) == place

@@ -17,7 +17,7 @@ from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE
 from rolegraph.engine.vocabulary import Estimator, Floats
 
 EPSILON = 1e-6
-"""Added to the standard deviation of the batch before the division; the paper names no value."""
+"""Added to the standard deviation of the batch before the division, as in `grpo`."""
 
 
 def compared_terms(role: RolePlan, members: Sequence[Member]) -> dict[str, Floats]:

@@ -222,7 +222,7 @@ def test_a_judge_learns_from_a_teacher_while_the_solver_stays_on_grpo(
 def test_a_judge_learns_to_imitate_what_a_demonstration_writes(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = "{% if loop.first %}<answer>{{ c.index }}</answer>{% endif %}"
-    template = f"{{% for c in solver if c.is_correct %}}{first}{{% endfor %}}"
+    template = f"{{% for c in solver if c.right %}}{first}{{% endfor %}}"
     signal = f"roles.judge.signal={{imitation: {{demonstration: '{template}'}}}}"
     words = (
         *SMALL,

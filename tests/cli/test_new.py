@@ -136,7 +136,7 @@ def test_what_is_not_changed_stays_as_it_was_written(rolegraph: Command, tmp_pat
             "'file.txt' is not a workflow name; use letters, digits and _, as in 'file_txt'",
         ),
         (("my-flow",), "'my-flow' is not a workflow name; use letters, digits and _, as in 'my_flow'"),
-        (("own", "--from", "debatte"), "no shipped spec 'debatte'; did you mean 'debate'?"),
+        (("own", "--from", "debatte"), "no shipped spec or recipe 'debatte'; did you mean 'debate'?"),
     ],
 )
 def test_it_writes_nothing_where_it_cannot(

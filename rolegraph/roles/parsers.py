@@ -373,7 +373,8 @@ def choice(role: str, /, *, tag: str = "answer", default: Any = None) -> Parser:
             return view
         message = f"{_short(picked)} names none of the {len(candidates)} candidates"
         if view is not None:
-            message = f"{role} {view.index} has no answer to choose: {view.failure}"
+            failure = str(view.failure).replace("_", " ")
+            message = f"{role} {view.index} has no answer to choose: {failure}"
         raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
     reading = Parser(candidate, roles=(role,), examples=("1",), gives={ACTION_OF: role})

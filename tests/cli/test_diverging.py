@@ -41,7 +41,9 @@ def test_step_line_warning_next_and_report_say_that_a_training_diverged(
     assert "diverges since step 2" in (tmp_path / "high" / "report.html").read_text("utf-8")
     assert rg.Run(tmp_path / "high").verdict[0].startswith("solver diverges since step 2")
     if code:  # every answer of the solver failed in step 2, which ended the training
-        assert "solver, judge diverged" in done.stderr and "train.learning_rate=0.002, or go on" in done.stderr
+        assert (
+            "solver, judge diverged" in done.stderr and "train.learning_rate=0.002, or go on" in done.stderr
+        )
     else:
         lines = [line for line in done.stderr.splitlines() if line.startswith("step 3/3")]
         assert "diverging: solver" in lines[0]

@@ -154,7 +154,14 @@ def test_trained_weights_are_asked_and_each_next_command_runs_as_it_is_printed(
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_model_s_name(own: Command, tmp_path: Path) -> None:
-    words = ("own.yaml", *MODEL, "roles.coder=null", "roles.critic=null", "policies=null", "episode.correct=solver.right")
+    words = (
+        "own.yaml",
+        *MODEL,
+        "roles.coder=null",
+        "roles.critic=null",
+        "policies=null",
+        "episode.correct=solver.right",
+    )
     assert own("train", *words, "--out", "taught").returncode == 0
     other = make_model(tmp_path / "other", seed=1)
     refused = own("run", *words, "model.checkpoint=taught", "--model", f"local:{other}", "--out", "x")

@@ -25,7 +25,7 @@ from rolegraph.engine.spec.yaml_repairs import moved
 from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml, read_yaml, unreadable_source, value_at
 from rolegraph.engine.vocabulary import values_at, written_numbers
 
-_MOST_MOVED = 4
+_TRIED_LINES = 4
 """Most lines with a fault for which other indentations are tried."""
 _LONGEST_MOVED = 10_000
 """Characters of the longest text for which other indentations are tried: each takes as long as a load."""
@@ -199,7 +199,7 @@ def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> Ya
     text = source.texts.get(file, "")
     lines = SourceLines(file, text)
     places = [fault.place for fault in (*source.errors, *map(source.diagnostic, findings))]
-    faulty = sorted({place.line - 1 for place in places if place.file == file})[:_MOST_MOVED]
+    faulty = sorted({place.line - 1 for place in places if place.file == file})[:_TRIED_LINES]
     indices = dict.fromkeys(line + offset for line in faulty for offset in (0, -1, 1))
     for index in indices if len(text) <= _LONGEST_MOVED else ():
         if 0 <= index < len(lines.lines) and re.match(r" *[\w-]+:(?: |$)", lines.lines[index]):

@@ -93,7 +93,7 @@ def hostile_run(folder: Path, texts: list[str], name: str) -> Path:
 FIELDS = 40
 TAGS = {
     *"html head meta title style body header main section nav form label input select option button".split(),
-    *"h1 h2 h4 p a b span code kbd pre ol ul li dl dt dd div article details summary dialog script".split(),
+    *"h1 h2 h4 p a b span code kbd pre ol ul li dl dt dd div article details summary dialog script datalist".split(),
     *"table thead tbody tr th td svg path rect text noscript time i wbr".split(),
 }
 
@@ -162,7 +162,7 @@ def test_an_address_is_no_way_in_either(tmp_path: Path, attack: str) -> None:
 
     folder, other = (write_run(tmp_path / name, tasks=1) for name in ("run", "other"))
     written = quote(attack.encode("utf-8", "replace"))
-    for query in (f"?text={written}", f"?role={written}", f"?low={written}", f"?task={written}"):
+    for query in (f"?{name}={written}" for name in ("text", "where", "role", "low", "task")):
         text = get(f"/{KEY}/0{query}", folder).text
         harmless(text, OWN if "Not shown" in text else LIVE)
     harmless(get(f"/{KEY}/?search={written}", folder, other).text, LIVE)

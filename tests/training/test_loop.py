@@ -188,14 +188,15 @@ def test_a_role_whose_answers_all_fail_is_warned_of_once_and_its_groups_failed(
     training.workflow.solve = lambda seed, updates: "It is 3 + 4."
     training.keep_going = True
     training.run(f"roles.solver.on_failure={{then: {then}}}")
-    (warning,) = [text for text in training.warnings() if "solver" in text]
+    (warning,) = [text for text in training.warnings() if "solver: " in text]
     assert warning.startswith("step 0: solver: 4 of 4 answers failed with malformed_output")
     assert "as in 'It is 3 + 4.'" in warning
     for line in training.folder.metrics()[1:]:
         assert (line["outcome/solver/failed"], line["outcome/solver/too_hard"]) == (1, 0)
     assert_report_agrees(training)
-    (line,) = training.folder.common_failures()
-    assert line.startswith("solver: 24 of 24 answers failed with malformed_output")
+    solver, judge = training.folder.common_failures()
+    assert solver.startswith("solver: 24 of 24 answers failed with malformed_output")
+    assert "solver 1 has no answer to choose" in judge
 
 
 def test_a_step_in_which_every_answer_of_a_role_failed_stops_the_training(training: Training) -> None:

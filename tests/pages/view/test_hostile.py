@@ -93,8 +93,8 @@ def hostile_run(folder: Path, texts: list[str], name: str) -> Path:
 FIELDS = 40
 TAGS = {
     *"html head meta title style body header main section nav form label input select option button".split(),
-    *"h1 h2 h4 p a b span code kbd pre ol ul li dl dt dd div article details summary dialog script datalist".split(),
-    *"table thead tbody tr th td svg path rect text noscript time i wbr".split(),
+    *"h1 h2 h4 p a b span code kbd pre ol ul li dl dt dd div article details summary dialog script".split(),
+    *"table thead tbody tr th td svg path rect text noscript time i wbr datalist".split(),
 }
 
 

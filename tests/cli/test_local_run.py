@@ -57,6 +57,17 @@ def gone(pids: list[int]) -> bool:
     return soon(lambda: not any(map(alive, pids)))
 
 
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """Return what a terminal shows until it has shown a text; fail with all of it where it ends before."""
+    shown = b""
+    while wanted not in shown:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError as error:
+            raise AssertionError(f"the terminal ended without {wanted!r}: {shown!r}") from error
+    return shown
+
+
 @contextmanager
 def started(
     folder: Path, *words: str, anew: bool = False, **environment: str
@@ -221,12 +232,9 @@ def test_ctrl_c_does_not_wait_for_a_model_that_starts(
     with started(tmp_path, verb[0], "solver_judge", *SHORT, *model, *verb[1:]) as (process, terminal):
         while not (services := children(process.pid)):
             os.sched_yield()
-        shown = b""
-        while b"starting the model" not in shown:
-            shown += os.read(terminal, 4096)
+        shown = read_until(terminal, b"starting the model")
         os.killpg(process.pid, signal.SIGINT)
-        while b"interrupted" not in shown:
-            shown += os.read(terminal, 4096)
+        shown += read_until(terminal, b"interrupted")
         assert process.wait() == 130
         assert gone(services)
     assert b"Traceback" not in shown

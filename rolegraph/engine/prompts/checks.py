@@ -317,7 +317,7 @@ class _Walk:
             message = f"this is a list of role instances; it has no {name!r} itself"
             return self.fault(node, name, message, hint)
         if kind in ("several", "single", "view") and name not in self.around.fields:
-            if name not in _SECRETS or self.around.is_after:
+            if name not in _SECRETS or "reward" in self.around.fields:
                 return self.missing(node, name, f"a role has no {name!r}", self.around.fields)
             message = f"{name!r} would leak the label: prompts never see rewards"
             return self.fault(node, name, message, f"there is {', '.join(self.around.fields)}")

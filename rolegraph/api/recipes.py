@@ -73,15 +73,19 @@ def recipes() -> dict[str, Recipe]:
 _ALWAYS = ("id", "question", "answer")
 
 
+def recipe_named(name: str) -> Recipe | None:
+    """Return a recipe by its name, or by its title in any case; None where there is none."""
+    by_title = {recipe.title.lower(): recipe for recipe in recipes().values()}
+    return recipes().get(name) or by_title.get(name.lower())
+
+
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by its name or title.
+    """Return a recipe as `recipe_named` does.
 
     Raises:
         UsageError: There is no such recipe; the message has the nearest name.
     """
-    of_page = recipes()
-    by_title = {recipe.title.lower(): recipe for recipe in of_page.values()}
-    recipe = of_page.get(name) or by_title.get(name.lower())
-    if recipe is None:
-        raise UsageError(f"no recipe {name!r}; {did_you_mean(name, of_page) or '`rolegraph list recipes`'}")
+    if (recipe := recipe_named(name)) is None:
+        hint = did_you_mean(name, recipes()) or "`rolegraph list recipes`"
+        raise UsageError(f"no recipe {name!r}; {hint}")
     return recipe

@@ -13,14 +13,16 @@ from rolegraph.engine.prompts.checks import TemplateFault
 from rolegraph.engine.prompts.templates import compile_expression
 from rolegraph.engine.records import Episode, RunFolder, Trajectory
 from rolegraph.engine.records.credit import CreditRow
+from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.records.info import Checkpoint, Control
 from rolegraph.engine.spec.diagnostics import Diagnostic, Place
+from rolegraph.engine.training.advantages.finished import recorded_view
 from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
-SPLITS = ("validation", "train", "greedy")
-"""Kinds of files of a training's episodes."""
+SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
+"""Kinds of files of a training's episodes, in the order in which those of a step are listed."""
 OF_EPISODE = ("correct", "rollout", "step")
 """Names of an episode's own values in a filter."""
 Row = TypeVar("Row")
@@ -93,18 +95,8 @@ def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
 
 def _turn(trajectory: Trajectory) -> View:
     """Return the last turn of a trajectory as an expression sees it after the episode."""
-    failure, steps = trajectory.failure, trajectory.turns[-1] if trajectory.turns else ()
-    view = View(
-        index=trajectory.index,
-        action=steps[-1].action if steps else None,
-        response=steps[-1].model_response if steps else "",
-        thought=steps[-1].thought if steps else "",
-        round=steps[-1].round if steps else 1,
-        failure="" if failure is None or failure.name.cause == "reward" else failure.name.value,
-        role=trajectory.name,
-        tokens=sum(step.response_tokens for step in steps),
-        calls=len(steps),
-    ).public
+    steps = trajectory.turns[-1] if trajectory.turns else ()
+    view = recorded_view(trajectory, steps, trajectory.failure and trajectory.failure.name)
     if view.ok is UNKNOWN or trajectory.reward is None:
         return view
     return view._replace(reward=trajectory.reward, right=trajectory.is_correct, terms=trajectory.terms)

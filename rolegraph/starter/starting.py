@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from rolegraph.api.jobs import blocking
-from rolegraph.api.recipes import Recipe, find_recipe, recipes
+from rolegraph.api.recipes import Recipe, recipe_named, recipes
 from rolegraph.api.skill import language_text
 from rolegraph.api.trusting import PROJECT_FILE
 from rolegraph.api.workflow import Workflow, json_schema, load
@@ -71,9 +71,8 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     folder = Path(folder)
     name = workflow_name(folder)
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
-    titles = {recipe.title: recipe for recipe in recipes().values()}
-    if spec in (*recipes(), *titles):
-        return _from_recipe(folder, name, find_recipe(spec))
+    if (recipe := recipe_named(spec)) is not None:
+        return _from_recipe(folder, name, recipe)
     if spec not in shipped:
         hint = did_you_mean(spec, [*shipped, *recipes()])
         hint = hint or f"expected a name of `rolegraph list recipes`, or one of {', '.join(shipped)}"

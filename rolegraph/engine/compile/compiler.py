@@ -236,7 +236,9 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += coded("reward", earning_findings(names))
     for check in (read_findings, type_findings, instruction_findings, stop_findings, default_findings):
         findings += coded("answer", check(names))
-    findings += coded("training", [*learning_findings(names), *term_findings(names)])
+    findings += coded("training", learning_findings(names))
+    for role in names.roles.values():
+        findings += coded("training", term_findings(role))
     if any(isinstance(it.hint, Suggestion) for it in findings):  # prompts tell which spelling is meant
         prompts = (it for role in spec.roles.values() for it in (role.prompt, role.system))
         loaded.source.texts |= template_texts(prompts, loaded.folders)

@@ -90,16 +90,11 @@ def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
         yield Finding(where, message, hint="read the action, or another role", rests_on=rests_on)
 
 
-def term_findings(names: ResolvedNames) -> Iterator[Finding]:
+def term_findings(role: ResolvedRole) -> Iterator[Finding]:
     """Find `normalize: term` in the reward of a role whose terms cannot be compared each by itself.
 
     Stages are not checked: `best` compares the sums there.
     """
-    for role in names.roles.values():
-        yield from _term_findings(role)
-
-
-def _term_findings(role: ResolvedRole) -> Iterator[Finding]:
     if role.reward is None or role.spec.reward is None or not role.reward.normalized:
         return
     here: Path = ("roles", role.name)

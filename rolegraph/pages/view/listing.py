@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
+from rolegraph.api.recorded import SPLITS
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.analysis.intervals import Interval, interval
@@ -24,7 +25,7 @@ from rolegraph.pages.view.finding import (
     texts,
 )
 from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows
-from rolegraph.pages.view.runs import SPLITS, ViewedRun
+from rolegraph.pages.view.runs import ViewedRun
 from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
 MOST_ANSWERS = 4

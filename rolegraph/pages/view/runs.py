@@ -14,11 +14,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, get_args
 
+from rolegraph.api.recorded import SPLITS
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, Extent, RunFolder, RunInfo
 from rolegraph.engine.records.credit import CreditRow
-from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile
 from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.records.writer_lock import is_held
@@ -35,8 +35,6 @@ from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
-SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
-"""Kinds of files of a training's episodes, in the order in which those of a step are listed."""
 _PART = re.compile(rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})")
 
 _FileState = tuple[int, int, int]

@@ -1,17 +1,39 @@
-"""Views of a finished episode for gates and teachers' prompts, and of single turns for demonstrations."""
+"""Views of recorded turns: for gates, teachers' prompts and demonstrations, and for filters of episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge, Node
 from rolegraph.engine.prompts import SELF
-from rolegraph.engine.records import Episode, FailureName, NodeId, Trajectory
+from rolegraph.engine.records import Episode, FailureName, NodeId, Step, Trajectory
 from rolegraph.engine.run.context import turns_taken
 from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
+
+
+def recorded_view(trajectory: Trajectory, steps: Sequence[Step], failure: FailureName | None) -> View:
+    """Return what others know of a recorded turn, without its reward and its place in the graph.
+
+    Args:
+        trajectory: The trajectory of the turn.
+        steps: Steps of the turn; empty where the model did not answer.
+        failure: Failure of the turn; None without one.
+    """
+    last = steps[-1] if steps else Step()
+    return View(
+        trajectory.index,
+        last.action,
+        last.model_response,
+        last.thought,
+        last.round,
+        failure="" if failure is None or failure.cause == "reward" else failure.value,
+        role=trajectory.name,
+        tokens=sum(step.response_tokens for step in steps if not step.tool),
+        calls=sum(not step.tool for step in steps),
+    ).public
 
 
 class FinishedEpisode:
@@ -44,19 +66,8 @@ class FinishedEpisode:
         failure = self.episode.failures.get(NodeId(name, index, round))
         cause = None if failure is None else FailureName(failure["name"])
         is_reward = cause is not None and cause.cause == "reward"
-        view = View(
-            index,
-            steps[-1].action if steps else None,
-            steps[-1].model_response if steps else "",
-            steps[-1].thought if steps else "",
-            node.round,
-            node.lineage,
-            failure="" if cause is None or is_reward else cause.value,
-            role=name,
-            tokens=sum(step.response_tokens for step in steps if not step.tool),
-            calls=sum(not step.tool for step in steps),
-            outer=node.outer,
-        ).public
+        view = recorded_view(trajectory, steps, cause)
+        view = view._replace(round=node.round, lineage=node.lineage, outer=node.outer)
         is_unrated = is_reward or (cause is None and bool(steps) and steps[-1].masked)
         if view.ok is UNKNOWN or is_unrated:
             return view

@@ -74,7 +74,7 @@ _ALWAYS = ("id", "question", "answer")
 
 
 def recipe_named(name: str) -> Recipe | None:
-    """Return a recipe by its name, or by its title in any case; None where there is none."""
+    """Return a recipe by its name, or by its title in any case; None without such a recipe."""
     by_title = {recipe.title.lower(): recipe for recipe in recipes().values()}
     return recipes().get(name) or by_title.get(name.lower())
 

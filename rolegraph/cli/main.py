@@ -32,14 +32,10 @@ from rolegraph.api import (
     is_out_of_files,
     is_out_of_memory,
     printable,
-    shipped_specs,
-    specs_here,
 )
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.doors import Section, Verb, contributions, doors
-from rolegraph.cli.list_ import KINDS
 from rolegraph.cli.output import colour
-from rolegraph.cli.output import command as command_line
 from rolegraph.engine.plugins import plugin, plugin_names
 
 VERBS = {
@@ -108,6 +104,10 @@ class _Verbs(click.Group):
 
 def _instead_of(name: str, names: Sequence[str]) -> str:
     """Return the command to type in place of a word that is no command."""
+    from rolegraph.api import shipped_specs
+    from rolegraph.cli.list_ import KINDS
+    from rolegraph.cli.output import command as command_line
+
     if name.endswith((".yaml", ".yml")) or name in shipped_specs():
         return f"type {command_line('run', name)}"
     if name in KINDS:
@@ -118,6 +118,9 @@ def _instead_of(name: str, names: Sequence[str]) -> str:
 def _named_here(error: click.ClickException) -> str:
     """Return the command to type where one without its SPEC was given, or an option that is a command's name;
     empty for other errors."""
+    from rolegraph.api import specs_here
+    from rolegraph.cli.output import command as command_line
+
     if isinstance(error, click.NoSuchOption) and (name := error.option_name.lstrip("-")) in _verbs():
         return f"next: {command_line(name)}\n"
     context = error.ctx if isinstance(error, click.MissingParameter) else None

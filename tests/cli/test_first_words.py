@@ -38,6 +38,7 @@ def test_a_first_word_is_answered(words: str, code: int, answer: str, tmp_path: 
 
 def test_help_loads_no_library_that_it_does_not_need() -> None:
     heavy = ("pydantic", "jinja2", "yaml", "networkx", "numpy")
-    code = f"import sys; from rolegraph.cli.main import run; run(['--help']); print({{*{heavy}}} & {{*sys.modules}})"
+    code = "import sys; from rolegraph.cli.main import run; run(['--help']); "
+    code += f"print({{*{heavy}}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

@@ -7,8 +7,8 @@
     python benchmarks/results.py at_grpo --seeds 1 --tiny   # one step on two tasks: does every arm run?
     python benchmarks/results.py --out benchmarks/measured --page docs/results.md  # trains nothing
 
-A run is one arm with one seed: `OUT/TABLE/ARM-SEED.json`. A run that has its JSON file is not repeated, and
-the page is made from these files alone. Trainings and episodes lie in `OUT/trainings/`; tables that train the
+A run is one arm with one seed: a line of `OUT/TABLE.jsonl`. A run that has its line is not repeated, and the
+page is made from these files alone. Trainings and episodes lie in `OUT/trainings/`; tables that train the
 same spec share them.
 """
 
@@ -69,21 +69,17 @@ class Job:
         return api.RunFolder(self.study.out / "trainings" / f"{name}{size}")
 
     def run(self) -> None:
-        """Do what is left of the job, and write its JSON file; a job that has one is done."""
-        file, work = self.study.file(self.name, self.seed), self.study.work(self.arm, self.seed)
-        if file.exists():
-            if Run.model_validate_json(file.read_bytes()).work != work:
-                message = f"{file} is of another spec or model; remove it, or choose another --out"
-                raise rg.UsageError(message)
+        """Do what is left of the job, and keep its figures; a job that has them is done."""
+        work = self.study.work(self.arm, self.seed)
+        if done := self.study.runs().get((self.name, self.seed)):
+            if done.work != work:
+                where = f"{self.study.file}: {self.name}, seed {self.seed}"
+                raise rg.UsageError(f"{where} is of another spec or model; remove the line")
             return
         click.echo(f"{self.study.name}: {self.name}, seed {self.seed} …", err=True)
         measure = {"rolegraph": trained, "rllm": trained_by_rllm, "none": untrained}[self.arm.trainer]
-        measured = measure(self)
-        done = Run(work=work, overrides=self.study.source(self.arm, self.seed, Path()).overrides, **measured)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        whole = file.with_suffix(".part")  # a killed command leaves no half of a JSON file
-        whole.write_text(done.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        whole.replace(file)
+        overrides = self.study.source(self.arm, self.seed, Path()).overrides
+        self.study.keep(Run(arm=self.name, seed=self.seed, work=work, overrides=overrides, **measure(self)))
 
     def episodes(self, part: Test) -> list[rg.Episode]:
         """Run a spec on the validation tasks, unless that is done, and return the episodes."""
@@ -220,7 +216,7 @@ def trained_by_rllm(job: Job) -> dict[str, Any]:
     """Train a spec with rLLM's AgentTrainer, and return the fields of a `Run` that it prints."""
     from rllm_learning import train, write_rllm_run
 
-    flow, folder = job.flow(job.arm), job.study.file(job.name, job.seed).with_suffix("")
+    flow, folder = job.flow(job.arm), job.study.out / job.study.name / f"{job.name}-{job.seed}"
     place = api.RunFolder(folder / "metrics")
     shutil.rmtree(folder, ignore_errors=True)  # rLLM's training starts anew
     words = (*flow.source.overrides, "--seed", str(job.seed), "--trainer", "rllm", "--backend", "tinker")

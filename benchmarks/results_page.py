@@ -1,4 +1,4 @@
-"""The page of benchmarks/results.py, and its pictures, from the JSON files of the runs alone."""
+"""The page of benchmarks/results.py, and its pictures, from the lines of the runs alone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ How to read the figures:
   page had one core each, beside other work; alone on two cores a training takes less. *Calls an episode* is
   the price of one use of the workflow: compare arms where it is equal.
 
-The figures lie in `benchmarks/measured`, one JSON file for each arm and seed, and
+The figures lie in `benchmarks/measured`, one file for each table and one line for each arm and seed, and
 `python benchmarks/results.py --out benchmarks/measured --page docs/results.md` writes this page from them."""
 
 PAPERS = """## All claims
@@ -129,7 +129,9 @@ class Findings:
 
     def __init__(self, study: Study) -> None:
         self.study, self.table = study, study.table
-        self.runs: dict[str, dict[int, Run]] = {arm: study.runs(arm) for arm in self.table.arms}
+        self.runs: dict[str, dict[int, Run]] = {arm: {} for arm in self.table.arms}
+        for (arm, seed), run in study.runs().items():
+            self.runs[arm][seed] = run
 
     @property
     def measured(self) -> bool:

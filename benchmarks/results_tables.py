@@ -1,4 +1,4 @@
-"""The files of benchmarks/results/: what a table claims, what it runs, and the JSON files of its runs."""
+"""The files of benchmarks/results/: what a table claims, what it runs, and the files of its runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.jobs import templates_of
+from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.weights import digest
 from rolegraph.engine.shipped import MODELS, model_folder
 
@@ -153,8 +154,10 @@ class Table(_Part):
 
 
 class Run(_Part):
-    """JSON file of one arm and seed."""
+    """Line of a table's file: one arm with one seed."""
 
+    arm: str
+    seed: int
     work: str
     """Name of the folder of its training or run: spec, hash of the spec, digest of the model, seed."""
     measured_as: str = ""
@@ -249,11 +252,19 @@ class Study:
         words = arm.test if arm.test_spec else (*self.table.set, *arm.set, *arm.test)
         return {"": Test(spec=arm.test_spec or arm.spec, set=words, figure=arm.figure), **self.table.tests}
 
-    def file(self, arm: str, seed: int) -> Path:
-        """Return the JSON file of a run."""
-        return self.out / self.name / f"{arm}-{seed}.json"
+    @property
+    def file(self) -> Path:
+        """The file of the table's finished runs, one a line."""
+        return self.out / f"{self.name}.jsonl"
 
-    def runs(self, arm: str) -> dict[int, Run]:
-        """Read the finished runs of an arm by their seeds."""
-        files = {seed: self.file(arm, seed) for seed in self.table.seeds}
-        return {seed: Run.model_validate_json(f.read_bytes()) for seed, f in files.items() if f.exists()}
+    def runs(self) -> dict[tuple[str, int], Run]:
+        """Read the finished runs by arm and seed."""
+        lines = self.file.read_bytes().splitlines() if self.file.exists() else []
+        return {(run.arm, run.seed): run for run in map(Run.model_validate_json, lines)}
+
+    def keep(self, *runs: Run) -> None:
+        """Add runs to the table's file, in the place of those of the same arm and seed."""
+        kept = {**self.runs(), **{(run.arm, run.seed): run for run in runs}}
+        lines = (f"{kept[key].model_dump_json()}\n" for key in sorted(kept))
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_whole(self.file, "".join(lines).encode())

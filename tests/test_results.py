@@ -98,16 +98,14 @@ def test_a_table_predicts_what_its_arms_measure(name: str) -> None:
 
 
 def measure(study: Study, arm: str, seed: int, **figures: float) -> None:
-    """Write the JSON file of a run whose figures vary by 0.04 over 16 tasks, each figure in its own way."""
+    """Keep a run whose figures vary by 0.04 over 16 tasks, each figure in its own way."""
     values: dict[str, dict[str, float]] = {}
     for name, value in figures.items():
         offsets = [0.02, -0.02] * 8
         random.Random(f"{arm}{name}").shuffle(offsets)
         values[name.strip("_")] = {f"{task}": value + offset for task, offset in enumerate(offsets)}
-    file = study.file(arm, seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    run = Run(work="", overrides=(), values=values, minutes=1.5, calls=10, tokens=100)
-    file.write_text(run.model_dump_json())
+    figures_of_cost: dict[str, Any] = {"minutes": 1.5, "calls": 10, "tokens": 100}
+    study.keep(Run(arm=arm, seed=seed, work="", overrides=(), values=values, **figures_of_cost))
 
 
 def compare(study: Study, *pairs: tuple[float, float]) -> str:
@@ -176,13 +174,11 @@ def test_the_intervals_of_a_claim_are_wider_than_those_of_one_look(tmp_path: Pat
 def test_a_decided_claim_takes_no_further_seed(tmp_path: Path) -> None:
     study = Study("c3", tmp_path)
     compare(study, (0.6, 0.4), (0.6, 0.42), (0.6, 0.38))
-    for arm, part in study.table.arms.items():
-        for seed, run in study.runs(arm).items():
-            done = run.model_copy(update={"work": study.work(part, seed)})
-            study.file(arm, seed).write_text(done.model_dump_json())
+    for (arm, seed), run in study.runs().items():
+        study.keep(run.model_copy(update={"work": study.work(study.table.arms[arm], seed)}))
     done = CliRunner().invoke(main, ["c3", "--out", str(tmp_path)])
     assert done.exit_code == 0 and "c3: decided with 3 seeds" in done.output
-    assert len([*(tmp_path / "c3").iterdir()]) == 6
+    assert len(study.runs()) == 6
 
 
 def test_two_figures_are_alike_if_the_interval_lies_near_0(tmp_path: Path) -> None:
@@ -289,12 +285,12 @@ def test_the_sweep_names_the_setting_that_suits_all(tmp_path: Path) -> None:
 MEASURED, PAGE = HERE.parent / "measured", HERE.parent.parent / "docs" / "results.md"
 
 
-@pytest.mark.parametrize("table", sorted(folder.name for folder in MEASURED.iterdir()))
+@pytest.mark.parametrize("table", sorted(file.stem for file in MEASURED.glob("*.jsonl")))
 def test_what_is_measured_is_of_the_specs_and_the_model_as_they_are(table: str) -> None:
     study = Study(table, MEASURED)
-    runs = [(arm, seed, run) for arm in study.table.arms for seed, run in study.runs(arm).items()]
-    assert len(runs) == len([*(MEASURED / table).iterdir()])
-    for arm, seed, run in runs:
+    assert [*study.runs()] == sorted(study.runs())
+    for (arm, seed), run in study.runs().items():
+        assert seed in study.table.seeds
         assert run.work == study.work(study.table.arms[arm], seed), f"measure {arm}, seed {seed} again"
 
 
@@ -311,7 +307,7 @@ def test_a_run_is_made_once_and_only_for_its_own_spec(tmp_path: Path) -> None:
     study = Study("c3", tmp_path, tiny=True)
     for arm in ("counterfactual", "team"):
         Job(study, arm, 0).run()
-    (counterfactual,), (team,) = (study.runs(arm).values() for arm in ("counterfactual", "team"))
+    counterfactual, team = (study.runs()[arm, 0] for arm in ("counterfactual", "team"))
     assert counterfactual.calls == 2 * 2 * 5  # tasks, rollouts, a plan and its four answers
     assert team.calls == 2 * 2 * 2
     assert counterfactual.calls_per_episode == team.calls_per_episode == 2
@@ -325,14 +321,14 @@ def test_a_run_is_made_once_and_only_for_its_own_spec(tmp_path: Path) -> None:
     kept = written()
     Job(study, "team", 0).run()
     assert written() == kept
-    study.file("counterfactual", 0).unlink()
+    study.file.write_text(f"{team.model_dump_json()}\n")
     for file in settled(tmp_path):
         if file.name != "run.json":
             continue
         # Code that the spec names is in other words since.
         file.write_text(re.sub('"hash": "[0-9a-f]+"', '"hash": "1"', file.read_text("utf-8")), "utf-8")
     Job(study, "counterfactual", 0).run()  # finished folders are read as they are
-    assert study.runs("counterfactual")[0] == counterfactual
+    assert study.runs()["counterfactual", 0] == counterfactual
     with pytest.raises(rg.UsageError, match="is of another spec or model"):
         Job(Study("c3", tmp_path), "team", 0).run()
 

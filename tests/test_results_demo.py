@@ -58,7 +58,7 @@ def test_another_curve_is_compared_in_the_steps_of_a_fall() -> None:
 
 
 def place(study: Study, arm: str, seed: int) -> Path:
-    """Write a finished training of an arm, whose right answers are `FALLING`, and its JSON file."""
+    """Write a finished training of an arm, whose right answers are `FALLING`, and keep its figures."""
     part = study.table.arms[arm]
     source = study.source(part, seed)
     folder = study.out / "trainings" / study.work(part, seed)
@@ -72,9 +72,7 @@ def place(study: Study, arm: str, seed: int) -> Path:
     peak = 0.9 + seed / 100 if arm.endswith("_separate") else 0.7
     figures = {"share": 1.0, "peak": peak, "drop": 0.1, "": 0.6, "start": 0.4}
     values = {name: {"": value} for name, value in figures.items()}
-    file = study.file(arm, seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(Run(work=folder.name, overrides=(), values=values).model_dump_json())
+    study.keep(Run(arm=arm, seed=seed, work=folder.name, overrides=(), values=values))
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
@@ -41,3 +42,24 @@ def specs_in(*pages: str | Path) -> list[tuple[str, str]]:
 def is_spec(text: str) -> bool:
     """Return True if a YAML text has a top-level `rolegraph: 2` or `extends:`."""
     return bool(re.search(r"^(rolegraph: 2|extends:)", text, re.MULTILINE))
+
+
+def cases_in(document: Path) -> dict[str, dict[str, str]]:
+    """Return the cases of a document, a heading each, with the texts of their files by name.
+
+    A file is a block in four backticks whose info string ends with the file's name.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for case in re.split(r"^## ", document.read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        name, _, text = case.partition("\n")
+        found[name] = dict(re.findall(r"^````\w+ (\S+)\n(.*?)^````$", text, re.MULTILINE | re.DOTALL))
+    return found
+
+
+def as_cases(title: str, cases: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the document of cases; the inverse of `cases_in`."""
+    parts = [f"# {title}\n"]
+    for name, files in cases.items():
+        parts.append(f"\n## {name}\n")
+        parts += [f"\n````{file.rpartition('.')[2]} {file}\n{text}````\n" for file, text in files.items()]
+    return "".join(parts)

@@ -1,6 +1,6 @@
 """Tests of small inputs that once ended in a wrong reward, a wrong message or no message at all.
 
-Each folder of `tests/data/inputs` is a spec with its data. The endpoint of the specs answers with the prompt
+Each case of `tests/data/inputs.md` is a spec with its data. The endpoint of the specs answers with the prompt
 itself; a prompt that starts with `!!` holds the message as JSON, a prompt that starts with `##` the whole
 reply as `[status, headers, body]`.
 """
@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ import pytest
 from rolegraph import Episode, Step
 from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import ENVIRONMENT
+from tests.documents import cases_in
 from tests.waiting import soon
 
-INPUTS = Path(__file__).parent / "data" / "inputs"
+INPUTS = cases_in(Path(__file__).parent / "data" / "inputs.md")
 KEY = "sk-long-000000000000"
 
 
@@ -93,7 +94,7 @@ def endpoint() -> Iterator[str]:
 
 
 class Case:
-    """Copy of an input's folder, and the commands that run there."""
+    """Folder with an input's files, and the commands that run there."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.variables = folder, url, {"OPENAI_API_KEY": KEY}
@@ -284,11 +285,22 @@ CASES: dict[str, Callable[[Case], None]] = {
 }
 
 
-def test_every_folder_has_a_case() -> None:
-    assert {folder.name for folder in INPUTS.iterdir()} == CASES.keys()
+def test_every_input_has_a_check() -> None:
+    assert INPUTS.keys() == CASES.keys()
+
+
+def write_input(folder: Path, files: Mapping[str, str]) -> None:
+    """Write an input's files; the rows of a Parquet file are written in JSON in the document."""
+    for name, text in files.items():
+        if name.endswith(".parquet"):
+            table = pytest.importorskip("pyarrow").Table.from_pylist([*map(json.loads, text.splitlines())])
+            pytest.importorskip("pyarrow.parquet").write_table(table, folder / name)
+        else:
+            (folder / name).write_text(text, "utf-8")
 
 
 @pytest.mark.service
 @pytest.mark.parametrize("name", CASES)
 def test_input(name: str, tmp_path: Path, endpoint: str) -> None:
-    CASES[name](Case(shutil.copytree(INPUTS / name, tmp_path / name), endpoint))
+    write_input(tmp_path, INPUTS[name])
+    CASES[name](Case(tmp_path, endpoint))

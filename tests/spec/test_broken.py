@@ -1,56 +1,76 @@
-"""Tests of the messages for the broken specs in tests/data/broken, each stored beside its spec.
+"""Tests of the messages for the broken specs in tests/data/broken.md, each stored beside its spec.
 
 `python -m tests.spec.test_broken` rewrites the messages; read the diff before you commit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.errors import UserError
+from tests.documents import as_cases, cases_in
 
-BROKEN = Path(__file__).parent.parent / "data" / "broken"
-ROOT = Path(__file__).parent.parent.parent
-SPECS = sorted(BROKEN.glob("*.yaml"))
+DOCUMENT = Path(__file__).parent.parent / "data" / "broken.md"
+CASES = cases_in(DOCUMENT)
+"""Files of each broken spec: the spec, its message, and a template where it has one of its own."""
 
 
-def message(path: Path) -> str:
+def write_all(folder: Path) -> None:
+    """Write the files of all specs into a folder."""
+    for files in CASES.values():
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def message(name: str) -> str:
+    """Return the message for a spec of the current folder."""
     try:
-        diagnostics = check_file(path.relative_to(ROOT)).diagnostics
+        diagnostics = check_file(Path(f"{name}.yaml")).diagnostics
     except UserError as error:
         return f"{error}\n"
     return "\n\n".join(map(str, diagnostics)) + "\n"
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder that has the files of all specs."""
+    made = tmp_path_factory.mktemp("broken")
+    write_all(made)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_broken_spec_says_what_is_wrong_where_and_how_to_mend_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    assert message(path) == path.with_suffix(".txt").read_text(encoding="utf-8")
-    assert ": error: " in message(path)
+    monkeypatch.chdir(folder)
+    assert message(name) == CASES[name]["message.txt"]
+    assert ": error: " in message(name)
 
 
 def test_there_are_at_least_25_of_them() -> None:
-    assert len(SPECS) >= 25
+    assert len(CASES) >= 25
 
 
-def test_the_command_shows_them_all_with_exit_code_2_and_no_traceback() -> None:
-    names = [str(path.relative_to(ROOT)) for path in SPECS]
-    command = [sys.executable, "-m", "rolegraph", "validate", *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_the_command_shows_them_all_with_exit_code_2_and_no_traceback(folder: Path) -> None:
+    command = [sys.executable, "-m", "rolegraph", "validate", *(f"{name}.yaml" for name in CASES)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr + done.stdout
     assert "internal error" not in done.stderr
-    for path in SPECS:
-        assert path.with_suffix(".txt").read_text(encoding="utf-8").strip() in done.stderr
+    for files in CASES.values():
+        assert files["message.txt"].strip() in done.stderr
 
 
 if __name__ == "__main__":
-    for spec in SPECS:
-        spec.with_suffix(".txt").write_text(message(spec), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as made, contextlib.chdir(made):
+        write_all(Path(made))
+        told = {name: {**files, "message.txt": message(name)} for name, files in CASES.items()}
+    DOCUMENT.write_text(as_cases("Broken specs and their messages", told), encoding="utf-8")

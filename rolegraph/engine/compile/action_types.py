@@ -19,7 +19,7 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Expression, Template, syntax_of
 from rolegraph.engine.spec import Finding, Path
 from rolegraph.engine.spec.diagnostics import point_at
-from rolegraph.engine.vocabulary import Shape
+from rolegraph.engine.vocabulary import LINKS, Shape
 from rolegraph.engine.vocabulary.actions import BOOLEAN, TEXT
 
 _ORDERED = ("lt", "lteq", "gt", "gteq")
@@ -68,7 +68,8 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 def _texts(names: ResolvedNames) -> Iterator[_Text]:
     """Yield the texts and expressions of a spec that compiled."""
-    every = {name: name for name in names.roles}
+    turns = [(name, *(f"{name}.{link}" for link in LINKS)) for name in names.roles]
+    every = {name: of_role[0] for of_role in turns for name in of_role}
     for name, role in names.roles.items():
         inputs = {key: other for key, other, _ in role.spec.edges if other in names.roles}
         for key, text in (("prompt", role.prompt), ("system", role.system)):

@@ -37,7 +37,7 @@ from rolegraph.engine.compile.trainable import learning_findings, term_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.validations import fit_validations, validation_sources
 from rolegraph.engine.errors import SpecError, Suggestion
-from rolegraph.engine.prompts import Template, template_texts
+from rolegraph.engine.prompts import Expression, Template, template_texts
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, coded, load_spec
@@ -307,15 +307,25 @@ def _assemble(
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
-    rewards = {name: reward.read_roles for name, reward in names.rewards.items() if reward}
+
+    rewards = {
+        name: list(dict.fromkeys((*role.reward.read_roles, *_turns_in(role.formulas.values(), spec))))
+        for name, role in names.roles.items()
+        if role.reward
+    }
     signals = {
-        name: [it for it in spec.roles if it in role.signal.mentions and it not in role.spec.needs]
+        name: [
+            it for it in vocabulary.named_turns(role.signal.mentions, spec.roles) if it not in role.spec.needs
+        ]
         for name, role in names.roles.items()
         if role.signal and role.signal.mentions
     }
     by_turn = {name for name, role in names.roles.items() if role.formulas}
     inputs = role_inputs(spec, mentions, untils)
-    unrolled = UnrolledGraph(spec, instances, inputs, rewards, signals, by_turn)
+    measures = [_present(metric).measure for metric in names.metrics.values()]
+    correct = tuple(map(_present, names.correct))
+    of_episode = _turns_in((*measures, *(it.expression for it in correct)), spec)
+    unrolled = UnrolledGraph(spec, instances, inputs, rewards, signals, by_turn, of_episode)
     roles = tuple(
         role_plan.RolePlan(
             **_values(
@@ -371,7 +381,7 @@ def _assemble(
         loops=tuple(loop_plans),
         envs=tuple(envs),
         reward_order=tuple(positions[name] for name in scoring if name in deferred),
-        correct=tuple(map(_present, names.correct)),
+        correct=correct,
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
@@ -380,6 +390,12 @@ def _assemble(
         withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
         interpreter=interpreter,
     )
+
+
+def _turns_in(texts: Iterable[object], spec: Spec) -> list[str]:
+    """Return the turns that those of `texts` read that are expressions."""
+    read = {name for text in texts if isinstance(text, Expression) for name in text.mentions}
+    return vocabulary.named_turns(read, spec.roles)
 
 
 def _scorers(

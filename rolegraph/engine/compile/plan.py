@@ -92,9 +92,12 @@ class TurnGraph:
     waits: tuple[Wait, ...]
     """For each block, then for each step of an environment, its nodes and what they wait for."""
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
-    """Turns that the reward of each node reads; each edge is named after its role."""
+    """Turns that the reward of each node reads; each edge is named as the reward names it: `judge`, or
+    `judge.history`."""
     signal_inputs: Mapping[int, tuple[InputEdge, ...]]
     """Turns of roles outside of `needs` that the signal of each node reads, as `reward_inputs`."""
+    episode_inputs: tuple[InputEdge, ...]
+    """Turns that `episode.correct` and the metrics read; each edge is named as they name it."""
     lineages: Mapping[str, Sequence[Lineage]]
     """By role, the instances that each of its instances descends from."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
@@ -171,11 +174,6 @@ class Plan(TurnGraph):
         formulas = (formula for role in self.roles for formula in role.formulas.values())
         gates = (signal.gate for signal in self.signals.values() if signal.gate)
         return any("step" in formula.mentions for formula in (*formulas, *gates))
-
-    @cached_property
-    def measured_roles(self) -> frozenset[str]:
-        """Roles whose last turns `episode.correct` or a metric reads."""
-        return frozenset(name for it in (*self.correct, *self.metrics.values()) for name in it.roles)
 
     @cached_property
     def defaults(self) -> dict[str, str]:

@@ -175,7 +175,8 @@ class TextReader:
         """Compile the gate of a role's signal, which may read all fields of the task, as it shows
         none."""
         around = replace(self._after(name), hidden=frozenset[str](), text=_EXPRESSION, values=OF_A_GATE)
-        around = replace(around, is_condition=True, has_value=True, beside=self._beside)
+        needs = {**around.needs, **self._linked(name)}
+        around = replace(around, needs=needs, is_condition=True, has_value=True, beside=self._beside)
         return self._compiled_expression(path, source or None, around)
 
     def _after(self, name: str) -> TemplateScope:
@@ -232,7 +233,7 @@ class TextReader:
         """Compile an expression of a role's reward, which may read all fields of the task, and the turns of
         all roles on its branch."""
         around = TemplateScope(
-            self._on_branch(name),
+            {**self._on_branch(name), **self._linked(name)},
             tuple(self.spec.roles),
             None,  # the fields of the task that a reward reads are compared with the data in any case
             fields=TURN_FIELDS,
@@ -250,8 +251,9 @@ class TextReader:
     def metric(self, path: Path, source: str) -> Expression | None:
         """Compile a metric, an expression over the last turns of all roles, and over the loops' rounds."""
         made, spec = self.instances, self.spec
+        counts = {name: role.count if made is None else len(made[name]) for name, role in spec.roles.items()}
         around = TemplateScope(
-            {name: role.count if made is None else len(made[name]) for name, role in spec.roles.items()},
+            {**counts, **self._linked()},
             tuple(spec.roles),
             None,
             fields=TURN_FIELDS,
@@ -273,9 +275,26 @@ class TextReader:
         counts = {it: self._beside(name, it, len(made[it])) for it in self.spec.roles}
         return {**counts, name: len(made[name])}
 
+    def _linked(self, name: str | None = None) -> dict[str, int]:
+        """Return the names of further turns of roles in loops, such as `judge.history`, each with the number of
+        turns at most.
+
+        Args:
+            name: The role whose reward reads them; None for an expression over the episode.
+        """
+        spec, branch = self.spec, {} if name is None else self._on_branch(name)
+        links: dict[str, int] = {}
+        for other in (it for it in spec.roles if spec.loops_around(it)):
+            most = branch.get(other, self.spec.roles[other].count)
+            links |= {f"{other}.history": MANY, f"{other}.final": most}
+            if name is not None and spec.shared_loops(name, other):
+                links[f"{other}.previous"] = most
+        return links
+
     def _beside(self, role: str, other: str, most: int) -> int:
         """Return how many of the instances of a role are on the branch of one instance of another at most."""
-        if self.instances is None or most == 1:
+        (role, _, _), (other, _, link) = role.partition("."), other.partition(".")
+        if self.instances is None or most == 1 or link == "history":
             return most
         theirs, branch = self.instances[other], Edge(join="branch")
         return max((len(joined(branch, me, theirs)) for me in self.instances[role]), default=0)

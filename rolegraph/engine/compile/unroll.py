@@ -55,9 +55,10 @@ class UnrolledGraph:
         spec: The parsed spec, without faults.
         instances: The instances of each role.
         inputs: The inputs of each role.
-        rewards: By role, the roles that its reward reads.
-        signals: By role, the roles that its signal reads.
+        rewards: By role, the turns that its reward reads, as named there: `judge`, or `judge.history`.
+        signals: By role, the turns that its signal reads.
         by_turn: Roles whose reward reads other roles turn by turn.
+        of_episode: Turns that expressions over the episode read.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class UnrolledGraph:
         rewards: Mapping[str, Sequence[str]] = _NO_READS,
         signals: Mapping[str, Sequence[str]] = _NO_READS,
         by_turn: Set[str] = frozenset(),
+        of_episode: Sequence[str] = (),
     ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
         self.lineages = {name: [it.lineage for it in its] for name, its in instances.items()}
@@ -103,6 +105,7 @@ class UnrolledGraph:
         self.waits = (*(Wait(block.nodes, before) for block, before in blocks), *steps)
         self.reward_inputs = self._read_by_rewards(self.nodes, rewards, by_turn)
         self.signal_inputs = self._read_by_rewards(self.nodes, signals, signals.keys())
+        self.episode_inputs = tuple(self._named_edge(name) for name in of_episode)
         ends: dict[int, set[_Edges]] = {}
         for block in self.blocks:
             if block.round == block.back + 1:
@@ -238,7 +241,8 @@ class UnrolledGraph:
         A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
         compared, and for the roles in `by_turn`, of roles in the same loop the last turn in the same round,
         and of a role that it calls the turns that it called. Of its caller, a turn that was called reads the
-        calling turn. Of its own role, all instances are read.
+        calling turn. Of its own role, all instances are read. `judge.previous` and `judge.history` are what
+        they are in `needs`; `judge.final` is the last turn that ran.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes if rewards else ()):
@@ -247,21 +251,35 @@ class UnrolledGraph:
                 continue
             edges: list[InputEdge] = []
             per_turn = name in by_turn or compares_turns(self.spec.roles[name])
-            for other in rewards[name]:
+            for read_as in rewards[name]:
+                other, _, link = read_as.partition(".")
                 if (turns := self._of_a_call(place, name, other, per_turn=per_turn)) is not None:
                     edges.append(InputEdge(other, self.positions[other], turns))
                     continue
                 members: Sequence[int] = range(len(self.instances[other]))
                 if other != name:
                     members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
-                rounds = range(1, self.rounds[other] + 1)
-                if per_turn:
-                    rounds = self.shared_rounds(name, other).read(number, "this")
-                turns = self._turns(other, members, rounds)
-                edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
+                rounds = None
+                if link in ("previous", "history") or (per_turn and not link):
+                    rounds = self.shared_rounds(name, other).read(number, link or "this")
+                edges.append(self._named_edge(read_as, members, rounds))
             if edges:
                 read[place] = tuple(edges)
         return read
+
+    def _named_edge(
+        self, name: str, members: Sequence[int] | None = None, rounds: range | None = None
+    ) -> InputEdge:
+        """Return the turns that an expression after the episode names, such as `judge.history`.
+
+        They are of all instances and rounds, unless `members` or `rounds` are given.
+        """
+        role, _, link = name.partition(".")
+        members = range(len(self.instances[role])) if members is None else members
+        rounds = range(1, self.rounds[role] + 1) if rounds is None else rounds
+        is_history = link == "history"
+        turns = self._turns(role, members, rounds, by_round=is_history)
+        return InputEdge(name, self.positions[role], turns, 1 if is_history or not rounds else len(rounds))
 
     def _of_a_call(self, place: int, name: str, other: str, *, per_turn: bool) -> Sequence[int] | None:
         """Return the nodes of role `other` tied by a call to the node at `place`: its caller, or the turns it

@@ -26,7 +26,7 @@ from rolegraph.engine.prompts.evaluate import (
     named_in,
 )
 from rolegraph.engine.prompts.filters import FILTERS, TAKING, wrong_arguments
-from rolegraph.engine.vocabulary import EXAMPLES, SCORERS, VIEW_FIELDS
+from rolegraph.engine.vocabulary import EXAMPLES, LINKS, SCORERS, VIEW_FIELDS
 
 _MEANT = {
     "correct": "right",
@@ -258,7 +258,7 @@ class _Walk:
             if name in self.around.called:
                 hint = f"it is known as {self.around.called[name]} here"
             return self.fault(node, name, message.format(name), hint.format(name), "needs")
-        names = ["task", *self.around.values, *self.around.needs]
+        names = ["task", *self.around.values, *(it for it in self.around.needs if "." not in it)]
         if self.around.values and self.around.self_fields:
             names.append("self")
         hint = did_you_mean(name, names)
@@ -317,6 +317,10 @@ class _Walk:
             message = f"this is a list of role instances; it has no {name!r} itself"
             return self.fault(node, name, message, hint)
         if kind in ("several", "single", "view") and name not in self.around.fields:
+            if name in LINKS:
+                before = "say the round in `needs`, such as {{{}: history}}, and read the name alone"
+                hint = "it names turns of a role in a loop" if self.around.is_after else before
+                return self.fault(node, name, f"there is no {name!r} of this role here", hint)
             if name not in _SECRETS or "reward" in self.around.fields:
                 return self.missing(node, name, f"a role has no {name!r}", self.around.fields)
             message = f"{name!r} would leak the label: prompts never see rewards"

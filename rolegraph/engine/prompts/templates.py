@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.parser import Parser
+from jinja2.visitor import NodeTransformer
 
 from rolegraph.engine.errors import Suggestion, did_you_mean
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
@@ -103,11 +104,12 @@ class Expression:
     """Number of nodes of the syntax tree."""
     timeout: float | None
     """Seconds that its slow functions may take, in a process of their own; None without one."""
-    _roles: Roles
+    roles: Roles
+    """Names of turns that it may read, each with the number of turns at most."""
     _evaluate: Evaluate
 
     def __reduce__(self) -> tuple[Callable[..., Expression], tuple[str, frozenset[str], int, Roles]]:
-        return _restored_expression, (self.source, self.mentions, self.parts, self._roles)
+        return _restored_expression, (self.source, self.mentions, self.parts, self.roles)
 
     def value(self, variables: Mapping[str, Any]) -> Any:
         """Return the value, or UNKNOWN.
@@ -181,7 +183,7 @@ def _checked(
     any."""
     kind = "expression" if around.has_value else "condition" if around.is_condition else "template"
     try:
-        tree, parts = _parsed(source, around.is_condition)
+        tree, parts = _parsed(source, around)
         faults, mentions = check_tree(tree, around)
         return (None if faults else make(mentions, parts, tree)), faults
     except TemplateSyntaxError as error:
@@ -202,23 +204,23 @@ def _made(
 
 def _restored_expression(source: str, mentions: frozenset[str], parts: int, roles: Roles) -> Expression:
     """Rebuild an unpickled expression: compile its source again without the checks that it passed before."""
-    return _made(source, mentions, parts, roles, _tree(source, True))
+    return _made(source, mentions, parts, roles, _tree(source, roles))
 
 
 def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
     """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
     try:
-        return check_tree(_parsed(source, around.is_condition)[0], around)[1]
+        return check_tree(_parsed(source, around)[0], around)[1]
     except TemplateSyntaxError:
         return frozenset()
 
 
-def _parsed(source: str, is_condition: bool) -> tuple[nodes.Template, int]:
+def _parsed(source: str, around: TemplateScope) -> tuple[nodes.Template, int]:
     """Return the syntax tree of a text and its number of nodes; raises TemplateSyntaxError."""
     if len(source) > PROMPT_SOURCE.most:
         raise TemplateSyntaxError(PROMPT_SOURCE.exceeded("its text has"), PROMPT_SOURCE.most)
     try:
-        tree = _tree(source, is_condition)
+        tree = _tree(source, around.needs if around.is_condition else None)
         return tree, check_shape(tree)
     except RecursionError:  # Jinja2's parser calls itself for each level
         raise TemplateSyntaxError(too_deep(), 0) from None
@@ -226,23 +228,37 @@ def _parsed(source: str, is_condition: bool) -> tuple[nodes.Template, int]:
         raise TemplateSyntaxError(f"Python cannot compile it: {in_short(error)}", 0) from error
 
 
-def _tree(source: str, is_condition: bool) -> nodes.Template:
-    """Parse a template's source; an expression is the only node of a template's output."""
-    if not is_condition:
+class _Linked(NodeTransformer):
+    """Change of a syntax tree in which `judge.history` becomes one name, where it is a name of turns."""
+
+    def __init__(self, names: Container[str]) -> None:
+        self.names = names
+
+    def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
+        if isinstance(node.node, nodes.Name) and (name := f"{node.node.name}.{node.attr}") in self.names:
+            return nodes.Name(name, "load", lineno=node.node.lineno)
+        return self.generic_visit(node)
+
+
+def _tree(source: str, names: Container[str] | None) -> nodes.Template:
+    """Parse a template's source, or that of an expression over `names`, which is the only node of a
+    template's output."""
+    if names is None:
         return ENVIRONMENT.parse(source)
     parser = Parser(ENVIRONMENT, source, state="variable")
     expression = parser.parse_expression()
     if not parser.stream.eos:
         raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
-    tree = nodes.Template([nodes.Output([expression])], lineno=1)
+    tree = nodes.Template([nodes.Output([_Linked(names).visit(expression)])], lineno=1)
     tree.set_environment(ENVIRONMENT)
     return tree
 
 
 def syntax_of(text: Template | Expression) -> nodes.Node:
     """Return the syntax tree of a compiled text, of an expression its root; line numbers are positions."""
-    tree = _tree(text.source, isinstance(text, Expression))
-    return cast("nodes.Output", tree.body[0]).nodes[0] if isinstance(text, Expression) else tree
+    if isinstance(text, Template):
+        return _tree(text.source, None)
+    return cast("nodes.Output", _tree(text.source, text.roles).body[0]).nodes[0]
 
 
 _NUMBERS = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Neg)
@@ -271,7 +287,7 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
 
 def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
     """Rebuild an unpickled template: compile its source again without the checks that it passed before."""
-    return Template(source, mentions, parts, _compiled(_tree(source, False)))
+    return Template(source, mentions, parts, _compiled(_tree(source, None)))
 
 
 def render_messages(

@@ -21,10 +21,10 @@ from rolegraph.engine.records import (
     TerminationReason,
     Trajectory,
 )
-from rolegraph.engine.run.context import EpisodeContext
+from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.turn import ModelCall, NodeResult, finished_view
-from rolegraph.engine.vocabulary import UNKNOWN, Lineage, Metric, Score, View, Views
+from rolegraph.engine.vocabulary import UNKNOWN, Metric, Score, View, Views
 from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 
 _UNSCORED = Score(None, None)
@@ -46,7 +46,6 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     prefix = f"{task_id}:{job.rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[FailureMetadata] = []
-    variables: dict[str, Any] = {name: [] for name in plan.measured_roles}
     for role in roles:
         of_role = results[role.nodes.start : role.nodes.stop]
         for place in range(role.count):
@@ -60,8 +59,6 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                 steps += steps_of(turn, masked=masked)
                 if turn.failure is not None:
                     failures.append(_failed(turn, turn.failure))
-            if role.name in variables:
-                variables[role.name].append(last_turn(turns, plan.lineages[role.name][place]))
             last = turns[-1]
             score = summed(turns) if role.reads_environment else last.score
             reward, correct, terms = score or _UNSCORED
@@ -98,8 +95,9 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
         metadata["skipped"] = {roles[n].name: count / len(roles[n].nodes) for n, count in counts.items()}
     if failures:
         metadata["failures"] = failures
-    variables = {name: Views(views) for name, views in variables.items()}
-    variables |= {"task": context.task, "step": context.step}
+    variables: dict[str, Any] = {"task": context.task, "step": context.step}
+    for edge in plan.episode_inputs:
+        variables[edge.name] = finished_turns(context, edge.name, turns_taken(edge, results))
     variables |= {loop.name: {"rounds": metadata.get("rounds", {}).get(loop.name, 0)} for loop in plan.loops}
     uncomputed: dict[str, str] = {}
     verdicts: list[bool | None] = []
@@ -151,18 +149,30 @@ def _verdict(correct: EpisodeExpression, variables: Mapping[str, Any], stopped: 
     return value
 
 
-def last_turn(turns: Sequence[NodeResult], within: Lineage) -> View:
-    """Return the view of an instance's last turn after the episode.
+def finished_turns(
+    context: EpisodeContext, name: str, taken: Sequence[tuple[int, NodeResult]], loop: int | None = None
+) -> Views:
+    """Return turns of a role as expressions after the episode see them.
 
     Args:
-        turns: Turns of the instance that ran; at least one. With an environment it has earned their sum.
-        within: Instances that the instance descends from.
+        context: The episode.
+        name: The name that the expression has for them, such as `judge` or `judge.history`.
+        taken: The turns, each with its node.
+        loop: The loop of the role that reads. Seen from outside of its loop, a player has earned the sum over
+            its turns, unless a link such as `.history` names single turns.
     """
-    turn = finished_view(turns[-1], within)
-    if not turns[-1].role.reads_environment:
-        return turn
-    earned = summed(turns)
-    return turn._replace(reward=UNKNOWN if earned is None or earned.reward is None else earned.reward)
+    name, _, link = name.partition(".")
+    lineages = context.plan.lineages[name]
+    turns: list[View] = []
+    for node, result in taken:
+        role = result.role
+        turn = finished_view(result, lineages[result.view.index - 1])
+        if role.reads_environment and role.loop != loop and not link:
+            place = role.nodes.start + (node - role.nodes.start) % role.count
+            earned = summed([*filter(None, context.results[place : role.nodes.stop : role.count])])
+            turn = turn._replace(reward=UNKNOWN if earned is None or earned.reward is None else earned.reward)
+        turns.append(turn)
+    return Views(turns)
 
 
 def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:

@@ -22,10 +22,10 @@ from rolegraph.engine.errors import (
 )
 from rolegraph.engine.prompts import Expression, PromptError
 from rolegraph.engine.records import Failure, FailureName
-from rolegraph.engine.run.assembly import last_turn, steps_of
+from rolegraph.engine.run.assembly import finished_turns, steps_of
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.likelihood import likelihoods_of
-from rolegraph.engine.run.turn import NodeResult, failure_score, finished_view
+from rolegraph.engine.run.turn import NodeResult, failure_score
 from rolegraph.engine.vocabulary import UNKNOWN, Reward, RewardInputs, Score, View, Views
 from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 from rolegraph.engine.vocabulary.isolation import CallLimit
@@ -134,35 +134,16 @@ class LateRewards:
         that its expressions read."""
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
-        ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
+        edges = self.plan.reward_inputs.get(node, ())
+        ran = {edge.name: turns_taken(edge, self.results) for edge in edges}
         views = {name: tuple(turn.public for _, turn in ran[name]) for name in reward.views}
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         inputs = inputs._replace(views=views, env_reward=env)
         if not result.role.formulas:
             return inputs, {}
-        return inputs, {name: self._turns(name, taken, plan_node.role) for name, taken in ran.items()}
-
-    def _turns(self, name: str, taken: Sequence[tuple[int, NodeResult]], reader: int) -> Views:
-        """Return the turns of a role as the expressions of another see them.
-
-        Args:
-            name: The role that is read.
-            taken: Its turns that ran, each with its node.
-            reader: The role that reads; a player in a loop that the reader is not in has earned the sum over
-                its turns.
-        """
-        lineages = self.plan.lineages[name]
-        turns: list[View] = []
-        for node, result in taken:
-            role, within = result.role, lineages[result.view.index - 1]
-            if role.reads_environment and role.loop != self.plan.roles[reader].loop:
-                place = role.nodes.start + (node - role.nodes.start) % role.count
-                of_instance = self.results[place : role.nodes.stop : role.count]
-                turns.append(last_turn([*filter(None, of_instance)], within))
-            else:
-                turns.append(finished_view(result, within))
-        return Views(turns)
+        loop = self.plan.roles[plan_node.role].loop
+        return inputs, {name: finished_turns(self.context, name, taken, loop) for name, taken in ran.items()}
 
 
 def _turn_inputs(result: NodeResult) -> RewardInputs:

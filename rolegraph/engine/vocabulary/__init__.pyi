@@ -102,6 +102,7 @@ from rolegraph.engine.vocabulary.tool import ToolError as ToolError
 from rolegraph.engine.vocabulary.tool import check_headers as check_headers
 from rolegraph.engine.vocabulary.unknown import UNKNOWN as UNKNOWN
 from rolegraph.engine.vocabulary.unknown import Unknown as Unknown
+from rolegraph.engine.vocabulary.views import LINKS as LINKS
 from rolegraph.engine.vocabulary.views import RECORDED_FIELDS as RECORDED_FIELDS
 from rolegraph.engine.vocabulary.views import REWARD_FIELDS as REWARD_FIELDS
 from rolegraph.engine.vocabulary.views import TURN_FIELDS as TURN_FIELDS
@@ -111,3 +112,4 @@ from rolegraph.engine.vocabulary.views import SelfView as SelfView
 from rolegraph.engine.vocabulary.views import Upstream as Upstream
 from rolegraph.engine.vocabulary.views import View as View
 from rolegraph.engine.vocabulary.views import Views as Views
+from rolegraph.engine.vocabulary.views import named_turns as named_turns

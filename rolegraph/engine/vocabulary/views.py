@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -111,8 +111,18 @@ REWARD_FIELDS = ("reward", "right", "terms")
 """Further fields for texts and expressions that are computed after the episode."""
 TURN_FIELDS = (*VIEW_FIELDS, *REWARD_FIELDS)
 """Fields of a turn after the episode."""
+LINKS = ("previous", "history", "final")
+"""Words behind a role's name, in expressions after the episode, for turns that the name itself does not mean:
+of the round before, all earlier ones, and the last that ran."""
 RECORDED_FIELDS = tuple(name for name in TURN_FIELDS if name != "chosen")
 """Fields of a turn that a file of episodes tells."""
+
+
+def named_turns(mentions: Set[str], roles: Iterable[str]) -> list[str]:
+    """Return the names of turns among the names that expressions read: `judge`, `judge.history`, in the order
+    of the roles."""
+    linked = ((role, *(f"{role}.{link}" for link in LINKS)) for role in roles)
+    return [name for names in linked for name in names if name in mentions]
 
 
 class SelfView(NamedTuple):

@@ -186,7 +186,7 @@ class Run:
             A pandas DataFrame where pandas is installed, else a list of dicts: `split`, `step`, `task`,
             `rollout`, `correct`, the metrics, and `reward/ROLE`, the mean over the role's instances.
         """
-        return _table([it.row for it in self.recorded(where, split=split, step=step)])
+        return as_table([it.row for it in self.recorded(where, split=split, step=step)])
 
     def credit(self, step: int | None = None) -> Any:
         """Return the credit: a row for each member of a group, and for each call with a signal.
@@ -208,7 +208,7 @@ class Run:
         if not (rows := [row for table in tables for row in table or ()]):
             of = "" if step is None else f" of step {step}"
             raise UsageError(f"{self.folder} has no credit{of}; trainings have it since version 0.3")
-        return _table(rows, CreditRow._fields)
+        return as_table(rows, CreditRow._fields)
 
     @property
     def best(self) -> str:
@@ -248,8 +248,13 @@ class Run:
         return RunFolder(self.folder).report
 
 
-def _table(rows: list[Row], columns: Sequence[str] | None = None) -> Any:
-    """Return rows as a pandas DataFrame where pandas is installed, else as they are."""
+def as_table(rows: list[Row], columns: Sequence[str] | None = None) -> Any:
+    """Return rows as a pandas DataFrame where pandas is installed, else as they are.
+
+    Args:
+        rows: The rows, mappings or tuples.
+        columns: Names of the columns; None takes those of the rows.
+    """
     try:
         from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:

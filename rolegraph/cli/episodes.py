@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,6 +13,7 @@ import click
 from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, command, plain
+from rolegraph.cli.rows import RowOutput, row_output
 from rolegraph.cli.terminal import add_row, make_table
 
 _RUN = click.argument(
@@ -33,37 +32,17 @@ _STEP = options.count("--step", None, "Episodes of this step of a training.", le
 @_SPLIT
 @_STEP
 @options.count("--limit", 50, "Rows of the table at most; --json and --csv give all.")
-@options.flag("--json", "Print a JSON object for each episode, one a line.")
-@options.flag("--csv", "Print comma-separated values.")
+@row_output
 def episodes_command(
-    run: Path, where: str | None, split: str | None, step: int | None, limit: int, json: bool, csv: bool
+    run: Path, where: str | None, split: str | None, step: int | None, limit: int, output: RowOutput
 ) -> None:
     """List the episodes of RUN, the folder of a run or a training, with their figures.
 
     An expression of the language selects them. It reads `task`, the roles as they were in their last turns,
     and `correct`, `rollout` and `step`.
     """
-    if json and csv:
-        raise api.UsageError("give --json or --csv, not both")
     rows = (it.row for it in api.Run(run).recorded(where or "", split=split, step=step))
-    if json:
-        _write_json(rows)
-    elif csv:
-        _write_csv(rows)
-    else:
-        _print_table(run, rows, limit)
-
-
-def _write_json(rows: Iterator[dict[str, Any]]) -> None:
-    for row in rows:
-        click.echo(json.dumps(row, ensure_ascii=False))
-
-
-def _write_csv(rows: Iterator[dict[str, Any]]) -> None:
-    every = [*rows]
-    writer = csv.DictWriter(sys.stdout, [*dict.fromkeys(name for row in every for name in row)])
-    writer.writeheader()
-    writer.writerows(every)
+    output.write(rows, lambda rows: _print_table(run, rows, limit))
 
 
 def _print_table(run: Path, rows: Iterator[dict[str, Any]], limit: int) -> None:

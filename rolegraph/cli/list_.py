@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rolegraph import api
-from rolegraph.cli import options, output
+from rolegraph.cli import options
+from rolegraph.cli.output import command as command_line
+from rolegraph.cli.rows import RowOutput, row_output
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -33,44 +36,59 @@ KINDS = ("specs", *WRITTEN_AT, "recipes", "keys")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 @click.argument("name", required=False, shell_complete=options.complete_items)
 @options.imports_option
-def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> None:
+@row_output
+def command(kind: str | None, name: str | None, imports: tuple[str, ...], output: RowOutput) -> None:
     """Show the shipped specs, what a spec may name (parsers, rewards, estimators, …), recipes, and keys.
 
     With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
     """
     for file in imports:
         api.vocabulary.import_file(Path(file))
-    if name is None:
-        text = _overview(kind)
-    elif kind == "keys":
-        text = _keys_at(name)
-    elif kind == "recipes":
-        text = api.find_recipe(name).text
-    elif kind == "specs":
-        text = api.printable(api.find_spec(name).read_text(encoding="utf-8", errors="replace"))
-    else:
-        text = _item(str(kind), name)
     try:
-        click.echo(text.rstrip())
-        if name is None:
+        if name is None or kind is None:
+            output.write(_items(kind), _show_items)
             shown = kind or "parsers"
             named = [word for file in imports for word in ("--import", file)]
-            following = output.command("list", shown, next(iter(_summaries(shown))), *named)
+            following = command_line("list", shown, next(iter(_summaries(shown))), *named)
             click.echo(f"next: {following}", err=True)
+        else:
+            rows, text = _shown(kind, name)
+            output.write(rows, lambda _: click.echo(text.rstrip()))
     except BrokenPipeError:  # the reader has closed the pipe, as in `rolegraph list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _overview(kind: str | None) -> str:
-    """Return a line for each item of a kind, or of all kinds."""
-    kinds = KINDS[:-2] if kind is None else (kind,)
-    sections = {name: _summaries(name) for name in kinds}
-    width = max(len(name) for items in sections.values() for name in items)
-    lines: list[str] = []
-    for title, items in sections.items():
-        lines.append(click.style(title, bold=True))
-        lines += [f"  {name:<{width}}  {summary}" for name, summary in items.items()]
-    return "\n".join(lines)
+def _shown(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
+    """Return what is known of an item, or of keys: rows, and the text for a reader."""
+    if kind == "keys":
+        keys = _keys_at(name)
+        return [{"key": key, "meaning": about} for key, about in keys.items()], _lines(keys)
+    if kind in ("recipes", "specs"):
+        text = api.find_recipe(name).text if kind == "recipes" else _spec(name)
+        return [{"name": name, "text": text}], text
+    return _item(kind, name)
+
+
+def _spec(name: str) -> str:
+    return api.printable(api.find_spec(name).read_text(encoding="utf-8", errors="replace"))
+
+
+def _items(kind: str | None) -> list[dict[str, str]]:
+    """Return a row for each item of a kind, or of all kinds."""
+    return [
+        {"kind": of, "name": name, "summary": summary}
+        for of in (KINDS[:-2] if kind is None else (kind,))
+        for name, summary in _summaries(of).items()
+    ]
+
+
+def _show_items(rows: Iterator[Mapping[str, str]]) -> None:
+    items = [*rows]
+    width = max(len(row["name"]) for row in items)
+    for kind, of_kind in groupby(items, key=lambda row: row["kind"]):
+        click.secho(kind, bold=True)
+        for row in of_kind:
+            click.echo(f"  {row['name']:<{width}}  {row['summary']}".rstrip())
 
 
 def _summaries(kind: str) -> dict[str, str]:
@@ -116,34 +134,49 @@ def _keys(
                 yield from _keys(definitions, form[inner], f"{place}{names}", around)
 
 
-def _keys_at(name: str) -> str:
-    """Return the lines of the keys with a name, such as `weight`, or at a place; UsageError without any."""
+def _keys_at(name: str) -> dict[str, str]:
+    """Return the keys with a name, such as `weight`, or at a place; UsageError without any."""
     keys = _summaries("keys")
-    lines = [f"{key}  {about}" for key, about in keys.items() if name in (key, key.rpartition(".")[2])]
-    if not lines:
+    named = {key: about for key, about in keys.items() if name in (key, key.rpartition(".")[2])}
+    if not named:
         names = {key.rpartition(".")[2] for key in keys}
         raise api.UsageError(
             f"no key {name!r}; {api.did_you_mean(name, names) or 'see `rolegraph list keys`'}"
         )
-    return "\n".join(lines)
+    return named
 
 
-def _item(kind: str, name: str) -> str:
-    """Return an item as a spec writes it, with every option at its default and its meaning."""
+def _lines(keys: Mapping[str, str]) -> str:
+    return "\n".join(f"{key}  {about}" for key, about in keys.items())
+
+
+def _item(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
+    """Return an item's options as rows, and as a spec writes it: each at its default, with its meaning."""
     registry: api.vocabulary.Registry[Any] = getattr(api.vocabulary, kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
     except api.vocabulary.UnknownName as error:
         hint = error.hint or f"expected one of {', '.join(error.names)}"
         raise api.UsageError(f"{error}; {hint}") from None
-    if not value and not options:
-        return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
+    every = [*([value] if value else []), *options]
+    records = [
+        {
+            "option": it.name,
+            "type": it.type,
+            "default": it.written,
+            "required": it.required,
+            "meaning": it.line,
+        }
+        for it in every
+    ]
+    if not every:
+        return records, f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
     head = _row(name, value) if value else (f"{name}:", "", "")
     indent = "" if value else "  "
     rows = [head, *(_row(indent + option.name, option) for option in options)]
     wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {yaml:<{wide}}  # {type_:<{wider}}  {line}".rstrip(" #") for yaml, type_, line in rows]
-    return "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
+    return records, "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
 
 
 def _row(key: str, option: api.vocabulary.Option) -> tuple[str, str, str]:

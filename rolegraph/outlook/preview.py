@@ -85,6 +85,25 @@ class RolePrompts:
         if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
             self.values.append(value)
 
+    @property
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Plain data: a row for each message of a prompt, each value of a tool, and each problem."""
+        messages: list[Mapping[str, object]] = [
+            {
+                "turns": self.who(asked),
+                "speaker": message["role"],
+                "content": message_text(message),
+                "tokens": asked.tokens,
+                "note": asked.note,
+            }
+            for asked in self.asked
+            for message in asked.messages
+        ]
+        others = (("tool", self.values), ("problem", self.problems))
+        return messages + [
+            {"speaker": speaker, "content": text} for speaker, texts in others for text in texts
+        ]
+
     def who(self, asked: SentPrompt) -> str:
         """Name the turns of a prompt: `solver 1–2, round 2`."""
         name = self.role.name
@@ -104,6 +123,15 @@ class RolePrompts:
         if not self.role.is_nested:
             return ", ".join(alike)
         return ", ".join(f"{rounds} of {_counted('outer round', outer)}" for rounds, outer in alike.items())
+
+
+def message_text(message: Message) -> str:
+    """Return a message as text: its reasoning, content and tool calls, one below the other."""
+    calls = [
+        f"{call['function']['name']}({call['function']['arguments']})"
+        for call in message.get("tool_calls", ())
+    ]
+    return "\n".join(filter(None, (message.get("reasoning"), message["content"], *calls)))
 
 
 class TaskPrompts(NamedTuple):

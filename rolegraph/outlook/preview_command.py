@@ -13,6 +13,8 @@ from rich.text import Text
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.cli import options
+from rolegraph.cli.rows import RowOutput, row_output
+from rolegraph.outlook.preview import message_text
 
 if TYPE_CHECKING:
     from rolegraph.outlook.preview import RolePrompts
@@ -31,7 +33,10 @@ COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "y
 @options.flag("--tokens", "Show the chat template's special tokens, and the number of tokens.")
 @options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
 @options.replaces("html")
-def preview_command(source: api.Source, only: tuple[str, ...], html: Path | None, **settings: Any) -> int:
+@row_output
+def preview_command(
+    source: api.Source, only: tuple[str, ...], html: Path | None, output: RowOutput, **settings: Any
+) -> int:
     """Show the prompts of each role of SPEC, in every round and branch that differs, without a model.
 
     Answers that later roles see are made up, in [brackets], or come from a run with --with: its folder, or
@@ -49,7 +54,7 @@ def preview_command(source: api.Source, only: tuple[str, ...], html: Path | None
     if html is not None:
         click.echo(str(preview.save(html)))
     else:
-        _show(preview)
+        output.write(preview.records, lambda _: _show(preview))
     return 0
 
 
@@ -88,22 +93,13 @@ def _show_role(out: Console, of: RolePrompts) -> None:
             _panel(out, head, Text.assemble(*parts), "user")
             continue
         for message in asked.messages:
-            _panel(out, f"{head} · {message['role']}", _text(_message_text(message)), message["role"])
+            _panel(out, f"{head} · {message['role']}", _text(message_text(message)), message["role"])
         for function in asked.functions:
             out.print(_text(f"may call {function.name}: {function.description}", "yellow"))
     if of.more:
         out.print(_text(f"and {of.more} more that differ, of later rounds or other answers", "dim"))
     if not (of.asked or of.values or of.problems or of.role.run):
         out.print(_text("not reached", "dim"))
-
-
-def _message_text(message: api.Message) -> str:
-    """Return a message as text: its reasoning, content and tool calls, one below the other."""
-    calls = [
-        f"{call['function']['name']}({call['function']['arguments']})"
-        for call in message.get("tool_calls", ())
-    ]
-    return "\n".join(filter(None, (message.get("reasoning"), message["content"], *calls)))
 
 
 def _panel(out: Console, title: str, text: Text, speaker: str) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from rolegraph.api.jobs import blocking
+from rolegraph.api.recorded import as_table
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile.leaving import read_rule, without_quoting
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
@@ -45,6 +47,26 @@ class Preview:
             task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks
         ]
         return replace(self, tasks=tasks)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Plain data: a row for each message of a prompt, each value of a tool, and each problem."""
+        return [
+            {"task": str(task.task.get("id", "")), "role": of.role.name, **row}
+            for task in self.tasks
+            for of in task.roles
+            for row in of.records
+        ]
+
+    def table(self) -> Any:
+        """Return the messages of the prompts.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dicts: `task`, `role`, `turns` (which
+            send the prompt), `speaker` (the message's role, `tool` or `problem`), `content`, `tokens` of the
+            whole prompt and `note`.
+        """
+        return as_table(self.records)
 
     def save(self, file: str | Path) -> Path:
         """Write the preview as one page that opens offline; raises WorldError.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +15,46 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, plain
+from rolegraph.cli.rows import RowOutput, row_output
 from rolegraph.cli.terminal import add_row, interval_cell, make_table
 
 if TYPE_CHECKING:
     from rolegraph.pages.report.compare.comparison import Comparison
+    from rolegraph.pages.view.overview import RunFigure, RunRow
     from rolegraph.pages.viewing import RunViewer
 
 FORMS = ("mmd", "md", "dot", "svg", "png", "graphml", "gml", "json")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 SHOWN_OF_DIFF = 2000
 """Characters of a template's diff that are shown; the page has all of it."""
+
+
+@click.command("runs")
+@click.argument("runs", nargs=-1, metavar="[RUN…]", type=FOLDER, shell_complete=options.complete_runs)
+@row_output
+def runs_command(runs: tuple[Path, ...], output: RowOutput) -> None:
+    """List runs and trainings with their figures, the newest first; default: all in runs/.
+
+    A figure is that of the whole run, or of a training's last validation, with its 95 % interval.
+    """
+    rows = rg.view(*runs).rows()
+    output.write((row.record for row in rows), lambda _: _show_runs(rows))
+
+
+def _show_runs(rows: Sequence[RunRow]) -> None:
+    figures = [*dict.fromkeys(name for row in rows for name in [*row.figures][:1])]
+    table = make_table("run", "spec", "started (UTC)", "status", *figures, texts=(1, 2, 3))
+    for row in rows:
+        kind = f"{row.kind} of {row.spec}" if row.spec else ""
+        started = row.started.strftime("%Y-%m-%d %H:%M") if row.started else ""
+        cells = (_figure(row.figures.get(name)) for name in figures)
+        add_row(table, row.name, kind, started, row.fault or row.status, *cells)
+    OutputOptions().results().print(table)
+
+
+def _figure(figure: RunFigure | None) -> str:
+    over = figure and figure.over
+    return interval_cell(over) if over or figure is None else f"{figure.value:,.3f}"
 
 
 @click.command("report")
@@ -109,23 +139,33 @@ def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
 @options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
 @options.flag("--best", "Compare trainings by their best checkpoints.")
 @options.imports_option
+@row_output
 def compare_command(
-    sides: tuple[str, ...], html: Path | None, tasks: int, best: bool, imports: tuple[str, ...]
+    sides: tuple[str, ...],
+    html: Path | None,
+    tasks: int,
+    best: bool,
+    imports: tuple[str, ...],
+    output: RowOutput,
 ) -> int:
     """Hold runs, trainings (their folders) or specs against the first of them.
 
     Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval
     and the difference, paired by task where the tasks are the same; tasks that only one side solves, with an
     episode of each; tokens and time. A training is compared by its last validation, and in a
-    second verdict by that of its best checkpoint; --best turns them round.
+    second verdict by that of its best checkpoint; --best turns them round. --json and --csv have a row for
+    each figure of each side.
     """
     comparison = rg.compare(*sides, imports=imports, html=html, shown=tasks, best=best)
-    out = OutputOptions().results()
-    for part in comparison_parts(comparison, tasks):
-        out.print(part, markup=False)
-    if html is not None:
-        out.print(str(html), markup=False)
+    parts = (*comparison_parts(comparison, tasks), *(() if html is None else (str(html),)))
+    output.write(comparison.records, lambda _: _show_parts(parts))
     return 0
+
+
+def _show_parts(parts: Iterable[Table | str]) -> None:
+    out = OutputOptions().results()
+    for part in parts:
+        out.print(part, markup=False)
 
 
 def comparison_parts(comparison: Comparison, tasks: int) -> Iterator[Table | str]:

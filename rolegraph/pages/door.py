@@ -60,6 +60,7 @@ _COMMANDS = "rolegraph.pages.commands"
 DOOR = Door(
     {
         "graph": Verb("Author", "Draw the roles of a spec.", _COMMANDS),
+        "runs": Verb("Look", "List runs and trainings with their figures.", _COMMANDS),
         "view": Verb("Look", "Show the episodes of runs in the browser.", _COMMANDS),
         "report": Verb("Look", "Write a training as one page that opens offline.", _COMMANDS),
         "compare": Verb("Look", "Compare runs, trainings or specs.", _COMMANDS),

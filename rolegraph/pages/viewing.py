@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rolegraph.api.jobs import RUNS
+from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.records.ownership import check_replaceable
@@ -18,6 +20,7 @@ from rolegraph.engine.records.staging import staged
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find
+from rolegraph.pages.view.overview import RunRow, RunsQuery, RunsTable, run_rows
 from rolegraph.pages.view.serving import serve
 
 
@@ -38,6 +41,20 @@ class RunViewer:
     def hidden(self) -> list[str]:
         """Names of the task fields that no prompt may show, as found in the first episodes."""
         return sorted({field for run in self.runs if not run.fault for field in run.hidden_fields()})
+
+    def rows(self) -> Sequence[RunRow]:
+        """Return the row of each run in the list of runs, the newest first; a damaged run's has its fault."""
+        return RunsTable(run_rows(self.runs), RunsQuery()).rows
+
+    def table(self) -> Any:
+        """Return the list of runs: a row for each, the newest first.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dicts: `folder`, `kind`, `spec`,
+            `model`, `seed`, `started`, `seconds`, `status`, the keys that commands set, and each figure, with
+            its interval over n tasks as `FIGURE/low`, `FIGURE/high` and `FIGURE/n`.
+        """
+        return as_table([row.record for row in self.rows()])
 
     def serve(self, *, port: int = 0, ready: Callable[[str], None] = print, **where: str) -> None:
         """Serve pages on this machine until interrupted.

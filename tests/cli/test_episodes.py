@@ -1,4 +1,4 @@
-"""Tests of `rolegraph episodes` and `rolegraph show`, and of `rg.Run(…).episodes`."""
+"""Tests of the commands that print rows, of `rolegraph show`, and of `rg.Run(…).episodes`."""
 
 from __future__ import annotations
 
@@ -77,3 +77,56 @@ def test_a_folder_or_an_episode_that_is_missing_is_told(
         assert (done.returncode, done.stdout) == (2, "")
         assert f"rolegraph episodes {run}" in done.stderr
     assert rolegraph("episodes", str(run), "--step", "3").returncode == 2
+
+
+COMMANDS = [
+    ("runs", ("{run}", "{training}")),
+    ("episodes", ("{run}",)),
+    ("compare", ("{run}", "{training}")),
+    ("list", ()),
+    ("list", ("parsers", "tag")),
+    ("list", ("keys", "weight")),
+    ("list", ("specs", "debate")),
+    ("preview", ("solver_judge",)),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), COMMANDS)
+def test_every_list_has_the_same_rows_as_json_and_csv(
+    rolegraph: Command, run: Path, training: Path, command: str, words: tuple[str, ...]
+) -> None:
+    named = [word.format(run=run, training=training) for word in words]
+    as_json = rolegraph(command, *named, "--json")
+    as_csv = rolegraph(command, *named, "--csv")
+    rows = [json.loads(line) for line in as_json.stdout.splitlines()]
+    read = [*csv.DictReader(io.StringIO(as_csv.stdout))]
+    assert rows and len(read) == len(rows)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    assert [*read[0]] == [*columns]
+    cells = [{name: "" if row.get(name) is None else str(row[name]) for name in columns} for row in rows]
+    assert read == cells
+    both = rolegraph(command, *named, "--csv", "--json")
+    assert both.returncode == 2 and "--json or --csv" in both.stderr
+
+
+def test_runs_have_their_folder_and_figures_with_intervals(
+    rolegraph: Command, run: Path, training: Path
+) -> None:
+    done = rolegraph("runs", str(run), str(training), "--json")
+    rows = {row["folder"]: row for row in map(json.loads, done.stdout.splitlines())}
+    row = rows[str(run)]
+    assert row["kind"] == "run" and row["correct/low"] <= row["correct"] <= row["correct/high"]
+    assert (row["correct/n"], rows[str(training)]["kind"]) == (6, "training")
+    shown = rolegraph("runs", str(run)).stdout
+    assert "n 6" in shown and run.name in shown
+
+
+def test_a_comparison_has_a_row_for_each_figure_of_each_side(
+    rolegraph: Command, run: Path, training: Path
+) -> None:
+    done = rolegraph("compare", str(run), str(training), "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    first, other = (row for row in rows if row["figure"] == "correct")
+    assert (first["side"], other["side"]) == (run.name, training.name)
+    assert first["difference/mean"] is None
+    assert other["difference/mean"] == pytest.approx(other["mean"] - first["mean"])

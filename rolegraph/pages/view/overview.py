@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -77,6 +78,7 @@ class RunRow:
     """Number of the run in the viewer."""
     name: str
     """Name of the folder, or its path where two runs share the name."""
+    folder: Path
     spec: str = ""
     model: str = ""
     checkpoint: str = ""
@@ -108,6 +110,32 @@ class RunRow:
     def episodes(self) -> int:
         """Number of all episodes; 0 where it is not on record."""
         return sum(self.counts.values())
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Row as plain data: `folder`, its settings, each figure with its interval and n, and `fault`."""
+        if self.fault:
+            return {"folder": str(self.folder), "status": self.status, "fault": self.fault}
+        record: dict[str, Any] = {
+            "folder": str(self.folder),
+            "kind": self.kind,
+            "spec": self.spec,
+            "model": self.model,
+            "checkpoint": self.checkpoint,
+            "seed": self.seed,
+            "started": self.started.isoformat() if self.started else None,
+            "seconds": self.duration,
+            "status": self.status,
+            **{f"episodes/{split}": n for split, n in self.counts.items()},
+            **self.settings,
+        }
+        for name, figure in self.figures.items():
+            record[name] = figure.value
+            if over := figure.over:
+                record |= {f"{name}/low": over.low, f"{name}/high": over.high, f"{name}/n": over.n}
+            if figure.step is not None:
+                record[f"{name}/of"] = figure.origin
+        return record
 
     @property
     def sparks(self) -> list[tuple[str, str]]:
@@ -371,6 +399,7 @@ def _row(number: int, name: str, run: ViewedRun) -> RunRow:
         row = RunRow(
             number,
             name,
+            run.folder.path,
             spec=info.name,
             model=info.model,
             checkpoint=info.checkpoint or "",
@@ -383,7 +412,7 @@ def _row(number: int, name: str, run: ViewedRun) -> RunRow:
         )
         return (_of_training if info.kind == "train" else _of_run)(row, run, info)
     except RolegraphError as error:
-        return RunRow(number, name, fault=str(error))
+        return RunRow(number, name, run.folder.path, fault=str(error))
 
 
 def _settings(info: RunInfo) -> dict[str, str]:

@@ -15,6 +15,7 @@ from statistics import fmean, pstdev
 from string import ascii_uppercase
 from typing import Any, NamedTuple, Protocol
 
+from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder, Trajectory
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
@@ -144,6 +145,24 @@ class Comparison:
         ]
 
     @property
+    def records(self) -> list[dict[str, Any]]:
+        """Plain data: a row for each figure of each side with episodes; differences are from the first."""
+        return [
+            {"figure": row.figure, "side": side.name, **_ends("", over), **_ends("difference/", gap)}
+            for row in self.rows
+            for side, over, gap in zip(self.measured, row.sides, (None, *row.differences), strict=True)
+        ]
+
+    def table(self) -> Any:
+        """Return the figures of the sides.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dicts: `figure`, `side`, `mean`,
+            `low`, `high` and `n` of the figure, and `difference/mean` and so on from the first side.
+        """
+        return as_table(self.records)
+
+    @property
     def same_words(self) -> bool:
         """True where all sides have the same spec, templates and settings."""
         return not (self.spec or self.templates)
@@ -155,6 +174,12 @@ class Comparison:
         first, *others = self.sides
         has_same_specs = all(side.spec == first.spec for side in others)
         return self.same_words and has_same_specs and len({side.hash for side in self.sides}) > 1
+
+
+def _ends(start: str, over: Interval | None) -> dict[str, float | None]:
+    """Return a mean, its interval and n by name; None where there is no value."""
+    values = over if over and over.n else None
+    return {f"{start}{name}": values and getattr(values, name) for name in ("mean", "low", "high", "n")}
 
 
 def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:

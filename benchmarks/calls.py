@@ -2,6 +2,7 @@
 
     python benchmarks/calls.py               # Markdown tables; needs pip install -e '.[bench]'
     python benchmarks/calls.py --rounds 15
+    python benchmarks/calls.py --held        # memory of a step and its datum
 
 A stub in a process of its own gives an answer of 5, 1,000 or 8,000 tokens with ids and log-probabilities, in
 the form of vLLM's chat completions (`openai:` and the peers) and of its completions (`vllm:`). 16 calls are
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,10 +35,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rolegraph.engine.models import Request, open_model
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.tokenizer import load_tokenizer
-from rolegraph.engine.records import CallId, NodeId
+from rolegraph.engine.records import CallId, NodeId, Step
 from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.engine.training.policies.batches import StepAdvantages, build_datum
 from rolegraph.local.launcher import BASE_MODEL
 
+HELD = 256
+"""Answers of 1,000 tokens whose memory is measured."""
 CALLS = {5: 96, 1000: 48, 8000: 16}
 """Calls of a round, by tokens of the answer."""
 IN_FLIGHT = 16
@@ -220,6 +225,32 @@ async def compare(calls: dict[str, Call], count: int, tokens: int, rounds: int) 
     return cells
 
 
+async def held(port: int) -> None:
+    """Print the memory of answers of 1,000 tokens as they are kept until an update, and of their datums."""
+    url = f"http://127.0.0.1:{port}/v1"
+    model = LimitedModel(await open_model(ModelRef(provider="openai", name="1000", base_url=url)), IN_FLIGHT)
+    request = Request(MESSAGES, Sampling(max_tokens=1001), 3, CALL)
+
+    async def step() -> Step:
+        answer, _, _ = await model.complete(request)
+        return Step(answer.prompt_ids, answer.response_ids, answer.logprobs, metadata={})
+
+    await step()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    steps = [await step() for _ in range(HELD)]
+    gc.collect()
+    between = tracemalloc.get_traced_memory()[0]
+    data = [
+        build_datum([StepAdvantages(step, (0.5,) * len(step.response_ids), "")], "importance_sampling", 1.0)
+        for step in steps
+    ]
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    sizes = ((between - before) / HELD / 1e3, (after - between) / len(data) / 1e3)
+    click.echo("{:.1f} kB a step, {:.1f} kB a datum beside it".format(*sizes))
+
+
 async def measure(port: int, rounds: int) -> None:
     import aiohttp
 
@@ -240,8 +271,9 @@ async def measure(port: int, rounds: int) -> None:
 
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True)
+@click.option("--held", "holds", is_flag=True, help="Measure the memory of answers in place of their time.")
 @click.option("--serve", "serves", is_flag=True, hidden=True)
-def main(rounds: int, serves: bool) -> None:
+def main(rounds: int, holds: bool, serves: bool) -> None:
     if serves:
         asyncio.run(serve())
         return
@@ -249,7 +281,8 @@ def main(rounds: int, serves: bool) -> None:
     with subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE) as stub:
         try:
             assert stub.stdout is not None
-            asyncio.run(measure(int(stub.stdout.readline()), rounds))
+            port = int(stub.stdout.readline())
+            asyncio.run(held(port) if holds else measure(port, rounds))
         finally:
             stub.terminate()
 

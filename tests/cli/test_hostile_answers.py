@@ -92,7 +92,7 @@ def test_every_episode_that_is_written_is_read_resumed_compared_viewed_and_repla
             name == "ids",
             {},
         ), name
-    assert steps["rounded"].logprobs == [-1e-7, 1e-7]
+    assert [*steps["rounded"].logprobs] == [-1e-7, 1e-7]
     assert steps["whole floats"].usage == {"prompt_tokens": 5, "completion_tokens": 7}
     assert not any("unusable_numbers" in steps[name].metadata for name in GOOD)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,9 +74,9 @@ def test_an_answer_keeps_text_ids_logprobs_and_finish_reason() -> None:
         (completion,) = ask(endpoint)
     assert completion == Completion(
         text="two",
-        prompt_ids=[1, 2, 3],
-        response_ids=[7, 8],
-        logprobs=[-0.5, -0.25],
+        prompt_ids=array("i", [1, 2, 3]),
+        response_ids=array("i", [7, 8]),
+        logprobs=array("d", [-0.5, -0.25]),
         finish_reason="length",
     )
 
@@ -93,13 +94,13 @@ def test_ids_are_found_where_other_servers_put_them() -> None:
     choice = {"response_token_ids": [7], "prompt_token_ids": [1, 2], **logprobs(-0.5)}
     with serving(lambda _: chat_answer("two", choice=choice)) as endpoint:
         (completion,) = ask(endpoint)
-    assert (completion.prompt_ids, completion.response_ids) == ([1, 2], [7])
+    assert (*completion.prompt_ids, *completion.response_ids) == (1, 2, 7)
 
 
 def test_logprobs_that_do_not_match_the_ids_are_left_out() -> None:
     with serving(lambda _: chat_answer("two", choice={"token_ids": [7, 8], **logprobs(-0.5)})) as endpoint:
         (completion,) = ask(endpoint)
-    assert (completion.response_ids, completion.logprobs) == ([7, 8], ())
+    assert (*completion.response_ids, *completion.logprobs) == (7, 8)
     assert completion.unusable_numbers == ("1 log-probabilities for 2 token ids",)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,9 @@ def test_a_file_of_episodes_answers_each_call_as_before_to_the_token(file: Path)
     assert ask(model, "sum-1", 0, "solver", 1) == Completion(
         text="<answer>2</answer>",
         thought="hm",
-        prompt_ids=[1, 2],
-        response_ids=[3, 4],
-        logprobs=[-0.5, -0.25],
+        prompt_ids=array("i", [1, 2]),
+        response_ids=array("i", [3, 4]),
+        logprobs=array("d", [-0.5, -0.25]),
         finish_reason="length",
         weight_version=5,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from typing import Any
 
 import pytest
@@ -69,6 +70,20 @@ def test_what_is_written_as_json_is_read_back_the_same() -> None:
     assert again.trajectories[1].failure == Failure(FailureName.TIMEOUT, "late")
 
 
+@pytest.mark.parametrize("logprobs", [[-0.5, 0], [0, 0], [-0.0, -1e-7], []])
+def test_numbers_are_written_as_they_were_read(logprobs: list[float]) -> None:
+    """An integer among log-probabilities stays one, though an array of floats has none."""
+    data = full_episode().to_dict()
+    data["trajectories"][0]["steps"][0].update(prompt_ids=[2**31 - 1], logprobs=logprobs)
+    assert json.dumps(Episode.from_dict(data).to_dict()) == json.dumps(data)
+
+
+def test_numbers_of_tokens_are_held_in_arrays() -> None:
+    step = Episode.from_dict(full_episode().to_dict())["solver"][0].steps[0]
+    held = (step.prompt_ids, step.response_ids, step.logprobs)
+    assert [one.typecode for one in held if isinstance(one, array)] == ["i", "i", "d"]
+
+
 def test_an_id_is_the_task_and_the_rollout() -> None:
     assert full_episode().id == "task-1:4"
 
@@ -76,7 +91,7 @@ def test_an_id_is_the_task_and_the_rollout() -> None:
 def test_an_id_that_rllm_wrote_is_read_once_where_it_comes_in() -> None:
     data = full_episode().to_dict()
     data["info"] = {"hash": "h"}
-    assert Episode.from_dict(data) == full_episode()
+    assert Episode.from_dict(data).to_dict() == full_episode().to_dict()
 
 
 @pytest.mark.rllm

@@ -100,7 +100,7 @@ def test_tokens_and_calls_of_one_role_continue_those_of_the_other(tmp_path: Path
     done = run_one(plan(tmp_path, roles), model)
     assert contents(model.requests[2]) == ["one", "", "7", "it is 7", "two"]
     before = done["a"][0].steps[-1]
-    assert done["b"][0].steps[0].prompt_ids[:4] == (*before.prompt_ids, *before.response_ids)[:4]
+    assert (*done["b"][0].steps[0].prompt_ids[:4],) == (*before.prompt_ids, *before.response_ids)[:4]
     assert SUM not in contents(model.requests[2])
 
 

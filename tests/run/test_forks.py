@@ -161,7 +161,7 @@ def test_a_fork_finds_the_calls_of_tools_of_its_trunk(tmp_path: Path) -> None:
     assert contents(model.requests[2])[:4] == ["one", "", "7", "it is 7"]
     before = done["agent"][0].steps[-1]
     so_far = (*before.prompt_ids, *before.response_ids)
-    assert done["branch"][0].steps[0].prompt_ids[: len(so_far)] == so_far
+    assert (*done["branch"][0].steps[0].prompt_ids[: len(so_far)],) == so_far
 
 
 @pytest.mark.parametrize(("model", "continues"), [({}, True), ({"model": "local:other"}, False)])

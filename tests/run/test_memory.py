@@ -82,7 +82,7 @@ def test_it_goes_on_token_for_token_and_with_its_reasoning(tmp_path: Path) -> No
         "content": said("x"),
         "reasoning": "hm",
     }
-    assert talk.steps[2].prompt_ids[:8] == (*talk.steps[1].prompt_ids, *talk.steps[1].response_ids)
+    assert (*talk.steps[2].prompt_ids[:8],) == (*talk.steps[1].prompt_ids, *talk.steps[1].response_ids)
 
 
 def test_a_conversation_that_outgrows_the_context_is_a_failure_of_its_name(tmp_path: Path) -> None:

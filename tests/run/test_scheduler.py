@@ -301,7 +301,7 @@ def test_token_ids_logprobs_and_thought_reach_the_step() -> None:
 
     model = WithTokens(by_role({"solver": RIGHT, "judge": "<answer>1</answer>"}))
     step = run_one(solver_judge(), model).trajectories[0].steps[0]
-    assert (step.prompt_ids, step.response_ids, step.logprobs) == ((1, 2), (3, 4, 5), (-0.1, -0.2, -0.3))
+    assert (*step.prompt_ids, *step.response_ids, *step.logprobs) == (1, 2, 3, 4, 5, -0.1, -0.2, -0.3)
     assert (step.thought, step.weight_version, step.metadata["finish_reason"]) == ("let me see", 7, "length")
     assert step.chat_completions[-1] == {"role": "assistant", "content": RIGHT, "reasoning": "let me see"}
 

@@ -90,7 +90,10 @@ class Completion(NamedTuple):
     """Descriptions of numbers that were out of range, or too many or too few, and are left out."""
 
     def checked(self) -> Self:
-        """Return the answer without the numbers that no record holds; `unusable_numbers` describes them."""
+        """Return the answer with its numbers in arrays, without those that no record holds.
+
+        `unusable_numbers` describes them.
+        """
         unusable = [*self.unusable_numbers]
         prompt_ids = _usable(TOKEN_IDS, self.prompt_ids, "token id", unusable)
         response_ids = _usable(TOKEN_IDS, self.response_ids, "token id", unusable)
@@ -102,8 +105,6 @@ class Completion(NamedTuple):
         unusable += [_named(name, it) for name, it in self.usage.items() if name not in usage]
         if prompt_ids and response_ids:
             usage = NO_USAGE
-        if not unusable and usage is self.usage:
-            return self
         return self._replace(
             prompt_ids=prompt_ids,
             response_ids=response_ids,
@@ -117,10 +118,10 @@ _COUNTS = TypeAdapter(UsageMetadata)
 
 
 def _usable(numbers: NumberList, values: Sequence[Any], name: str, unusable: list[str]) -> Sequence[Any]:
-    """Return `values`, or nothing where one of them is out of range, with a description of the first in
-    `unusable`."""
+    """Return `values` in an array, or nothing where one of them is out of range, with a description of the
+    first in `unusable`."""
     if numbers.holds(values):
-        return values
+        return numbers.packed(values)
     unusable.append(_named(name, next(it for it in values if not numbers.holds((it,)))))
     return ()
 

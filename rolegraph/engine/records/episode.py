@@ -237,7 +237,7 @@ class Step(NamedTuple):
     """
 
     prompt_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
-    """Token ids of the prompt; empty where the model gives none."""
+    """Token ids of the prompt, an `array.array`; empty where the model gives none."""
     response_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
     """Token ids of the response, [T]; empty where the model gives none."""
     logprobs: Annotated[Sequence[float], LOGPROBS] = ()

@@ -8,10 +8,11 @@ refused. Keys that no field or shape names are ignored in an object and kept in 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -47,6 +48,8 @@ class NumberList:
     """Smallest number."""
     high: float
     """Largest number."""
+    code: Literal["i", "d"]
+    """Type of the numbers in an array: 32-bit integers or 64-bit floats."""
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Return True if all values are finite numbers of these kinds in this range."""
@@ -60,19 +63,25 @@ class NumberList:
             and not isnan(sum(values))
         )
 
+    def packed(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return numbers that `holds` accepts in an array, which takes a tenth of a list's memory."""
+        # An integer among floats, such as a log-probability of 0, stays an integer in files.
+        kind = int if self.code == "i" else float
+        return array(self.code, values) if {*map(type, values)} == {kind} else tuple(values)
+
     def _read(self, value: object) -> Sequence[Any]:
         values = cast("list[Any]", value)
         if not isinstance(value, list) or not {*map(type, values)} <= {*self.kinds}:
             raise ValueError(f"expected a list of {' or '.join(kind.__name__ for kind in self.kinds)} values")
-        return values if self.holds(values) else ()
+        return self.packed(values) if self.holds(values) else ()
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._read)
 
 
-TOKEN_IDS = NumberList((int,), 0, 2**31 - 1)
+TOKEN_IDS = NumberList((int,), 0, 2**31 - 1, "i")
 """Token ids; tokenizers and tensors hold no larger ones."""
-LOGPROBS = NumberList((int, float), -LARGEST, 1e-3)
+LOGPROBS = NumberList((int, float), -LARGEST, 1e-3, "d")
 """Log-probabilities. Rounding to 32 bits gives a certain token up to 6e-5 where logits are about 1,000, which
 stays as the server gave it: it changes a ratio of probabilities by less than a thousandth."""
 

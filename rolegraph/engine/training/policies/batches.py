@@ -10,12 +10,14 @@ The loop counts on losses that are sums over tokens; `ServiceTraits` say where a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
@@ -242,9 +244,7 @@ def build_datum(
     Raises:
         UsageError: For a Step without token ids, or without a log-probability for each token.
     """
-    tokens: list[int] = []
-    weights: list[float] = []
-    logprobs: list[float] = []
+    tokens, weights, logprobs = array("i"), array("d"), array("d")
     spans: list[SampledSpan] = []
     for entry in sequence:
         step, values, where = entry[:3]
@@ -265,22 +265,23 @@ def build_datum(
         padding = [0.0] * (len(step.prompt_ids) - len(tokens))
         if sampled:
             spans.append(SampledSpan(len(step.prompt_ids) - 1, sampled))
-        weights += [*padding, *(value * share for value in values)]
-        logprobs += [*padding, *(sampled or [0.0] * len(response))]
-        tokens = [*step.prompt_ids, *response]
-    targets = tokens[1:]
-    inputs = {"target_tokens": tinker.TensorData(data=targets, dtype="int64", shape=[len(targets)])}
+        weights.extend((*padding, *(value * share for value in values)))
+        logprobs.extend((*padding, *(sampled or [0.0] * len(response))))
+        tokens = array("i", (*step.prompt_ids, *response))
+    inputs = {"target_tokens": _tensor(tokens[1:], "int64")}
     if loss == "cross_entropy":
-        inputs["weights"] = _floats(weights[1:])
+        inputs["weights"] = _tensor(weights[1:])
     else:
-        inputs["logprobs"] = _floats(logprobs[1:])
-        inputs["advantages"] = _floats(weights[1:])
+        inputs["logprobs"] = _tensor(logprobs[1:])
+        inputs["advantages"] = _tensor(weights[1:])
     if loss == "gspo":
         mask = np.zeros(len(tokens) - 1)
         for start, sampled in spans:
             mask[start : start + len(sampled)] = 1.0
-        inputs["sequence_ratio_mask"] = _floats(mask.tolist())
-    model_input = tinker.ModelInput.from_ints(tokens[:-1])
+        inputs["sequence_ratio_mask"] = _tensor(mask)
+    # `from_ints` would make a list.
+    chunk = tinker.EncodedTextChunk.model_construct(tokens=tokens[:-1])
+    model_input = tinker.ModelInput(chunks=[chunk])
     return tinker.Datum(model_input=model_input, loss_fn_inputs=inputs), spans
 
 
@@ -294,8 +295,9 @@ def _is_rewritten(step: Step, before: Step) -> bool:
     return goes_on and not continues(step, before)
 
 
-def _floats(values: list[float]) -> tinker.TensorData:
-    return tinker.TensorData(data=values, dtype="float32", shape=[len(values)])
+def _tensor(values: ArrayLike, dtype: Literal["int64", "float32"] = "float32") -> tinker.TensorData:
+    numbers = np.asarray(values, dtype)
+    return tinker.TensorData(data=numbers, dtype=dtype, shape=[len(numbers)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +347,8 @@ def _scaled(datum: tinker.Datum, total: int) -> tinker.Datum:
     inputs = dict(datum.loss_fn_inputs)
     advantages = inputs.pop("weights", None) or inputs["advantages"]
     values = np.asarray(advantages.data, np.float64)
-    inputs["advantages"] = _floats((values * len(values) * total).tolist())
-    inputs.setdefault("logprobs", _floats([0.0] * len(values)))
+    inputs["advantages"] = _tensor(values * len(values) * total)
+    inputs.setdefault("logprobs", _tensor(np.zeros(len(values))))
     return tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs)
 
 

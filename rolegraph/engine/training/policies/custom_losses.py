@@ -92,7 +92,8 @@ class CustomPass:
         """Datums with their target tokens alone, which are all that a service reads."""
         return [
             tinker.Datum(
-                model_input=datum.model_input,
+                # Older SDKs send these as JSON, which takes no arrays.
+                model_input=tinker.ModelInput.from_ints(datum.model_input.to_ints()),
                 loss_fn_inputs={"target_tokens": datum.loss_fn_inputs["target_tokens"]},
             )
             for datum in self.batch.data

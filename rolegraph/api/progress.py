@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -13,13 +14,55 @@ from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, StepLog
 
 SPEED_SECONDS = 3600.0
 """Seconds of progress from which the time left is estimated."""
+LINE_SECONDS = 10.0
+"""Seconds between two lines of progress where no terminal shows bars, as in CI."""
+
+_DRAWN = (progress.BarColumn, progress.SpinnerColumn)
+"""Columns that are no texts."""
+
+
+class SteadyProgress(progress.Progress):
+    """Progress bars on a terminal and in a notebook; elsewhere a line every `LINE_SECONDS`."""
+
+    _stopped: threading.Event | None = None
+    """Set when no more lines are to be printed; None where bars are shown."""
+
+    def start(self) -> None:
+        """Show the bars, or start a thread that prints lines."""
+        if self.console.is_terminal or self.console.is_jupyter:
+            super().start()
+        else:
+            self._stopped = threading.Event()
+            threading.Thread(target=self._print_lines, args=(self._stopped,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Remove the bars; or print the last line, unless progress is transient."""
+        if self._stopped is None:
+            super().stop()
+            return
+        self._stopped.set()
+        if not self.live.transient:
+            self._print_line()
+
+    def _print_lines(self, stopped: threading.Event) -> None:
+        while not stopped.wait(LINE_SECONDS):
+            self._print_line()
+
+    def _print_line(self) -> None:
+        """Print the texts of each visible task, with a percentage in place of a bar."""
+        for task in [task for task in self.tasks if task.visible]:
+            texts = [f"{task.percentage:.0f}%" if task.total else ""]
+            for column in self.columns:
+                if isinstance(column, progress.ProgressColumn) and not isinstance(column, _DRAWN):
+                    texts.append(str(column(task)))
+            self.console.print(" ".join(filter(None, texts)), soft_wrap=True, markup=False, highlight=False)
 
 
 class NoteProgress:
     """Progress line on the terminal: the text of the latest note, a bar of episodes, and the time left."""
 
     def __init__(self, text: str = "", console: Console | None = None) -> None:
-        self.progress = progress.Progress(
+        self.progress = SteadyProgress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}"),
             progress.BarColumn(bar_width=12),

@@ -16,7 +16,7 @@ from rich import progress
 from rich.table import Column
 
 from rolegraph import api
-from rolegraph.api.progress import SPEED_SECONDS
+from rolegraph.api.progress import SPEED_SECONDS, SteadyProgress
 from rolegraph.cli.output import OutputOptions, command, view_command
 from rolegraph.cli.terminal import add_row, make_table
 
@@ -71,7 +71,7 @@ class Display:
         self._episodes = 0
         self._started: float | None = None
         """Time at which the model was ready; None before."""
-        self._progress = progress.Progress(
+        self._progress = SteadyProgress(
             progress.TextColumn("[bold]{task.description}"),
             progress.BarColumn(bar_width=12),
             progress.MofNCompleteColumn(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -50,7 +50,7 @@ def train_display(training: api.TrainingJob, output: OutputOptions | None = None
     display = _TrainDisplay(training, output)
     display.announce()
     try:
-        with display.live if output.progress().is_terminal and not output.quiet else nullcontext():
+        with display.shown:
             yield display.observe
     finally:
         _TrainEnd(training).show(output, time.monotonic() - started)
@@ -76,9 +76,12 @@ class _TrainDisplay:
             speed_estimate_period=SPEED_SECONDS,
         )
         self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=training.done)
-        self._part = NoteProgress()
+        self._part = NoteProgress(console=self._console)
         """Progress of the current part of a step: a batch of episodes, an update."""
-        self.live = Live(console=self._console, get_renderable=self._view, transient=True)
+        live = self._console.is_terminal and not output.quiet
+        tables = Live(console=self._console, get_renderable=self._view, transient=True)
+        self.shown = tables if live else self._part.progress
+        """Context manager that shows the tables on a terminal, and lines of the current part elsewhere."""
 
     def announce(self) -> None:
         """Print the number of steps, the learning rate of each policy with its origin, and the stages."""

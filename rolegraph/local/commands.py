@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column
 
 from rolegraph import api
+from rolegraph.api.progress import SteadyProgress
 from rolegraph.cli import options
 from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, command
@@ -120,7 +121,7 @@ class ByteProgress:
     """Progress line of a fetch: a step, with the share of its bytes where their number is known."""
 
     def __init__(self, console: Console) -> None:
-        self.progress = progress.Progress(
+        self.progress = SteadyProgress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1)),
             progress.BarColumn(bar_width=12),
@@ -130,7 +131,6 @@ class ByteProgress:
             console=console,
             transient=True,
             expand=True,
-            disable=not console.is_terminal,
         )
         self._line = self.progress.add_task("", total=None, visible=False)
         self._text = ""

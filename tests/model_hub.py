@@ -35,13 +35,16 @@ class Hub:
     @property
     def environment(self) -> dict[str, str]:
         """Variables that point the command at this server."""
-        return {"HF_ENDPOINT": self.url, "UV_DEFAULT_INDEX": f"{self.url}/simple"}
+        index = f"{self.url}/simple"
+        none = {"PIP_FIND_LINKS": "", "UV_FIND_LINKS": ""}
+        return {"HF_ENDPOINT": self.url, "PIP_INDEX_URL": index, "UV_DEFAULT_INDEX": index, **none}
 
     def add_model(self, repo: str, files: Mapping[str, bytes], license: str = "mit") -> None:
         """Publish a model."""
         siblings: list[dict[str, Any]] = []
         for name, content in files.items():
-            lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 1}
+            digest = hashlib.sha256(content).hexdigest()
+            lfs = {"sha256": digest, "oid": digest, "size": len(content), "pointerSize": 1}
             big = {"lfs": lfs} if name.endswith(".safetensors") else {}
             siblings.append({"rfilename": name, "size": len(content), "blobId": "0", **big})
             self.pages[f"/{repo}/resolve/{REVISION}/{name}"] = "application/octet-stream", content
@@ -54,16 +57,15 @@ class Hub:
             "cardData": {"license": license},
         }
         self.pages[f"/api/models/{repo}"] = "application/json", json.dumps(info).encode()
+        tree = [{"type": "file", "path": it["rfilename"], "oid": "0", **it} for it in siblings]
+        self.pages[f"/api/models/{repo}/tree/{REVISION}"] = "application/json", json.dumps(tree).encode()
 
-    def add_wheel(self, project: str, name: str, content: bytes, *, as_json: bool = True) -> None:
-        """Publish a wheel."""
+    def add_wheel(self, project: str, content: bytes) -> None:
+        """Publish version 1 of a wheel."""
+        name = f"{project}-1-py3-none-any.whl"
         self.pages[f"/files/{name}"] = "application/zip", content
-        if as_json:
-            kind = "application/vnd.pypi.simple.v1+json"
-            page = json.dumps({"files": [{"filename": name, "url": f"../../files/{name}"}]})
-        else:
-            kind, page = "text/html", f'<a class="x" href="/files/{name}#sha256=0">{name}</a>'
-        self.pages[f"/simple/{project}/"] = kind, page.encode()
+        page = f'<!DOCTYPE html><html><body><a href="/files/{name}">{name}</a></body></html>'
+        self.pages[f"/simple/{project}/"] = "text/html", page.encode()
 
 
 @contextmanager
@@ -78,7 +80,11 @@ def serving() -> Generator[Hub]:
             self.send_response(200 if kind else 404)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
+            self.send_header("X-Repo-Commit", REVISION)
+            self.send_header("ETag", hashlib.sha256(content).hexdigest())
             self.end_headers()
+            if self.command == "HEAD":
+                return
             half = len(content) // 2 if path == hub.held else 0
             try:
                 self.wfile.write(content[:half])
@@ -89,6 +95,9 @@ def serving() -> Generator[Hub]:
                 self.wfile.write(content[half:])
             except OSError:  # the client has left
                 pass
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -105,11 +114,19 @@ def serving() -> Generator[Hub]:
         server.server_close()
 
 
-def make_wheel(member: str, content: bytes) -> bytes:
-    """Return a wheel with one file."""
+def make_wheel(project: str, gguf: bytes) -> bytes:
+    """Return version 1 of a wheel with the file PROJECT/PROJECT.gguf."""
+    info = f"{project}-1.dist-info"
+    texts: dict[str, str | bytes] = {
+        f"{project}/{project}.gguf": gguf,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(member, content)
+        for name, content in texts.items():
+            archive.writestr(name, content)
+        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*texts, f"{info}/RECORD")))
     return packed.getvalue()
 
 

@@ -35,7 +35,6 @@ RunLog.observe = _noted
 forks.IMPORTED = (
     *forks.IMPORTED,
     "rolegraph.local.service.exporting",
-    "rolegraph.local.fetching.hub",
     "gepa",
 )
 forks.main()

@@ -22,7 +22,7 @@ from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import clock, progress_line, run_until_done
 
 if TYPE_CHECKING:
-    from rolegraph.local.fetching.downloads import FetchProgress
+    from rolegraph.local.fetching.sources import FetchProgress
 
 
 @click.command("serve")

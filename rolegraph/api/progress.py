@@ -1,4 +1,4 @@
-"""Progress of a run or a training in a terminal or a notebook; the command shows tables beside it."""
+"""Progress of a run or a training in a terminal; the command shows tables beside it."""
 
 from __future__ import annotations
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rolegraph.engine.errors import SpecError, UsageError
+from rolegraph.engine.errors import RolegraphError, SpecError, UsageError
+from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.prompts import Expression, PromptError, TemplateScope
 from rolegraph.engine.prompts.checks import TemplateFault
 from rolegraph.engine.prompts.templates import compile_expression
 from rolegraph.engine.records import Episode, RunFolder, Trajectory
 from rolegraph.engine.records.credit import CreditRow
-from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.info import Checkpoint, Control
+from rolegraph.engine.records.summary import Rows, Summarized, Summary
 from rolegraph.engine.spec.diagnostics import Diagnostic, Place
 from rolegraph.engine.training.advantages.finished import recorded_view
 from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
-SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
-"""Kinds of files of a training's episodes, in the order in which those of a step are listed."""
 OF_EPISODE = ("correct", "rollout", "step")
 """Names of an episode's own values in a filter."""
 Row = TypeVar("Row")
@@ -122,7 +123,7 @@ class RecordedEpisode(NamedTuple):
         return {**place, **episode.figures, **means}
 
 
-class Run:
+class Run(Summarized):
     """The folder of a run or a training, finished or under way.
 
     Args:
@@ -132,8 +133,52 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
+    def summary(self) -> Summary:
+        """Return the folder, and each figure: of a training at its first and last step."""
+        folder, title = RunFolder(self.folder), f"Run {self.folder}"
+        try:
+            info = folder.info()
+            if info.kind == "run":
+                return Summary(f"{title}: a run of {info.name}", ("figure", "value"), [*info.figures.items()])
+            lines = folder.metrics()
+        except RolegraphError as error:
+            return Summary(f"{title}: {error}", (), ())
+        rows: list[tuple[object, ...]] = []
+        for name in info.metric_names:
+            keys = (f"validation/{name}", f"episode/{name}")
+            for key in keys:
+                if points := [(int(line["step"]), line[key]) for line in lines if key in line]:
+                    rows.append((key, *points[0], *points[-1]))
+        columns = ("figure", "first step", "value", "last step", "value")
+        return Summary(f"{title}: a training of {info.name}", columns, rows)
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, and of a training the curve of its first figure, for a notebook."""
+        table = self.summary().html()
+        with suppress(RolegraphError):
+            info = RunFolder(self.folder).training()
+            return table + self.plot(*info.metric_names[:1]).image
+        return table
+
+    def plot(self, *figures: str, beside: Sequence[str | Path] = ()) -> Any:
+        """Draw the learning curves of a training, as its report does, with a panel for each figure.
+
+        Args:
+            figures: `correct`, names of the spec's metrics, or full names of figures in `metrics`; by default
+                `correct` and all metrics of the spec.
+            beside: Folders of further trainings. Seeds of one spec get their mean.
+
+        Returns:
+            A `Drawing`, which a notebook shows; its `save("curves.svg")` or `save("curves.png")` writes a
+            file, and `svg` is its text.
+
+        Raises:
+            UsageError: A training or a figure is missing, or no installed package draws curves.
+            DataError: A file is damaged.
+        """
+        if (draw := optional_plugin("reports", "curves")) is None:
+            raise UsageError("no installed package draws curves")
+        return draw([self.folder, *map(Path, beside)], figures)
 
     def recorded(
         self, where: str = "", *, split: str | None = None, step: int | None = None, task: str | None = None
@@ -152,32 +197,25 @@ class Run:
             UsageError: `where` cannot be computed for an episode, or the folder has no such episodes.
             DataError: A file is damaged.
         """
-        files = self._files(split, step)
-        entries = [[*EpisodeFile(path).entries()] for _, _, path in files]
+        parts = self._parts(split, step)
+        entries = [[*EpisodeFile(part.path).entries()] for part in parts]
         test = episode_test(where, most_instances(chain.from_iterable(entries))) if where else None
-        for (part, number, path), of_file in zip(files, entries, strict=True):
+        for part, of_file in zip(parts, entries, strict=True):
             for entry in of_file:
                 if task is None or entry.task == task:
-                    episode = EpisodeFile(path).read(entry)
-                    if test is None or test.holds(episode, number):
-                        yield RecordedEpisode(part, number, episode)
+                    episode = EpisodeFile(part.path).read(entry)
+                    if test is None or test.holds(episode, part.step):
+                        yield RecordedEpisode(part.split, part.step, episode)
 
-    def _files(self, split: str | None, step: int | None) -> list[tuple[str, int, Path]]:
+    def _parts(self, split: str | None, step: int | None) -> list[RunPart]:
         folder = RunFolder(self.folder)
-        if folder.info().kind == "run":
-            if split is not None or step is not None:
-                raise UsageError(f"{self.folder} is the folder of a run, which has no steps")
-            return [("", 0, folder.episodes)] if folder.episodes.exists() else []
-        files = [
-            (part, number, path)
-            for part in SPLITS
-            for number, path in folder.episodes_files(part)
-            if split in (None, part) and step in (None, number)
-        ]
-        if not files:
+        if folder.info().kind == "run" and (split is not None or step is not None):
+            raise UsageError(f"{self.folder} is the folder of a run, which has no steps")
+        parts = [it for it in folder.parts() if split in (None, it.split) and step in (None, it.step)]
+        if not parts and folder.info().kind == "train":
             of = "" if step is None else f" of step {step}"
             raise UsageError(f"{self.folder} has no episodes{of}")
-        return sorted(files, key=lambda it: it[1])
+        return parts
 
     def episodes(self, where: str = "", *, split: str | None = None, step: int | None = None) -> Any:
         """Return a row of figures for each episode that fits; arguments and faults are those of `recorded`.
@@ -224,10 +262,17 @@ class Run:
         """The checkpoints, oldest first."""
         return RunFolder(self.folder).checkpoints()
 
-    @property
-    def metrics(self) -> Sequence[Mapping[str, float]]:
-        """The metrics of each step; those of step 0 are the validation before training."""
-        return RunFolder(self.folder).metrics()
+    def metrics(self) -> Any:
+        """Return the metrics of a training, a row for each step; step 0 is the validation before training.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dicts: `step`, and each metric that
+            the training watched, missing where the step has none.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        return as_table(RunFolder(self.folder).metrics())
 
     @property
     def controls(self) -> Sequence[Control]:
@@ -258,5 +303,5 @@ def as_table(rows: list[Row], columns: Sequence[str] | None = None) -> Any:
     try:
         from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
-        return rows
+        return Rows(rows)
     return DataFrame(rows, columns=None if columns is None else list(columns))

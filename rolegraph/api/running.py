@@ -17,7 +17,7 @@ from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFold
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes, read_episodes
 from rolegraph.engine.records.folder import RUN
-from rolegraph.engine.records.summary import Summary
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.vocabulary import Split
 from rolegraph.engine.vocabulary.items import checked_rows
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RunResult:
+class RunResult(Summarized):
     """The folder of a finished run."""
 
     folder: Path
@@ -42,13 +42,6 @@ class RunResult:
         """Return the folder and a row for each figure."""
         return Summary(f"RunResult {self.folder}", ("figure", "value"), [*self.figures.items()])
 
-    def __repr__(self) -> str:
-        return self.summary().text()
-
-    def _repr_html_(self) -> str:
-        """Return the summary as a table, for a notebook."""
-        return self.summary().html()
-
     def episodes(self) -> Iterator[Episode]:
         """Read the episodes from disk, in the order in which they finished.
 
@@ -58,8 +51,8 @@ class RunResult:
         return read_episodes(RunFolder(self.folder).episodes)
 
 
-@dataclass(frozen=True, slots=True)
-class RunJob:
+@dataclass(frozen=True, slots=True, repr=False)
+class RunJob(Summarized):
     """A run that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
 
     flow: Workflow
@@ -71,6 +64,11 @@ class RunJob:
     resumed: bool
     retry_failed: bool = False
     """Whether episodes with a failure are dropped, and made again."""
+
+    def summary(self) -> Summary:
+        """Return the folder, and the number of episodes that it is to have and has."""
+        rows = [("episodes", self.episodes), ("done", self.done)]
+        return Summary(f"RunJob {self.folder.path}", ("", "number"), rows)
 
     @property
     def data(self) -> UsedRows:

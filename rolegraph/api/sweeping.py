@@ -20,6 +20,7 @@ from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import source_fields
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.sweep import NAME, SWEEP, newest_sweep, read_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
@@ -131,8 +132,8 @@ def metric_names(points: Sequence[SweepPointFigures]) -> list[str]:
     return list(dict.fromkeys(name for point in points for name in point.figures))
 
 
-@dataclass(frozen=True, slots=True)
-class SweepResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepResult(Summarized):
     """The figures of a sweep, point by point."""
 
     folder: Path
@@ -149,15 +150,31 @@ class SweepResult:
 
         return metric_names(self.points)
 
+    def summary(self) -> Summary:
+        """Return the folder, and a row for each point with its figures."""
+        rows = [
+            (
+                " ".join(it.overrides) or it.name,
+                *(it.figures[name].mean if name in it.figures else None for name in self.figures),
+            )
+            for it in self.points
+        ]
+        return Summary(f"SweepResult {self.folder}", ("point", *self.figures), rows)
 
-@dataclass(frozen=True, slots=True)
-class SweepJob:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepJob(Summarized):
     """A sweep that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
 
     folder: Path
     info: SweepInfo
     points: Sequence[SweepPoint]
     resumed: bool
+
+    def summary(self) -> Summary:
+        """Return the folder, and a row for each point with whether it is finished."""
+        rows = [(it.name, it.finished) for it in self.points]
+        return Summary(f"SweepJob {self.folder}", ("point", "finished"), rows)
 
     @classmethod
     def create(

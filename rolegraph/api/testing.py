@@ -18,6 +18,7 @@ from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import is_file
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.ownership import check_replaceable, write_output
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
 from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.shipped import SPECS
@@ -34,8 +35,8 @@ _STARTER = """\
 {tests}"""
 
 
-@dataclass(frozen=True, slots=True)
-class TestReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class TestReport(Summarized):
     """The results of a spec's tests."""
 
     __test__ = False  # pytest would take a class of this name for a test class
@@ -49,6 +50,13 @@ class TestReport:
     def failed(self) -> list[Verdict]:
         """The verdicts of the expectations that do not hold."""
         return [verdict for verdict in self.verdicts if not verdict.holds]
+
+    def summary(self) -> Summary:
+        """Return the number of failed expectations, and a row for each, the failed ones first."""
+        verdicts = sorted(self.verdicts, key=lambda it: it.holds)
+        rows = [("holds" if it.holds else "fails", it.name, it.summary) for it in verdicts]
+        title = f"TestReport {self.name}: {len(self.failed)} of {len(verdicts)} failed"
+        return Summary(title, ("", "expectation", "result"), rows)
 
     def junit(self) -> bytes:
         """Return the verdicts as JUnit's XML."""

@@ -29,6 +29,7 @@ from rolegraph.engine.records.folder import RUN
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.records.ownership import LOCK_FILE
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
@@ -62,8 +63,8 @@ class ValidationJob(NamedTuple):
         return jobs.describe(self.flow, "train", seed=seed)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingJob:
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainingJob(Summarized):
     """A training that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
 
     flow: Workflow
@@ -139,6 +140,11 @@ class TrainingJob:
         for it in job.others:
             it.folder.check_same(it.info(before.seed), it.flow.plan.resolved, it.data)
         return job
+
+    def summary(self) -> Summary:
+        """Return the folder, and the number of steps that the training is to have and has."""
+        rows = [("steps", self.steps), ("done", self.done)]
+        return Summary(f"TrainingJob {self.folder.path}", ("", "number"), rows)
 
     @property
     def data(self) -> Sequence[UsedRows]:

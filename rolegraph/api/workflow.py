@@ -25,7 +25,7 @@ from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.models.rates import rate_findings
 from rolegraph.engine.plugins import plugins
 from rolegraph.engine.records import PolicyPath, Source
-from rolegraph.engine.records.summary import Summary
+from rolegraph.engine.records.summary import Rows, Summarized, Summary
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import Finding, coded, load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Workflow:
+class Workflow(Summarized):
     """A checked spec, ready to be run or trained; made by `load`."""
 
     plan: Plan
@@ -86,14 +86,7 @@ class Workflow:
         title = f"Workflow {self.name} ({self.hash[:8]}): {self.plan.spec.description}".rstrip(": ")
         return Summary(title, ("role", "count", "needs", "reward", "estimator"), rows)
 
-    def __repr__(self) -> str:
-        return self.summary().text()
-
-    def _repr_html_(self) -> str:
-        """Return the summary as a table, for a notebook."""
-        return self.summary().html()
-
-    def tasks(self, split: Split | None = None, limit: int | None = None) -> list[Task]:
+    def tasks(self, split: Split | None = None, limit: int | None = None) -> Rows[Task]:
         """Return the tasks of a split.
 
         Args:
@@ -106,7 +99,7 @@ class Workflow:
         Raises:
             UsageError: The spec has no data for the split.
         """
-        return list(self.dataset(split).rows(limit))
+        return Rows(self.dataset(split).rows(limit))
 
     def dataset(self, split: Split | None = None) -> Dataset:
         """Return the dataset of a split.

@@ -15,6 +15,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode, Extent, Step
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.spec import Price
 from rolegraph.engine.training.advantages.ledger import Membership, add_advantages, credit_rows
 from rolegraph.engine.training.advantages.per_token import per_token
@@ -70,8 +71,8 @@ class RoleForecast:
     cost: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+@dataclass(frozen=True, slots=True, repr=False)
+class Forecast(Summarized):
     """Forecast of a training's first step."""
 
     source: str
@@ -104,6 +105,22 @@ class Forecast:
     def scorings_at_most(self) -> int:
         """Upper bound of requests for log-probabilities of given tokens, beside the calls."""
         return sum(role.scorings_at_most for role in self.roles.values())
+
+    def summary(self) -> Summary:
+        """Return the bound of calls, and a row for each role."""
+        rows = [
+            (
+                role.name,
+                role.calls_at_most,
+                "–".join(map(str, role.group_sizes)) if role.group_sizes else None,
+                role.response_tokens and role.response_tokens.mean,
+                role.teaching and role.teaching.mean,
+                role.share,
+            )
+            for role in self.roles.values()
+        ]
+        title = f"Forecast: {self.episodes} episodes, at most {self.calls_at_most:,} calls"
+        return Summary(title, ("role", "calls at most", "group", "tokens", "teaching", "share"), rows)
 
     def tokens(self, kind: str = "response") -> float | None:
         """Return the expected tokens of all roles together.

@@ -16,13 +16,14 @@ from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldErro
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
 from rolegraph.engine.records.ownership import write_output
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split
 from rolegraph.outlook.preview import SentPrompt, TaskPrompts, preview_task
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+@dataclass(frozen=True, slots=True, repr=False)
+class Preview(Summarized):
     """The prompts of a workflow on some tasks; made by `preview`."""
 
     name: str
@@ -67,6 +68,12 @@ class Preview:
             whole prompt and `note`.
         """
         return as_table(self.records)
+
+    def summary(self) -> Summary:
+        """Return the number of tasks, and a row for each message."""
+        title = f"Preview of {self.name}, {len(self.tasks)} tasks; answers are {self.answers}"
+        columns = ("task", "role", "turns", "speaker", "content")
+        return Summary(title, columns, [[row.get(name) for name in columns] for row in self.records])
 
     def save(self, file: str | Path) -> Path:
         """Write the preview as one page that opens offline; raises WorldError.

@@ -17,7 +17,7 @@ from rolegraph.pages.drawing.text_forms import dot, mermaid
 from rolegraph.pages.drawing.turn_forms import gml, graphml, node_link
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Graph:
     """A drawing of a spec's roles; a notebook shows it as an SVG."""
 
@@ -89,6 +89,9 @@ class Graph:
             raise UsageError(f"a graph has no form .{form}; {hint}")
         made = forms[form]()
         return made.encode() if isinstance(made, str) else made
+
+    def __repr__(self) -> str:
+        return f"Graph of {self.plan.name}: {len(self.plan.roles)} roles"
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from rolegraph.api.jobs import describe
 from rolegraph.api.workflow import Workflow, load
-from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.analysis.sides import Side, read_side, side_names
-from rolegraph.pages.drawing.png import png_of
+from rolegraph.pages.drawing.drawing import picture_path
 from rolegraph.pages.report import draw_curves, write_report
 from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, Comparison, comparison_page
 from rolegraph.pages.report.compare.comparison import compare as compare_sides
@@ -91,11 +90,8 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
         WorldError: A file cannot be written.
     """
     folders = [Path(run) for run in runs]
-    file = None if picture is None else Path(picture)
-    if file is not None and file.suffix not in (".svg", ".png"):
-        raise UsageError(f"{file} is neither .svg nor .png, the forms of a picture")
+    file = None if picture is None else picture_path(picture)
     written = [write_report(folder) for folder in folders]
     if file is not None:
-        drawn = draw_curves(folders, figures)
-        write_output(file, png_of(drawn) if file.suffix == ".png" else drawn.encode(), file.suffix[1:])
+        draw_curves(folders, figures).save(file)
     return written

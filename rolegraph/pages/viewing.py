@@ -17,6 +17,7 @@ from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.records.ownership import check_replaceable
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.records.staging import staged
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find
@@ -24,8 +25,8 @@ from rolegraph.pages.view.overview import RunRow, RunsQuery, RunsTable, run_rows
 from rolegraph.pages.view.serving import serve
 
 
-@dataclass(frozen=True, slots=True)
-class RunViewer:
+@dataclass(frozen=True, slots=True, repr=False)
+class RunViewer(Summarized):
     """Viewer of runs and trainings; made by `view`.
 
     Its methods take the filters of the page's address by keyword: `role`, `failure` (a name, or `any`),
@@ -41,6 +42,14 @@ class RunViewer:
     def hidden(self) -> list[str]:
         """Names of the task fields that no prompt may show, as found in the first episodes."""
         return sorted({field for run in self.runs if not run.fault for field in run.hidden_fields()})
+
+    def summary(self) -> Summary:
+        """Return the number of runs, and a row for each with its first figure."""
+        rows: list[tuple[object, ...]] = []
+        for row in self.rows():
+            name, figure = next(iter(row.figures.items()), ("", None))
+            rows.append((row.folder, row.spec, row.status, name, figure and figure.value))
+        return Summary(f"RunViewer, {len(rows)} runs", ("folder", "spec", "status", "figure", "value"), rows)
 
     def rows(self) -> Sequence[RunRow]:
         """Return the row of each run in the list of runs, the newest first; a damaged run's has its fault."""

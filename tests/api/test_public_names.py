@@ -38,11 +38,38 @@ def test_a_result_prints_its_figures(tmp_path: Path, recording: Path) -> None:
     assert "episodes" in repr(result)
 
 
+def test_what_holds_much_prints_little() -> None:
+    text = "word " * 2_000
+    step = Step(
+        range(2_000), range(2_000), [-0.5] * 2_000, [{"role": "user", "content": text}], text, text, text
+    )
+    role = Trajectory("solver", steps=(step,) * 4, reward=0.5)
+    episode = Episode("t", 0, {"id": "t", "text": text}, [role] * 4)
+    flow = rg.load("solver_judge")
+    forecast, preview, check = rg.forecast(flow), rg.preview(flow, limit=8), rg.check("solver_judge")
+    for shown in (
+        step,
+        role,
+        episode,
+        flow,
+        flow.plan,
+        check,
+        forecast,
+        preview,
+        rg.graph(flow),
+        flow.tasks(),
+    ):
+        forms = [getattr(shown, name, str)() for name in ("__repr__", "__str__", "_repr_html_")]
+        assert max(map(len, forms)) < 3_000, type(shown)
+    assert len(repr([episode] * 60)) < 5_000
+    assert repr(flow.tasks()).splitlines()[0] == f"{len(flow.tasks()):,} rows"
+
+
 def test_an_episode_is_a_table_in_a_notebook_and_its_texts_stay_texts() -> None:
     step = Step(action="<script>alert(1)</script>\x1b[31m")
     hostile = Trajectory("solver", steps=(step,), reward=0.5)
     episode = Episode("t", 0, {"id": "t"}, [hostile] * 20)
-    lines = repr(episode).splitlines()
+    lines = str(episode).splitlines()
     assert lines[0] == "Episode t:0: not correct" and lines[-1] == "  and 8 more"
     page = episode._repr_html_()  # pyright: ignore[reportPrivateUsage]
     assert "<script>" not in page and "\x1b" not in page and page.count("<tr>") == 13

@@ -119,7 +119,7 @@ class StagePlan(NamedTuple):
     """The plan's roles in these steps, with the estimators and signals of the stage."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan(TurnGraph):
     """Compiled workflow: roles, turns and blocks with their order, ready to run."""
 
@@ -167,6 +167,9 @@ class Plan(TurnGraph):
     """Stages of the training, in their order; RL comes after them."""
     validations: Mapping[str, Plan] = field(default_factory=dict[str, "Plan"])
     """Workflows that validate a training in place of this one, by name."""
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.name}, {len(self.roles)} roles>"
 
     @cached_property
     def reads_step(self) -> bool:

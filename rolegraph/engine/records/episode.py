@@ -33,7 +33,7 @@ from rolegraph.engine.records.schema import (
     record_schema,
     shaped,
 )
-from rolegraph.engine.records.summary import Summary
+from rolegraph.engine.records.summary import Summary, shortened
 
 Task = Mapping[str, Any]
 """Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
@@ -261,6 +261,10 @@ class Step(NamedTuple):
     metadata: StepMetadata = NO_METADATA
     """Further values by name; those that Rolegraph reads are the keys of `StepMetadata`."""
 
+    def __repr__(self) -> str:
+        tokens = f"{self.prompt_tokens} + {self.response_tokens} tokens"
+        return f"<Step: {shortened(self.model_response)}, {tokens}>"
+
     @property
     def prompt_tokens(self) -> int:
         """Number of prompt tokens, from the ids or else the endpoint's `usage`; 0 where neither is known."""
@@ -360,6 +364,10 @@ class Trajectory(NamedTuple):
     """Failure of the instance; None where it gave a usable answer."""
     masked: bool = False
     """Whether the trajectory is kept out of the gradient."""
+
+    def __repr__(self) -> str:
+        outcome = self.failure.name.value if self.failure else shortened(self.action)
+        return f"<Trajectory {self.node}: {outcome}, reward {shortened(self.reward)}>"
 
     @property
     def node(self) -> NodeId:
@@ -531,6 +539,9 @@ class Episode(NamedTuple):
         return Summary(f"Episode {self.id}: {verdict}", ("role", "reward", "action"), rows)
 
     def __repr__(self) -> str:
+        return f"<{self.summary().title}>"
+
+    def __str__(self) -> str:
         return self.summary().text()
 
     def _repr_html_(self) -> str:

@@ -66,7 +66,11 @@ from rolegraph.engine.secrets import without_secrets
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a run's folder where a training's is needed."""
-_STEP_FILE = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d+)(?P<end>\.jsonl|\.index(\.jsonl)?)")
+SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
+"""Kinds of files of a training's episodes, in the order in which those of a step are listed."""
+_STEP_FILE = re.compile(
+    rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})(?P<end>\.jsonl|\.index(\.jsonl)?)"
+)
 _VALIDATION = "validation/"
 INFO = "run.json"
 """Name of the file with the settings of a run."""
@@ -102,6 +106,20 @@ class PolicyPath(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.folder}#{self.policy or ''}" if self.policy or "#" in self.folder else self.folder
+
+
+class RunPart(NamedTuple):
+    """File of recorded episodes: of a whole run, or of one training step."""
+
+    path: Path
+    split: str = ""
+    """For a training: `train`, `validation` or `greedy`."""
+    step: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its ending, such as `train-000002`."""
+        return self.path.stem
 
 
 class RunFolder:
@@ -416,6 +434,24 @@ class RunFolder:
             for match, file in self._step_files()
             if file.parent == self.steps and match["split"] == split and match["end"] == ".jsonl"
         )
+
+    def parts(self) -> list[RunPart]:
+        """Return the files of episodes; of a training step by step, of each step the validation first."""
+        if self.info().kind == "run":
+            return [RunPart(self.episodes)] if self.episodes.exists() else []
+        parts = [RunPart(path, split, step) for split in SPLITS for step, path in self.episodes_files(split)]
+        return sorted(parts, key=lambda part: part.step)
+
+    def part(self, name: str) -> RunPart:
+        """Return the file of episodes with a name, present or not; UsageError where it can be no such
+        file."""
+        kind = self.info().kind
+        if kind == "run" and name == self.episodes.stem:
+            return RunPart(self.episodes)
+        match = _STEP_FILE.fullmatch(f"{name}.jsonl")
+        if kind == "train" and match and match["end"] == ".jsonl":
+            return RunPart(self.steps / f"{name}.jsonl", match["split"], int(match["step"]))
+        raise UsageError(f"the run has no episodes called {name!r}")
 
     def common_failures(self) -> list[str]:
         """Return a line about the most frequent failure in training of each role that failed."""

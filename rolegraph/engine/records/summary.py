@@ -1,15 +1,18 @@
-"""Short summaries of objects: a few lines for a prompt, a table for a notebook."""
+"""Short forms of objects: a few lines for a prompt, a table for a notebook, however much they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 CELL = 60
 """Characters of a cell at most."""
 ROWS = 12
 """Rows at most; the others are counted."""
+COLUMNS = 8
+"""Columns at most; the others are named."""
+T = TypeVar("T")
 
 
 class Summary(NamedTuple):
@@ -41,14 +44,49 @@ class Summary(NamedTuple):
         )
 
     def _cells(self) -> list[list[str]]:
-        return [[_cell(value) for value in row] for row in self.rows[:ROWS]]
+        return [[shortened(value) for value in row] for row in self.rows[:ROWS]]
 
     def _rest(self) -> list[str]:
         more = len(self.rows) - ROWS
         return [f"  and {more} more"] if more > 0 else []
 
 
-def _cell(value: object) -> str:
+class Summarized:
+    """Object that prints as its summary: a few lines, and a table in a notebook."""
+
+    __slots__ = ()
+
+    def summary(self) -> Summary:
+        """Return the title, and rows that describe the object."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.summary().text()
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for a notebook."""
+        return self.summary().html()
+
+
+class Rows(Summarized, list[T]):
+    """List of mappings or tuples that prints as a table of the first, so that a notebook stays readable."""
+
+    def summary(self) -> Summary:
+        """Return the number of rows, and the first of them."""
+        rows = [_by_column(row) for row in self[:ROWS]]
+        columns = [*dict.fromkeys(name for row in rows for name in row)]
+        more = f"; further columns: {', '.join(columns[COLUMNS:])}" if len(columns) > COLUMNS else ""
+        cells = [[row.get(name) for name in columns[:COLUMNS]] for row in rows]
+        cells += [()] * (len(self) - len(cells))
+        return Summary(f"{len(self):,} rows{more}"[: CELL * 4], columns[:COLUMNS], cells)
+
+
+def _by_column(row: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", row if isinstance(row, Mapping) else cast("Any", row)._asdict())
+
+
+def shortened(value: object) -> str:
+    """Return a value as one short line: numbers with three decimals, a dash for None."""
     if value is None:
         return "–"
     text = f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

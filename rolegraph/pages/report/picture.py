@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.records import RunFolder
 from rolegraph.engine.vocabulary.foreign import short_repr
+from rolegraph.pages.drawing.drawing import Drawing
 from rolegraph.pages.drawing.ink import document, text
 from rolegraph.pages.report.charts import (
     COLOURS,
@@ -25,6 +27,7 @@ from rolegraph.pages.report.charts import (
     share_ends,
     thinned,
 )
+from rolegraph.pages.report.digest import bands, read_validations
 from rolegraph.pages.report.reading import Point, RunRecord, read_run
 
 _CSS = Path(__file__).with_name("picture.css")
@@ -33,8 +36,8 @@ _ACROSS = 3
 _LEGEND = 30
 
 
-def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
-    """Return an SVG of learning curves with a panel for each figure.
+def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> Drawing:
+    """Draw learning curves with a panel for each figure; a run alone has the 95 % interval over the tasks.
 
     Args:
         folders: Folders of trainings.
@@ -55,7 +58,7 @@ def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
         raise UsageError(_missing(runs, missing[0]))
     if not shown:
         raise UsageError(f"{folders[0]}: the spec names no figures; say which to draw")
-    return _picture(runs, shown)
+    return Drawing(_picture(runs, shown))
 
 
 def _series(run: RunRecord, name: str) -> list[Point]:
@@ -86,7 +89,8 @@ def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
             if sum(other.info.seed == run.info.seed for _, other in members) > 1:
                 label = f"{label} ({run.folder.name})"
             colour = index if several or len(members) == 1 else 1 + index % (COLOURS - 1)
-            lines.append(thinned(ChartLine(label, _series(run, name), colour, stroke)))
+            band = bands(read_validations(RunFolder(run.folder))).get(name, ()) if len(runs) == 1 else ()
+            lines.append(thinned(ChartLine(label, _series(run, name), colour, stroke, band)))
         if len(members) > 1:
             label = f"{named}, mean" if several else "mean"
             mean = _mean([_series(run, name) for _, run in members])

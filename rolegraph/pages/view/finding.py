@@ -19,12 +19,13 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from rolegraph.api.recorded import SPLITS, episode_test, most_instances
+from rolegraph.api.recorded import episode_test, most_instances
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import IndexEntry, RoleIndexEntry
+from rolegraph.engine.records.folder import SPLITS, RunPart
 from rolegraph.pages.report.digest import instance
-from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows, RunPart
+from rolegraph.pages.view.rows import EpisodeLocation, EpisodeRows
 from rolegraph.pages.view.runs import ViewedRun, run_names
 
 PAGE = 50

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from rolegraph.api.recorded import SPLITS
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode
+from rolegraph.engine.records.folder import SPLITS
 from rolegraph.engine.training.analysis.intervals import Interval, interval
 from rolegraph.pages.report.digest import instance, plain_answer, question
 from rolegraph.pages.view.finding import (

@@ -22,12 +22,13 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.records import RunInfo
 from rolegraph.engine.records.data import count_rows
 from rolegraph.engine.records.episodes import figures as means_of
+from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
 from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.outcomes import RunOutcomes
-from rolegraph.pages.view.runs import RunPart, ViewedRun, run_names
+from rolegraph.pages.view.runs import ViewedRun, run_names
 
 SPARK = (96, 24)
 """Width and height of the small curve in a row, in pixels."""
@@ -494,7 +495,7 @@ def _outcomes(run: ViewedRun, headline: RunFigure) -> RunOutcomes | None:
 def _readable(run: ViewedRun, name: str, n: int) -> RunPart | None:
     """Return a file of n episodes; None for more than `MOST_READ`, and where it cannot be read."""
     with suppress(DataError):  # the list of episodes says what is wrong
-        if n <= MOST_READ and run.rows(part := run.part(name)):
+        if n <= MOST_READ and run.rows(part := run.folder.part(name)):
             return part
     return None
 

@@ -294,14 +294,14 @@ class _ComparisonLinks:
 
     def _listing(self, side: str, where: EpisodeFilter) -> str:
         number, file = self._sides[side]
-        part = self._pages.runs[number].part(file)
+        part = self._pages.runs[number].folder.part(file)
         of_part = replace(where, split=part.split, step=part.step) if part.split else where
         return self._pages.links.listing(number, of_part)
 
     def _row(self, side: str, task: str, rollout: int) -> EpisodeLocation:
         number, file = self._sides[side]
         run = self._pages.runs[number]
-        rows = run.rows(run.part(file)).of_task(task)
+        rows = run.rows(run.folder.part(file)).of_task(task)
         return next(row for row in rows if row.entry.rollout == rollout)
 
 

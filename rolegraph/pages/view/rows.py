@@ -12,29 +12,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.training.analysis.intervals import ByTask
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
-
-
-class RunPart(NamedTuple):
-    """File of recorded episodes: of a whole run, or of one training step."""
-
-    name: str
-    path: Path
-    split: str = ""
-    """For a training: `train`, `validation` or `greedy`."""
-    step: int = 0
 
 
 class EpisodeLocation(NamedTuple):

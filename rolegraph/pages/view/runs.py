@@ -5,7 +5,6 @@ Indexes are read again after their files have changed; episodes are read one at 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,12 +13,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, get_args
 
-from rolegraph.api.recorded import SPLITS
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, Extent, RunFolder, RunInfo
 from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.episodes import EpisodeFile
+from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
@@ -30,12 +29,11 @@ from rolegraph.engine.training.analysis.intervals import ByTask
 from rolegraph.engine.training.analysis.sides import side_names
 from rolegraph.pages.recorded_credit import recorded_rows
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
-from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRows, RunPart
+from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRows
 from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
-_PART = re.compile(rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})")
 
 _FileState = tuple[int, int, int]
 """Time of change, size and inode of a file when it was read."""
@@ -101,22 +99,7 @@ class ViewedRun:
 
     def parts(self) -> list[RunPart]:
         """Return the current files of episodes, the newest step first, and of a step its validation."""
-        if self.info.kind == "run":
-            return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
-        parts = [
-            RunPart(path.stem, path, split, step)
-            for split in SPLITS
-            for step, path in self.folder.episodes_files(split)
-        ]
-        return sorted(parts, key=lambda part: -part.step)
-
-    def part(self, name: str) -> RunPart:
-        """Return the file of episodes with a name; raises UsageError where the run can have no such file."""
-        if self.info.kind == "run" and name == "episodes":
-            return RunPart(name, self.folder.episodes)
-        if (match := _PART.fullmatch(name)) and self.info.kind == "train":
-            return RunPart(name, self.folder.steps / f"{name}.jsonl", match["split"], int(match["step"]))
-        raise UsageError(f"the run has no episodes called {name!r}")
+        return sorted(self.folder.parts(), key=lambda part: -part.step)
 
     def rows(self, part: RunPart) -> EpisodeRows:
         """Return the rows of a file, in file order without damaged lines; cached until it changes.

@@ -110,7 +110,7 @@ def app(pages: Pages, key: str) -> Starlette:
     def other(request: Request) -> Response:
         asked = request.path_params
         run = _known(asked["other_run"])
-        there = runs[run].row(runs[run].part(asked["other_part"]), asked["other"])
+        there = runs[run].row(runs[run].folder.part(asked["other_part"]), asked["other"])
         return page(pages.beside((_run(request), _row(request)), (run, there)))
 
     def _asked(request: Request) -> tuple[EpisodeFilter, int]:
@@ -118,7 +118,9 @@ def app(pages: Pages, key: str) -> Starlette:
 
     def _row(request: Request, number: int | None = None) -> EpisodeLocation:
         run, parameters = runs[_run(request)], request.path_params
-        return run.row(run.part(parameters["part"]), parameters["number"] if number is None else number)
+        return run.row(
+            run.folder.part(parameters["part"]), parameters["number"] if number is None else number
+        )
 
     def _run(request: Request) -> int:
         return _known(request.path_params["run"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
+import re
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
 
+import rolegraph as rg
 from rolegraph.engine.errors import UsageError
 from rolegraph.pages.report import draw_curves
 from tests.pages.report.runs import write_lines, write_run
@@ -25,13 +30,13 @@ def lines(picture: str, kind: str) -> int:
 
 def test_runs_of_one_spec_share_a_panel_for_each_figure_with_their_mean(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1, 2)]
-    picture = draw_curves(runs)
+    picture = draw_curves(runs).svg
     assert {"correct", "solver_acc", "judge_acc", "seed 0", "seed 1", "seed 2", "mean"} <= set(texts(picture))
     assert (lines(picture, "thin"), lines(picture, "mean")) == (9, 3)
 
 
 def test_one_run_is_one_bold_line_without_a_legend(tmp_path: Path) -> None:
-    picture = draw_curves([write_run(tmp_path / "run")])
+    picture = draw_curves([write_run(tmp_path / "run")]).svg
     assert (lines(picture, "bold"), lines(picture, "mean")) == (3, 0)
     assert "seed 0" not in texts(picture)
 
@@ -40,7 +45,7 @@ def test_the_mean_ends_where_the_shortest_run_ends(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
     for run, values in zip(runs, ([0.0, 1.0, 0.5], [1.0, 0.0]), strict=True):
         write_lines(run / "metrics.jsonl", [{"step": n, "x": value} for n, value in enumerate(values)])
-    picture = ElementTree.fromstring(draw_curves(runs, ["x"]))
+    picture = ElementTree.fromstring(draw_curves(runs, ["x"]).svg)
     (mean,) = [
         element
         for element in picture.findall(f"{SVG}g/{SVG}polyline")
@@ -52,20 +57,20 @@ def test_the_mean_ends_where_the_shortest_run_ends(tmp_path: Path) -> None:
 
 
 def test_any_figure_may_be_asked_for(tmp_path: Path) -> None:
-    picture = draw_curves([write_run(tmp_path / "run")], ["kl/solver", "correct"])
+    picture = draw_curves([write_run(tmp_path / "run")], ["kl/solver", "correct"]).svg
     assert {"kl/solver", "correct"} <= set(texts(picture))
 
 
 def test_runs_of_different_specs_are_told_apart_by_name(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, name=name) for name in ("one", "two")]
-    assert {"one, seed 0", "two, seed 0"} <= set(texts(draw_curves(runs)))
+    assert {"one, seed 0", "two, seed 0"} <= set(texts(draw_curves(runs).svg))
 
 
 def test_runs_of_different_specs_are_not_averaged_whatever_their_names(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1, 2)]
     info = runs[2] / "run.json"
     info.write_text(info.read_text().replace("1f0c9a7e2b", "77aa00bb11"))
-    picture = draw_curves(runs, ["judge_acc"])
+    picture = draw_curves(runs, ["judge_acc"]).svg
     assert {
         "solver_judge 1f0c9a, seed 0",
         "solver_judge 1f0c9a, mean",
@@ -77,7 +82,7 @@ def test_runs_of_different_specs_are_not_averaged_whatever_their_names(tmp_path:
 
 def test_runs_of_one_seed_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name) for name in ("long", "short")]
-    assert {"seed 0 (long)", "seed 0 (short)"} <= set(texts(draw_curves(runs)))
+    assert {"seed 0 (long)", "seed 0 (short)"} <= set(texts(draw_curves(runs).svg))
 
 
 def test_a_figure_that_no_run_has_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -96,11 +101,24 @@ def test_a_run_without_a_step_has_nothing_to_draw(tmp_path: Path) -> None:
 
 def test_hostile_names_do_not_break_the_picture(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(at), name=f"<b>&\x01{at}") for at in range(2)]
-    assert "<b>&\ufffd0, seed 0" in texts(draw_curves(runs))
+    assert "<b>&\ufffd0, seed 0" in texts(draw_curves(runs).svg)
 
 
 def test_the_picture_loads_nothing(tmp_path: Path) -> None:
-    picture = draw_curves([write_run(tmp_path / "run")])
+    picture = draw_curves([write_run(tmp_path / "run")]).svg
     assert picture.count("http") == 1  # the SVG namespace
     assert "url(" not in picture
     assert "@import" not in picture
+
+
+def test_a_run_alone_has_its_interval_and_its_plot_is_a_file_or_an_image(tmp_path: Path) -> None:
+    run = rg.Run(write_run(tmp_path / "run"))
+    plot = run.plot("correct")
+    assert 'class="band' in plot.svg and 'class="band' not in run.plot("correct", beside=[run.folder]).svg
+    assert plot.save(tmp_path / "curves.svg").read_text(encoding="utf-8").startswith(plot.svg)
+    if importlib.util.find_spec("resvg_py"):
+        assert plot.save(tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="neither"):
+        plot.save(tmp_path / "curves.pdf")
+    address = re.search(r'src="data:image/svg\+xml,([^"]*)"', run._repr_html_())  # pyright: ignore[reportPrivateUsage]
+    assert address and ElementTree.fromstring(unquote(html.unescape(address[1]))).tag.endswith("svg")

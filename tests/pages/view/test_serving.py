@@ -74,7 +74,7 @@ def test_the_rollouts_of_a_task_are_one_row_with_their_answers_and_figures(train
 def test_a_rollout_can_be_downloaded_and_laid_beside_another(training: Path) -> None:
     answer = get(f"/{KEY}/0/train-000001/2/json", training)
     run = open_run(training)
-    row = run.row(run.part("train-000001"), 2)
+    row = run.row(run.folder.part("train-000001"), 2)
     assert Episode.from_dict(answer.json()) == run.read(row)
     assert answer.headers["content-disposition"].startswith("attachment")
     page = Parsed(get(f"/{KEY}/0/train-000001/beside?left=0&right=2", training).text)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder, Trajectory
+from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
 from rolegraph.engine.training.analysis.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
@@ -110,8 +111,8 @@ class SideVerdict(NamedTuple):
         return f"{self.words(self.side, self.first)}{episodes}: {self.measure}"
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Summarized):
     """Comparison of two or more runs, trainings or specs, the sides; differences are from the first side."""
 
     sides: Sequence[Side]
@@ -152,6 +153,25 @@ class Comparison:
             for row in self.rows
             for side, over, gap in zip(self.measured, row.sides, (None, *row.differences), strict=True)
         ]
+
+    def summary(self) -> Summary:
+        """Return the verdicts, and a row for each figure with its differences from the first side."""
+        title = (
+            "\n".join(map(str, self.verdicts)) or f"Comparison of {', '.join(it.name for it in self.sides)}"
+        )
+        first, *others = [side.name for side in self.measured] or [""]
+        rows = [
+            (
+                " = ".join([row.figure, *equal]),
+                *(side.mean if side and side.n else None for side in row.sides),
+                *(
+                    f"{signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]" if gap and gap.n else None
+                    for gap in row.differences
+                ),
+            )
+            for row, equal in self.distinct_rows
+        ]
+        return Summary(title, ("figure", first, *others, *(f"{it} − {first}" for it in others)), rows)
 
     def table(self) -> Any:
         """Return the figures of the sides.

@@ -1,0 +1,95 @@
+"""Progress of a run or a training in a notebook: one output that is replaced; no widgets are needed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from html import escape
+from importlib import import_module
+from time import monotonic
+from typing import Any
+
+from rolegraph.engine.errors import printable
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, StepLogged
+
+RENEWED = 0.2
+"""Seconds between two states of the bar at least: each is a message to the browser."""
+
+
+def is_notebook() -> bool:
+    """Return True in the process of a notebook, not where a notebook was only started."""
+    shell: Any = import_module("IPython").get_ipython()
+    return hasattr(shell, "kernel")
+
+
+class NotebookProgress:
+    """Steps, the latest note and the episodes of its activity, as HTML bars or as a line of text.
+
+    Args:
+        steps: For a training: number of its steps.
+    """
+
+    def __init__(self, steps: int | None = None) -> None:
+        self._text, self._done, self._planned = "", 0, 0
+        self._step, self._steps = 0, steps
+        self._began = monotonic()
+
+    def observe(self, event: Event) -> None:
+        """Count an episode or a step, or take a note in place of the one before."""
+        if isinstance(event, Note) and (event.text or event.episodes):
+            self._text, self._done, self._planned = printable(event.text), 0, event.episodes
+        elif isinstance(event, EpisodeDone):
+            self._done += 1
+        elif isinstance(event, StepLogged):
+            self._step = event.step
+
+    @property
+    def _bars(self) -> list[tuple[str, int, int]]:
+        """Name, done and whole of each bar; 0 where the whole is not known."""
+        steps = [("steps", self._step, self._steps)] if self._steps else []
+        return [*steps, (self._text or "episodes", self._done, self._planned)]
+
+    def __repr__(self) -> str:
+        counts = (f"{name} {done}/{whole}" if whole else name for name, done, whole in self._bars)
+        return f"{', '.join(counts)}, {monotonic() - self._began:.0f} s"
+
+    def _repr_html_(self) -> str:
+        parts = [
+            f'{escape(name)} <progress max="{whole}" value="{done}"></progress> {done:,} of {whole:,}'
+            if whole
+            else escape(name)
+            for name, done, whole in self._bars
+        ]
+        return f"<div>{' · '.join(parts)} · {monotonic() - self._began:.0f} s</div>"
+
+
+@contextmanager
+def notebook_bars(observe: Observer, steps: int | None) -> Generator[Observer]:
+    """Show the progress of a run or a training below a notebook's cell for the time of a block.
+
+    Args:
+        observe: Function that gets each event as well.
+        steps: For a training: number of its steps.
+
+    Returns:
+        A context manager that gives the observer for the work in the block.
+    """
+    # tqdm, which libraries import, looks for ipywidgets and warns in the middle of the output.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    bars = NotebookProgress(steps)
+    output: Any = import_module("IPython.display").display(bars, display_id=True)
+    renewed = monotonic()
+
+    def watch(event: Event) -> None:
+        nonlocal renewed
+        bars.observe(event)
+        if monotonic() - renewed > RENEWED:
+            renewed = monotonic()
+            output.update(bars)
+        observe(event)
+
+    try:
+        yield watch
+    finally:
+        output.update(bars)

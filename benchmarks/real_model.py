@@ -93,7 +93,8 @@ class Rolegraph(System):
     """The compute part of the local service."""
 
     def __init__(self, source: str) -> None:
-        from rolegraph.local.service.local_model import LocalModel, LoraShape
+        from rolegraph.local.service.local_model import LocalModel
+        from rolegraph.local.service.lora import LoraShape
         from rolegraph.local.service.trainer import TrainingRun
 
         self.model = LocalModel(model_folder(source), threads=1)

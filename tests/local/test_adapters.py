@@ -20,7 +20,8 @@ from rolegraph.local.service.backend import Backend  # noqa: E402
 from rolegraph.local.service.checkpoints import CheckpointStore, SaveOptions  # noqa: E402
 from rolegraph.local.service.errors import RequestError  # noqa: E402
 from rolegraph.local.service.exporting import export_adapter  # noqa: E402
-from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel  # noqa: E402
+from rolegraph.local.service.lora import LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have

@@ -21,7 +21,7 @@ from rolegraph.local.launcher import LocalService  # noqa: E402
 from rolegraph.local.service.adapters import write_adapter  # noqa: E402
 from rolegraph.local.service.checkpoints import CheckpointStore  # noqa: E402
 from rolegraph.local.service.errors import RequestError  # noqa: E402
-from rolegraph.local.service.local_model import LoraShape  # noqa: E402
+from rolegraph.local.service.lora import LoraShape  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 from tests.settled import settled  # noqa: E402

@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 from rolegraph.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.local.service.decoder import Decoder  # noqa: E402
 from rolegraph.local.service.errors import RequestError  # noqa: E402
-from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel  # noqa: E402
+from rolegraph.local.service.lora import LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.local.service.sampling import SampleRequest  # noqa: E402
 
 

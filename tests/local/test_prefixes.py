@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel  # noqa: E402
+from rolegraph.local.service.lora import LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 

@@ -21,7 +21,7 @@ from tinker.cli.__main__ import main_cli  # noqa: E402
 
 from rolegraph.local.launcher import LocalService  # noqa: E402
 from rolegraph.local.service.checkpoints import CheckpointStore, SaveOptions  # noqa: E402
-from rolegraph.local.service.local_model import LoraShape  # noqa: E402
+from rolegraph.local.service.lora import LoraShape  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 from tests.settled import settled  # noqa: E402
 

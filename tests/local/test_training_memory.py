@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 from rolegraph.local.service import batcher, trainer  # noqa: E402
 from rolegraph.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.local.service.bodies import AdamSettings  # noqa: E402
-from rolegraph.local.service.local_model import LocalModel, LoraShape  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel  # noqa: E402
+from rolegraph.local.service.lora import LoraShape  # noqa: E402
 from rolegraph.local.service.sampling import SampleRequest, sample_next  # noqa: E402
 from rolegraph.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
@@ -26,8 +27,8 @@ def updated(model: LocalModel, monkeypatch: pytest.MonkeyPatch, most: int) -> tu
         for row in tokens
     ]
     passes: list[int] = []
-    watch = model._plain.register_forward_pre_hook(  # pyright: ignore[reportPrivateUsage]
-        lambda _, args, words: passes.append(words["input_ids"].numel()), with_kwargs=True
+    watch = model.module.get_input_embeddings().register_forward_pre_hook(
+        lambda _, args: passes.append(args[0].numel())
     )
     loss, logprobs = run.forward_backward(data, "cross_entropy", {})
     watch.remove()
@@ -43,15 +44,30 @@ def test_an_update_in_small_passes_is_that_of_one_pass(
     model = LocalModel(model_dir, threads=1)
     assert model.can_share_rows
     whole, expected = updated(model, monkeypatch, 10**12)
-    parts, result = updated(model, monkeypatch, 64 * model.bytes_per_token)
+    parts, result = updated(model, monkeypatch, model.update_bytes.of(64, recompute=False))
     assert len(whole) == 1 < len(parts) and max(parts) <= 64
     # Float32 sums of a few hundred terms in another order; Adam's first step magnifies none of them here.
     assert torch.allclose(result, expected, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_an_update_that_computes_layers_and_logits_again_is_that_of_one_pass(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    model = LocalModel(model_dir, threads=1)
+    model.small = small
+    _, expected = updated(model, monkeypatch, 10**12)
+    model.chunk = 50
+    _, by_chunk = updated(model, monkeypatch, 10**12)
+    monkeypatch.setattr(trainer, "PASS_SHARE", 0.0)  # nothing fits without
+    _, result = updated(model, monkeypatch, 10**12)
+    assert torch.allclose(by_chunk, expected, atol=2e-4, rtol=1e-4)
+    assert torch.allclose(result, expected, atol=2e-4, rtol=1e-4)
+
+
 def test_little_free_memory_makes_passes_smaller(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = LocalModel(model_dir, threads=1)
-    free = trainer.MEMORY_SHARE * 40 * model.bytes_per_token
+    free = trainer.MEMORY_SHARE * model.update_bytes.of(40, recompute=False)
     monkeypatch.setattr(trainer, "free_memory", lambda device: free)
     passes, _ = updated(model, monkeypatch, 10**12)
     assert max(passes) <= 40
@@ -67,7 +83,7 @@ def test_little_free_memory_makes_batches_of_sampling_smaller(
     live: list[int] = []
 
     def most_live(tokens: int) -> int:
-        free = batcher.MEMORY_SHARE * tokens * model.cache_bytes_per_token
+        free = batcher.MEMORY_SHARE * tokens * model.cache_bytes.token
         monkeypatch.setattr(batcher, "free_memory", lambda device: free)
         sampler = Batcher(model, lambda _: model.add_adapter(LoraShape(4)))
         jobs = [SampleJob(None, [SampleRequest([1, 2, 3, number], 3)]) for number in range(6)]

@@ -20,7 +20,8 @@ from rolegraph.local.service.batcher import Batcher, SampleJob
 from rolegraph.local.service.bodies import AdamSettings
 from rolegraph.local.service.checkpoints import CheckpointEntry, CheckpointStore, SaveOptions
 from rolegraph.local.service.errors import NotFoundError, RequestError
-from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.lora import LoraAdapter, LoraShape
 from rolegraph.local.service.trainer import Datum, TrainingRun
 
 T = TypeVar("T")

@@ -20,17 +20,18 @@ import torch
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.local.service.decoder import Decoder
+from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.free_memory import MEMORY_SHARE, free_memory
-from rolegraph.local.service.local_model import (
-    MAX_BATCH_LOGITS,
-    LocalModel,
-    LoraAdapter,
-    TopTokens,
-    padded_batches,
-)
+from rolegraph.local.service.local_model import LocalModel, TopTokens, padded_batches
+from rolegraph.local.service.lora import LoraAdapter
 from rolegraph.local.service.sampling import SampleRequest
 
 T = TypeVar("T")
+
+_EXHAUSTED = (
+    "the GPU's memory is full: not even one sequence fits beside the model; lower sampling.max_tokens, "
+    "shorten the prompts, or end other programs on the GPU (nvidia-smi lists them)"
+)
 
 PATIENCE = 8
 """Steps for which a few waiting sequences are held back: reading prompts delays all others."""
@@ -136,7 +137,7 @@ class Batcher:
         """Jobs whose prompts' log-probabilities are still to be computed."""
         self._waited = 0
         """Steps since sequences last joined."""
-        by_memory = free_memory(self._model.device) // MEMORY_SHARE // self._model.cache_bytes_per_token
+        by_memory = self._model.cache_bytes.tokens(free_memory(self._model.device) // MEMORY_SHARE)
         self._most_tokens = min(limits.LIVE_TOKENS.most, by_memory)
         """Largest number of tokens, with padding, of the sequences in a batch."""
 
@@ -170,6 +171,8 @@ class Batcher:
         """Sample one more token of every running sequence; an error fails only the jobs that cause it."""
         try:
             self._advance()
+        except torch.OutOfMemoryError:
+            self._shrink()
         except Exception as error:  # reported to the client of the job at fault
             self._split(error)
         if not self._jobs:
@@ -177,6 +180,24 @@ class Batcher:
         for batcher in self._alone:
             batcher.step()
         self._alone = [batcher for batcher in self._alone if batcher.busy]
+
+    def _shrink(self) -> None:
+        """Restart all jobs in batches of half as many tokens; fail them where one alone is too much."""
+        jobs, most = self._jobs, self._most_tokens // 2
+        self._clear()
+        self._most_tokens = min(self._most_tokens, most)
+        for job in jobs:
+            if most:
+                self._restart(job)
+            else:
+                job.finish(RequestError(_EXHAUSTED, status=507))
+
+    def _restart(self, job: SampleJob) -> None:
+        """Queue a job from its beginning."""
+        job.prompt_logprobs, job.top_prompt = [], []
+        for request in job.requests:
+            request.restart()
+        self._queue(job)
 
     def _split(self, error: Exception) -> None:
         """Restart each job of a failed batch in a batch of its own, so that only faulty jobs fail.
@@ -189,11 +210,8 @@ class Batcher:
             jobs[0].finish(error)
             return
         for job in jobs:
-            job.prompt_logprobs, job.top_prompt = [], []
-            for request in job.requests:
-                request.restart()
             self._alone.append(Batcher(self._model, self._load))
-            self._alone[-1]._queue(job)
+            self._alone[-1]._restart(job)
 
     def _score_waiting(self) -> None:
         """Compute log-probabilities of prompts for jobs that requested them, for up to `limits.READ_TOKENS`
@@ -213,10 +231,9 @@ class Batcher:
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
         prompts = [job.requests[0].prompt for job in longer]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
-        limit = min(limits.READ_TOKENS.most, MAX_BATCH_LOGITS // self._model.vocabulary)
         with torch.inference_mode():
             for numbers, logprobs in self._model.logprobs(
-                adapter, [prompt[:-1] for prompt in prompts], targets, limit
+                adapter, [prompt[:-1] for prompt in prompts], targets, limits.READ_TOKENS.most
             ):
                 by_prompt = logprobs.split([len(targets[number]) for number in numbers])
                 for number, values in zip(numbers, by_prompt, strict=True):
@@ -260,9 +277,10 @@ class Batcher:
         self._waited = 0
         joining: list[SampleRequest] = []
         longest = max((request.length for request in live), default=0)
+        state = self._model.cache_bytes.state_tokens
         while waiting and len(live) + len(joining) < limits.LIVE.most:
             longest = max(longest, waiting.peek().length)
-            if (live or joining) and longest * (len(live) + len(joining) + 1) > self._most_tokens:
+            if (live or joining) and (longest + state) * (len(live) + len(joining) + 1) > self._most_tokens:
                 break
             joining.append(waiting.pop())
         return joining

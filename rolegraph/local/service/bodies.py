@@ -14,7 +14,8 @@ from rolegraph.engine.limits import service as limits
 from rolegraph.engine.prompts.chat_bodies import Count, Name, RequestBody, at_most, no_longer
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.service.local_model import LocalModel, LoraShape
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.lora import LoraShape
 from rolegraph.local.service.sampling import SampleRequest
 
 

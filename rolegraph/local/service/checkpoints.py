@@ -34,7 +34,7 @@ from rolegraph.engine.records.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, c
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import write_adapter
 from rolegraph.local.service.errors import NotFoundError, RequestError
-from rolegraph.local.service.local_model import LoraShape
+from rolegraph.local.service.lora import LoraShape
 from rolegraph.local.service.tensors import read_tensors, safetensors_errors
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]

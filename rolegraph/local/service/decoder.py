@@ -1,10 +1,11 @@
 """Batched decoding of sequences, each with its own adapter; sequences can join and leave at every step.
 
-Keys and values are kept in slots: a row for each sequence, right-aligned at the newest token, so that a step
-appends one column for all. A new sequence takes the next free row; when one leaves, the last row moves into
-its place. Nothing else is copied, while a cache that grows by concatenation is copied whole at every step.
+What each layer remembers is kept in slots (`caches`): a row for each sequence, keys and values right-aligned
+at the newest token, so that a step appends one column for all. A new sequence takes the next free row; when
+one leaves, the last row moves into its place. Nothing else is copied, while a cache that grows by
+concatenation is copied whole at every step.
 
-Axes: B sequences, H heads, T columns, D a head's width.
+Axes: B sequences, T columns.
 """
 
 # torch and transformers leave parts of their types unknown.
@@ -13,53 +14,23 @@ Axes: B sequences, H heads, T columns, D a head's width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
-from rolegraph.local.service.local_model import LocalModel, LoraAdapter
+from rolegraph.engine.errors import UsageError
+from rolegraph.local.service.caches import Window, cached_tensors, open_cache, slots_of
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.lora import LoraAdapter
 from rolegraph.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
 """Number of steps for which columns are allocated at a time."""
-
-
-@dataclass(slots=True)
-class _Window:
-    """Region of the cache tensors in use: rows [0, rows), columns [start, end)."""
-
-    rows: int = 0
-    start: int = 0
-    end: int = 0
-
-
-class _CacheSlots(DynamicLayer):
-    """Key-value cache [B, H, T, D] of one layer, with spare rows and columns so that it rarely grows."""
-
-    def __init__(self, window: _Window, keys: Tensor, values: Tensor) -> None:
-        super().__init__()
-        self.is_initialized = True
-        self._window = window
-        self.stores = (keys, values)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        """Write one new column and return all columns in use, the new one included."""
-        window, in_use = self._window, list[Tensor]()
-        for store, new in zip(self.stores, (key_states, value_states), strict=True):
-            store[: window.rows, :, window.end : window.end + 1] = new
-            in_use.append(store[: window.rows, :, window.start : window.end + 1])
-        return in_use[0], in_use[1]
-
-    def get_seq_length(self) -> int:
-        """Return the number of columns in use."""
-        return self._window.end - self._window.start
+_TOLERANCE, _ROUGH_TOLERANCE = 1e-3, 0.3
+"""Largest error of a log-probability in float32 and bfloat16: states are summed in another order."""
 
 
 class Decoder:
@@ -67,8 +38,8 @@ class Decoder:
 
     def __init__(self, model: LocalModel) -> None:
         self._model = model
-        self._window = _Window()
-        self._slots: list[_CacheSlots] = []
+        self._window = Window()
+        self._slots: list[Any] = []
         self._mask = torch.zeros(0, 0, dtype=torch.bool, device=model.device)
         self._last = torch.zeros(0, dtype=torch.long, device=model.device)
         self.live: list[SampleRequest] = []
@@ -79,7 +50,8 @@ class Decoder:
         """Prefill the prompts and sample the first token of each request. Equal prompts are computed once."""
         numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
         ids, mask = _left_padded([prompt for _, prompt in numbers], self._model.device)
-        cache, adapters = DynamicCache(), [adapter for adapter, _ in numbers]
+        cache = open_cache(self._model.module.config)
+        adapters = [adapter for adapter, _ in numbers]
         logits = self._forward(adapters, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
         which = torch.tensor([numbers[_prompt(request)] for request in requests], device=logits.device)
         tokens = sample_next(logits[which], requests, self._model.decode)
@@ -100,6 +72,8 @@ class Decoder:
         self._mask[:rows, window.end] = True
         mask = self._mask[:rows, window.start : window.end + 1]
         ages = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
+        for slots in self._slots:
+            slots.open()
         adapters, cache = [request.adapter for request in self.live], Cache(layers=[*self._slots])
         logits = self._forward(adapters, self._last[:rows, None], mask, ages[:, None], cache)
         window.end += 1
@@ -137,11 +111,8 @@ class Decoder:
         """Copy rows `which` [B] of a prefilled cache and mask into the decoder's cache, and add their
         requests."""
         first, length = len(self.live), mask.shape[1]
-        layers: list[tuple[Tensor, Tensor]] = [
-            (layer.keys, layer.values) for layer in cast("Any", cache.layers)
-        ]
         if not self._slots:
-            self._slots = [_CacheSlots(self._window, *(new[:0, :, :0] for new in layer)) for layer in layers]
+            self._slots = [slots_of(self._window, layer) for layer in cache.layers]
         self._make_room(first + len(requests), length)
         self.live += requests
         end, rows = self._window.end, slice(first, len(self.live))
@@ -149,9 +120,9 @@ class Decoder:
         self._mask[rows] = False
         self._mask[rows, end - length : end] = mask[which].bool()
         self._last[rows] = tokens
-        for slots, layer in zip(self._slots, layers, strict=True):
-            for store, new in zip(slots.stores, layer, strict=True):
-                store[rows, :, end - length : end] = new[which]
+        for slots, layer in zip(self._slots, cache.layers, strict=True):
+            for store, new in zip(slots.stores, cached_tensors(layer), strict=True):
+                slots.part(store, rows, slice(end - length, end)).copy_(new[which])
 
     def _make_room(self, rows: int, columns: int) -> None:
         """Enlarge the cache tensors, if needed, to `rows` rows and `columns` columns plus a free column."""
@@ -163,15 +134,13 @@ class Decoder:
         width = max(old, columns)
         shape = (rows if rows <= size[0] else max(rows, 2 * size[0]), width + _SPARE_COLUMNS)
         source, target = slice(window.end - old, window.end), slice(width - old, width)
-
-        def moved(store: Tensor) -> Tensor:
-            grown = store.new_zeros(shape[0], *store.shape[1:-2], shape[1], store.shape[-1])
-            grown[:used, ..., target, :] = store[:used, ..., source, :]
-            return grown
-
         for slots in self._slots:
-            slots.stores = (moved(slots.stores[0]), moved(slots.stores[1]))
-        self._mask = moved(self._mask.unsqueeze(-1)).squeeze(-1)
+            for number, store in enumerate(slots.stores):
+                slots.stores[number] = grown = slots.grown(store, *shape)
+                slots.part(grown, slice(used), target).copy_(slots.part(store, slice(used), source))
+        mask = self._mask.new_zeros(shape)
+        mask[:used, target] = self._mask[:used, source]
+        self._mask = mask
         last = self._last.new_zeros(shape[0])
         last[:used] = self._last[:used]
         self._last, window.end = last, width
@@ -182,16 +151,53 @@ class Decoder:
             return
         window = self._window
         window.start = window.end - max(request.length - 1 for request in self.live)
+        columns = slice(window.start, window.end)
         for row in sorted(rows, reverse=True):
             last = len(self.live) - 1
             if row != last:
                 for slots in self._slots:
                     for store in slots.stores:
-                        store[row, :, window.start : window.end] = store[last, :, window.start : window.end]
+                        moved = slots.part(store, slice(last, last + 1), columns)
+                        slots.part(store, slice(row, row + 1), columns).copy_(moved)
                 self._mask[row], self._last[row] = self._mask[last], self._last[last]
                 self.live[row] = self.live[last]
             self.live.pop()
         window.rows = len(self.live)
+
+
+def check_decoding(model: LocalModel) -> None:
+    """Check that tokens sampled in a batch have the log-probabilities of a pass over the whole sequence.
+
+    Models with attention alone do. Others keep states, and must leave out the padding of shorter prompts.
+
+    Raises:
+        UsageError: They differ, or a layer keeps what this service does not know.
+    """
+    if all(isinstance(layer, DynamicLayer) for layer in open_cache(model.module.config).layers):
+        return
+    requests = [SampleRequest([number % 7 + 1 for number in range(length)], 3, 0.0) for length in (9, 4)]
+    decoder = Decoder(model)
+    decoder.add(requests)
+    while decoder.live:
+        decoder.step()
+    worst = 0.0
+    for request in requests:
+        tokens, first = [*request.prompt, *request.tokens], len(request.prompt) - 1
+        with torch.inference_mode(), model.adapted([None]) as module:
+            logits = module(
+                input_ids=torch.tensor([tokens[:-1]], device=model.device), use_cache=False
+            ).logits
+        scores = logits[0, first:].float().log_softmax(-1)
+        expected = scores.gather(-1, torch.tensor(request.tokens, device=model.device).unsqueeze(-1)).squeeze(
+            -1
+        )
+        worst = max(worst, float((expected.cpu() - torch.tensor(request.logprobs)).abs().max()))
+    if not worst < (_TOLERANCE if model.dtype == torch.float32 else _ROUGH_TOLERANCE):
+        raise UsageError(
+            f"{model.module.config.model_type} cannot be sampled here: in a batch its log-probabilities are "
+            f"off by {worst:.2g} nats, since it keeps states that this service does not carry over; serve it "
+            "with vLLM or SGLang"
+        )
 
 
 def _prompt(request: SampleRequest) -> tuple[LoraAdapter | None, tuple[int, ...]]:

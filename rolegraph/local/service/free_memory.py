@@ -11,15 +11,20 @@ import torch
 
 MEMORY_SHARE = 4
 """Divisor of the free memory: an update's pass, or the caches of a batch, take a fourth of it at most."""
+PASS_SHARE = 0.8
+"""Part of the free memory that the pass of a single long sequence may take."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can be taken on a device without swapping, as far as the system tells.
 
-    On Linux, a container's limit counts. Other systems do not tell, and get the largest number.
+    On Linux, a container's limit counts, without the files that it caches. Other systems do not tell, and
+    get the largest number. On a GPU, PyTorch first gives back the blocks that it keeps for later tensors:
+    they are free for the next pass, and for other programs.
     """
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     free = sys.maxsize
     with suppress(OSError, ValueError, TypeError):
@@ -27,5 +32,6 @@ def free_memory(device: torch.device) -> int:
         free = int(available[1]) * 1024 if available else free
     with suppress(OSError, ValueError):  # no container, or one without a limit, which reads "max"
         limit, used = (int((_CGROUP / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
-        free = min(free, max(0, limit - used))
+        cached = re.search(r"^inactive_file (\d+)", (_CGROUP / "memory.stat").read_text("ascii"), re.M)
+        free = min(free, max(0, limit - used + (int(cached[1]) if cached else 0)))
     return free

@@ -16,7 +16,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+)
 
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.limits.models import MODEL_BUFFERS
@@ -114,10 +120,18 @@ def _plain(settings: Mapping[str, Any], tensors: int) -> dict[str, Any]:
         if _LAYERS.fullmatch(key) and isinstance(value, int) and value > max(tensors, _MANY_LAYERS):
             raise UsageError(f"it announces {value:,} layers ({key}), and has {tensors:,} tensors")
     return {
-        key: _plain(cast("dict[str, Any]", value), tensors) if isinstance(value, dict) else value
+        key: _plain(cast("dict[str, Any]", value), tensors) if isinstance(value, dict) else _read(value)
         for key, value in settings.items()
         if not _IGNORED.fullmatch(key)
     }
+
+
+def _read(value: Any) -> Any:
+    """Return a value with the infinite numbers in lists that transformers writes as `{"__float__": TEXT}`."""
+    if isinstance(value, list):
+        return [_read(member) for member in cast("list[Any]", value)]
+    is_float = isinstance(value, dict) and [*cast("dict[str, Any]", value)] == ["__float__"]
+    return float(value["__float__"]) if is_float else value
 
 
 def _weights_files(folder: Path) -> list[Path]:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rolegraph.local.service.local_model import LoraAdapter, TopTokens
+from rolegraph.local.service.local_model import TopTokens
+from rolegraph.local.service.lora import LoraAdapter
 
 Decode = Callable[[list[list[int]]], list[str]]
 """Function that returns the texts of token sequences."""

@@ -139,14 +139,23 @@ def launch(
 
         from rolegraph.local.service.backend import Backend
         from rolegraph.local.service.checkpoints import CheckpointStore
+        from rolegraph.local.service.decoder import check_decoding
         from rolegraph.local.service.local_model import LocalModel
+        from rolegraph.local.service.memory import account, placement
         from rolegraph.local.service.server import Service
 
         model_dir, port = Path(options.model_dir), listener.getsockname()[1]
+        on_gpu = placement(bf16=options.bf16)[0].type == "cuda"
+        if on_gpu or as_child is None:  # the start of a child on a CPU is not to wait for it
+            memory = account(model_dir, bf16=options.bf16)
+            if on_gpu:
+                memory.check()
+            sys.stderr.write("\n".join([*memory.lines(), ""]))
         model, name = (
             LocalModel(model_dir, options.threads, options.bf16),
             model_name(model_dir, options.name),
         )
+        check_decoding(model)
         resolved = str(model_dir.resolve())
         checkpoints = CheckpointStore(Path(folder), name, model_dir)
         backend = Backend(model, checkpoints, name, {str(model_dir), resolved})

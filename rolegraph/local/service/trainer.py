@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from rolegraph.local.service.bodies import AdamSettings
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.service.free_memory import MEMORY_SHARE, free_memory
-from rolegraph.local.service.local_model import MAX_BATCH_LOGITS, LocalModel, LoraShape
+from rolegraph.local.service.free_memory import MEMORY_SHARE, PASS_SHARE, free_memory
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.lora import LoraShape
 from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenScores
 from rolegraph.local.service.tensors import tensor_faults
 
@@ -63,17 +64,30 @@ class TrainingRun:
             The loss, summed over all tokens, and each datum's log-probabilities in the shape of its targets.
 
         Raises:
-            RequestError: An input does not fit the loss or the model, or the loss is not finite.
+            RequestError: An input does not fit the loss or the model, the loss is not finite, or the GPU's
+                memory is too small.
         """
         self._check(data, loss, config)
+        try:
+            return self._summed(data, loss, config, backward=backward)
+        except torch.OutOfMemoryError:
+            self._optimizer.zero_grad()
+        # Raised here, where the tensors of the failed pass are gone.
+        raise RequestError(self._exhausted(max(len(datum.tokens) for datum in data)), status=507)
+
+    def _summed(
+        self, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
+    ) -> tuple[float, list[Tensor]]:
         function = LOSSES[loss]
         total = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
         device = self.model.device
-        limit = self._batch_tokens()
+        limit, recompute = self._pass(max(len(datum.tokens) for datum in data))
         targets = [datum.inputs["target_tokens"].long() for datum in data]
         with self.model.training(), torch.set_grad_enabled(backward):
-            batches = self.model.logprobs(self.adapter, [datum.tokens for datum in data], targets, limit)
+            batches = self.model.logprobs(
+                self.adapter, [datum.tokens for datum in data], targets, limit, recompute=recompute
+            )
             for numbers, batch_logprobs in batches:
                 batch = [data[number].inputs for number in numbers]
                 lengths = [inputs["target_tokens"].numel() for inputs in batch]
@@ -94,12 +108,28 @@ class TrainingRun:
                     logprobs[number] = values.reshape(targets[number].shape)
         return total, logprobs
 
-    def _batch_tokens(self) -> int:
-        """Return the padded tokens of one forward pass: a single longer sequence still takes one alone."""
-        kind = self.model.device.type
-        most = min(MAX_BATCH_BYTES[kind], free_memory(self.model.device) // MEMORY_SHARE)
-        by_memory = most // self.model.bytes_per_token
-        return max(1, min(MAX_BATCH_TOKENS[kind], MAX_BATCH_LOGITS // self.model.vocabulary, by_memory))
+    def _pass(self, longest: int) -> tuple[int, bool]:
+        """Return the padded tokens of one pass, and True if it computes layers again in its backward pass.
+
+        Computing again takes a third more time, and is done where the longest datum does not fit without. A
+        single sequence beyond the limit still takes a pass alone.
+        """
+        kind, update = self.model.device.type, self.model.update_bytes
+        free = free_memory(self.model.device)
+        recompute = update.of(longest, recompute=False) > free * PASS_SHARE
+        by_memory = update.tokens(min(MAX_BATCH_BYTES[kind], free // MEMORY_SHARE), recompute=recompute)
+        return max(1, min(MAX_BATCH_TOKENS[kind], by_memory)), recompute
+
+    def _exhausted(self, longest: int) -> str:
+        """Return the message for an update that took more memory than there is."""
+        update, free = self.model.update_bytes, free_memory(self.model.device)
+        fit = update.tokens(int(free * PASS_SHARE), recompute=True)
+        return (
+            f"the GPU's memory is full: an update with a datum of {longest:,} tokens takes "
+            f"{update.of(longest, recompute=True) / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free, enough "
+            f"for {max(0, fit):,} tokens; lower sampling.max_tokens, shorten the prompts, or end other "
+            "programs on the GPU (nvidia-smi lists them); the gradients gathered so far were dropped"
+        )
 
     def step(self, settings: AdamSettings) -> dict[str, float]:
         """Update the weights by AdamW with the gathered gradients, and clear these; return their norm as a

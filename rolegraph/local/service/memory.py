@@ -1,0 +1,270 @@
+"""Accounting of memory: what a model, its adapters, an update and sampling take, and what is free.
+
+A forward pass on the meta device, where tensors take no memory, counts what autograd keeps of a token. So a
+model that does not fit is refused before it is loaded. Knows nothing of HTTP or requests.
+"""
+
+# torch and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.weights import base_of_adapter
+from rolegraph.local.service.caches import cached_tensors, open_cache
+from rolegraph.local.service.free_memory import PASS_SHARE, free_memory
+from rolegraph.local.service.lora import AdaptedModel, LoraShape, stacked_experts
+from rolegraph.local.service.model_files import open_shell
+
+DEFAULT_CONTEXT = 4096
+"""Tokens of the context of a model whose config has no number."""
+_TOKENS = 16
+"""Tokens of a pass that measures caches."""
+_UPDATE_TOKENS = 256
+"""Tokens of a pass that measures updates, and their step: linear attention takes chunks of so many."""
+_LOGIT_BYTES = 2 * 4
+"""Bytes of a logit at the peak: two copies in float32, of which one may be two of bfloat16."""
+ADAPTER_COPIES = 4
+"""Tensors of the size of an adapter in training: itself, its gradient and Adam's two moments."""
+
+
+def placement(*, bf16: bool) -> tuple[torch.device, torch.dtype]:
+    """Return the device of the service's models and the type of their weights."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return device, torch.bfloat16 if bf16 or device.type == "cuda" else torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccount:
+    """Memory that a model takes in the service, in bytes, and what is free for it."""
+
+    weights: int
+    policy: int
+    """Of a trained policy: adapter, gradient and Adam's moments."""
+    rank: int
+    """Rank of the adapter."""
+    update: UpdateBytes
+    cache: CacheBytes
+    context: int
+    """Tokens of the model's context."""
+    free: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that can be sampled and trained beside one policy; 0 for none."""
+        token = self.update.recomputed + self.cache.token
+        left = int((self.free - self.weights - self.policy - self.cache.state) * PASS_SHARE)
+        fits = replace(self.update, recomputed=token).tokens(left, recompute=True)
+        return max(0, min(self.context, fits))
+
+    def lines(self) -> list[str]:
+        """Return the account as lines of text."""
+        update, cache = self.update, self.cache
+        state = f", and {_size(cache.state)} a sequence" if cache.state else ""
+        fits = f"{self.longest:,} tokens" if self.longest else "none fits"
+        return [
+            f"memory: {_size(self.free)} are free; weights take {_size(self.weights)}, each policy "
+            f"{_size(self.policy)} (LoRA of rank {self.rank}, its gradient, Adam)",
+            f"  a token takes {_size(update.kept)} in an update, or {_size(update.recomputed)} where layers "
+            f"are computed twice, and {_size(cache.token)} in the cache of sampling{state}",
+            f"  logits take {_size(min(update.chunk, self.context) * update.logits)}; longest sequence that "
+            f"trains: {fits}",
+        ]
+
+    def check(self) -> None:
+        """Raise UsageError unless the model and a policy fit with a sequence of one token."""
+        if not self.longest:
+            raise UsageError(
+                f"the model does not fit: its weights take {_size(self.weights)} and a policy "
+                f"{_size(self.policy)}, and {_size(self.free)} are free; end other programs on the GPU "
+                "(nvidia-smi lists them), take a smaller model, or train it with a Tinker service on several "
+                "GPUs (rolegraph serve --engine)"
+            )
+
+
+def account(folder: Path, *, bf16: bool = False, rank: int = 32, free: int | None = None) -> MemoryAccount:
+    """Return what the model of a folder takes in the service, without loading it.
+
+    Args:
+        folder: A Hugging Face model folder, or an adapter folder in PEFT's form.
+        bf16: True for weights in bfloat16 on a CPU, too.
+        rank: Rank of the policies' adapters.
+        free: Bytes that are free; by default those of this machine's device.
+
+    Raises:
+        UsageError: The folder's model cannot be loaded.
+    """
+    shell = open_shell(base_of_adapter(folder) or folder)[0]
+    device, dtype = placement(bf16=bf16)
+    return account_of(shell, dtype, rank=rank, free=free_memory(device) if free is None else free)
+
+
+def account_of(shell: PreTrainedModel, dtype: torch.dtype, *, rank: int, free: int) -> MemoryAccount:
+    """Return what a model on the meta device takes with weights of a type; see `account`."""
+    model, scale = _on_meta(shell, dtype)
+    adapter = model.add_adapter(LoraShape(rank, train_mlp=not model.experts))
+    cache = cache_bytes(model)
+    config: Any = shell.config.get_text_config()
+    return MemoryAccount(
+        weights=model.size * dtype.itemsize,
+        policy=ADAPTER_COPIES * sum(tensor.nbytes for tensor in adapter.tensors.values()),
+        rank=rank,
+        update=update_bytes_of(shell, dtype),
+        cache=CacheBytes(scale * cache.token, scale * cache.state),
+        context=getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT,
+        free=free,
+    )
+
+
+def update_bytes_of(module: PreTrainedModel, dtype: torch.dtype) -> UpdateBytes:
+    """Measure, on the meta device, what the tokens of an update of a model take; see `update_bytes`."""
+    model, scale = _on_meta(module, dtype)
+    update = update_bytes(model)
+    return replace(update, kept=scale * update.kept, recomputed=scale * update.recomputed)
+
+
+def _on_meta(module: PreTrainedModel, dtype: torch.dtype) -> tuple[AdaptedModel, int]:
+    """Return a model like `module` on the meta device, and by how much its tensors are to be multiplied.
+
+    There, PyTorch multiplies by experts in bfloat16 alone.
+    """
+    with torch.device("meta"):
+        shell = type(module)(cast("Any", module.config))
+    measured = torch.bfloat16 if stacked_experts(shell) else dtype
+    return AdaptedModel(cast("Any", shell).to(measured), measured), dtype.itemsize // measured.itemsize
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in kB, MB or GB."""
+    size, units = count / 1000, ["kB", "MB", "GB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    return f"{size:.{0 if size >= 100 else 1}f} {units[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateBytes:
+    """Bytes that a forward and backward pass takes, beside the model and its adapters."""
+
+    kept: int
+    """Of a token: what autograd keeps of all layers."""
+    recomputed: int
+    """Of a token where layers are computed again: the input of each layer, and what is kept of one layer."""
+    logits: int
+    """Of a token in the chunk whose logits are computed."""
+    chunk: int
+    """Largest number of tokens in a chunk."""
+
+    def of(self, tokens: int, *, recompute: bool) -> int:
+        """Return the bytes of a pass of `tokens`."""
+        return tokens * (self.recomputed if recompute else self.kept) + min(tokens, self.chunk) * self.logits
+
+    def tokens(self, most: int, *, recompute: bool) -> int:
+        """Return the largest number of tokens whose pass takes at most `most` bytes."""
+        token = self.recomputed if recompute else self.kept
+        first = max(most, 0) // (token + self.logits)
+        return first if first <= self.chunk else (most - self.chunk * self.logits) // token
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """Bytes that a sequence takes while it is sampled."""
+
+    token: int
+    """Keys and values of a token."""
+    state: int
+    """State of fixed size of a sequence, in models with linear attention or convolutions."""
+
+    def tokens(self, most: int) -> int:
+        """Return the number of tokens whose keys and values take at most `most` bytes."""
+        return most // max(self.token, 1)
+
+    @property
+    def state_tokens(self) -> int:
+        """Tokens whose keys and values take as much as the state of a sequence."""
+        return self.state // max(self.token, 1)
+
+
+def update_bytes(model: AdaptedModel) -> UpdateBytes:
+    """Measure what the tokens of an update take, by three passes, which take no memory on the meta device.
+
+    What grows with the square of the tokens is left out: PyTorch computes attention piece by piece on a CPU
+    and a GPU, and as a whole on the meta device.
+    """
+    adapter = model.add_adapter(LoraShape(8, train_mlp=not model.experts, train_unembed=False))
+    passes = [_kept_bytes(model, adapter, (number + 1) * _UPDATE_TOKENS) for number in range(3)]
+    marks: list[int] = []
+    for one, two, three in zip(*passes, strict=True):
+        squared = (three - 2 * two + one) // 2
+        marks.append((two - one - 3 * squared) // _UPDATE_TOKENS)
+    layers = [end - start for start, end in pairwise(marks)]
+    width = model.module.config.get_text_config().hidden_size * model.dtype.itemsize
+    return UpdateBytes(
+        kept=marks[-1],
+        recomputed=len(layers) * width + max(layers),
+        logits=_LOGIT_BYTES * model.vocabulary,
+        chunk=model.chunk,
+    )
+
+
+def cache_bytes(model: AdaptedModel) -> CacheBytes:
+    """Measure what a sequence takes while it is sampled, by a pass of a few tokens."""
+    cache = open_cache(model.module.config)
+    with torch.no_grad():
+        model.module(**_inputs(model, _TOKENS), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    tokens = state = 0
+    for layer in cache.layers:
+        held = sum(tensor.nbytes for tensor in cached_tensors(layer))
+        if isinstance(layer, DynamicLayer):
+            tokens += held
+        else:
+            state += held
+    return CacheBytes(tokens // _TOKENS, state)
+
+
+def _kept_bytes(model: AdaptedModel, adapter: Any, tokens: int) -> list[int]:
+    """Return the bytes that autograd keeps at the start of each layer and at the end of a pass."""
+    kept: dict[int, Any] = {}
+    marks: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[id(storage)] = storage  # held, so that no other takes its address
+        return tensor
+
+    def mark(*_: object) -> None:
+        marks.append(sum(storage.nbytes() for storage in kept.values()))
+
+    layers = [it for it in model.module.modules() if isinstance(it, GradientCheckpointingLayer)]
+    watches = [layer.register_forward_pre_hook(mark) for layer in layers]
+    try:
+        with torch.enable_grad(), saved_tensors_hooks(count, lambda tensor: tensor):
+            model.hidden(adapter, _inputs(model, tokens))
+    finally:
+        for watch in watches:
+            watch.remove()
+    mark()
+    return marks
+
+
+def _inputs(model: AdaptedModel, tokens: int) -> Mapping[str, Tensor]:
+    """Return the arguments of a model for one sequence of `tokens` tokens.
+
+    Each token has a mask of its own: models read the values of a mask for all, which the meta device lacks.
+    """
+    ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
+    mask = torch.zeros(1, 1, tokens, tokens, dtype=model.dtype, device=model.device)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": torch.zeros_like(ids)}

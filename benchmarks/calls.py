@@ -5,11 +5,11 @@
     python benchmarks/calls.py --held        # memory of a step and its datum
 
 A stub in a process of its own gives an answer of 5, 1,000 or 8,000 tokens with ids and log-probabilities, in
-the form of vLLM's chat completions (`openai:` and the peers) and of its completions (`vllm:`). 16 calls are
-in flight. The systems take turns, and a ratio is the median of the rounds' ratios to aiohttp with orjson,
-which is the least that a program of a few lines needs. Only the client's CPU time counts. Everything is
-measured twice: with Python's own threshold of the garbage collector, as in a program that imports Rolegraph,
-and with that of the command.
+the form of vLLM's chat completions (`openai:` and the peers), of its completions (`vllm:`) and of a Tinker
+service. 16 calls are in flight. The systems take turns, and a ratio is the median of the rounds' ratios to
+aiohttp with orjson, which is the least that a program of a few lines needs. Only the CPU time of the client
+and its threads counts. Everything is measured twice: with Python's own threshold of the garbage collector, as
+in a program that imports Rolegraph, and with that of the command.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rolegraph.engine.models import Request, open_model
+from rolegraph.engine.models import Request, ServedModel, open_model, open_served
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.records import CallId, NodeId, Step
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.training.policies.batches import StepAdvantages, build_datum
 from rolegraph.local.launcher import BASE_MODEL
+from tests.models.tinker_edge import tinker_service
 
 HELD = 256
 """Answers of 1,000 tokens whose memory is measured."""
@@ -98,8 +99,8 @@ def answers(tokens: int, tokenizer: Any) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-async def serve() -> None:
-    """Answer on a free port, which is printed."""
+async def serve(delay: float) -> None:
+    """Answer on a free port, which is printed, and as a Tinker service at a URL that is printed behind it."""
     tokenizer: Any = load_tokenizer(BASE_MODEL)
     whole = {str(tokens): answers(tokens, tokenizer) for tokens in CALLS}
     chats = {name: json.dumps(it["/v1/chat/completions"]).encode() for name, it in whole.items()}
@@ -119,6 +120,8 @@ async def serve() -> None:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 body = await reader.readexactly(length_of(head))
+                if delay and b'"messages"' in body:
+                    await asyncio.sleep(delay)
                 content = reply(head.split()[1], json.loads(body or b"{}"))
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
                 writer.write(b"content-length: %d\r\n\r\n" % len(content) + content)
@@ -126,9 +129,15 @@ async def serve() -> None:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
+    def sampled(body: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[float], str]:
+        choice = whole[str(body["sampling_params"]["max_tokens"] - 1)]["/v1/completions"]["choices"][0]
+        return choice["token_ids"], choice["logprobs"]["token_logprobs"], "stop"
+
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    with tinker_service(sampled, context=1 << 20) as service:
+        service.models[0]["model_name"] = str(BASE_MODEL)
+        print(server.sockets[0].getsockname()[1], service.base_url, flush=True)
+        await server.serve_forever()
 
 
 def with_prompt(answer: Mapping[str, Any], prompt: list[int]) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def scored(answer: Mapping[str, Any]) -> int:
     return min(len(scores), len(choice["token_ids"]))
 
 
-async def systems(session: Any, port: int, tokens: int) -> dict[str, Call]:
+async def systems(session: Any, port: int, tinker_url: str, tokens: int) -> dict[str, Call]:
     """The systems by name; the connections of all but aiohttp's `session` end with the process."""
     import openai
     import orjson
@@ -158,9 +167,11 @@ async def systems(session: Any, port: int, tokens: int) -> dict[str, Call]:
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ours(provider: str) -> Call:
-        model = LimitedModel(
-            await open_model(ModelRef(provider=provider, name=str(tokens), base_url=url)), IN_FLIGHT
-        )
+        is_tinker = provider == "tinker"
+        name, base_url = (str(BASE_MODEL), tinker_url) if is_tinker else (str(tokens), url)
+        ref = ModelRef(provider=provider, name=name, base_url=base_url)
+        served = ServedModel(ref, api_key="tml-none", tokenizer_dir=BASE_MODEL if is_tinker else None)
+        model = LimitedModel(await open_served(served), IN_FLIGHT)
 
         async def call() -> int:
             completion, _, _ = await model.complete(request)
@@ -190,6 +201,7 @@ async def systems(session: Any, port: int, tokens: int) -> dict[str, Call]:
     return {
         "`openai:`": await ours("openai"),
         "`vllm:`": await ours("vllm"),
+        "`tinker:`": await ours("tinker"),
         "openai's own client": with_client,
         LEAST: with_aiohttp,
         "raw asyncio and orjson": raw,
@@ -251,13 +263,13 @@ async def held(port: int) -> None:
     click.echo("{:.1f} kB a step, {:.1f} kB a datum beside it".format(*sizes))
 
 
-async def measure(port: int, rounds: int) -> None:
+async def measure(port: int, tinker_url: str, rounds: int) -> None:
     import aiohttp
 
     cells: dict[str, dict[str, str]] = {title: {} for title in COLLECTORS}
     async with aiohttp.ClientSession() as session:
         for tokens, count in CALLS.items():
-            calls = await systems(session, port, tokens)
+            calls = await systems(session, port, tinker_url, tokens)
             for title, threshold in COLLECTORS.items():
                 gc.set_threshold(threshold)
                 for name, cell in (await compare(calls, count, tokens, rounds)).items():
@@ -273,16 +285,17 @@ async def measure(port: int, rounds: int) -> None:
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option("--held", "holds", is_flag=True, help="Measure the memory of answers in place of their time.")
 @click.option("--serve", "serves", is_flag=True, hidden=True)
-def main(rounds: int, holds: bool, serves: bool) -> None:
+@click.option("--delay", default=0.0, help="Seconds of an answer of the stub.", hidden=True)
+def main(rounds: int, holds: bool, serves: bool, delay: float) -> None:
     if serves:
-        asyncio.run(serve())
+        asyncio.run(serve(delay))
         return
     logging.disable(logging.WARNING)  # the stub's answers are all equal
     with subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE) as stub:
         try:
             assert stub.stdout is not None
-            port = int(stub.stdout.readline())
-            asyncio.run(held(port) if holds else measure(port, rounds))
+            port, tinker_url = stub.stdout.readline().decode().split()
+            asyncio.run(held(int(port)) if holds else measure(int(port), tinker_url, rounds))
         finally:
             stub.terminate()
 

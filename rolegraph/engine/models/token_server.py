@@ -237,11 +237,11 @@ class TokenServer(ABC):
 
     def _difference(self, expected: Sequence[int], actual: Sequence[int]) -> str:
         """Describe the first position at which two token sequences differ; empty if they are equal."""
+        if [*expected] == [*actual]:
+            return ""
         pairs = zip(expected, actual, strict=False)
         shorter = min(len(expected), len(actual))
         place = next((index for index, (one, other) in enumerate(pairs) if one != other), shorter)
-        if place == len(expected) == len(actual):
-            return ""
         one, other = (self._token(ids[place : place + 1]) for ids in (expected, actual))
         return f"token {place + 1} is {other}, expected {one} ({len(actual)} and {len(expected)} tokens)"
 

@@ -111,7 +111,9 @@ def view_command(
     view = rg.view(*runs)
     if file is not None:
         written = view.write(file, hidden=_writes_hidden(view, hidden), most=limit, **where)
-        click.echo(f"{file}: {written} episodes")
+        left = "others" if written.left_out is None else f"{written.left_out:,}"
+        more = "" if written.left_out == 0 else f"; {left} left out, a larger --limit takes more"
+        click.echo(f"{file}: {written.episodes:,} episodes{more}")
         return
     if hidden is not None:
         raise api.UsageError("--hidden and --no-hidden need --static FILE")
@@ -138,6 +140,7 @@ def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
 @options.replaces("html")
 @options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
 @options.flag("--best", "Compare trainings by their best checkpoints.")
+@options.text("--steps", "N,N…", "Compare these steps of one training.")
 @options.imports_option
 @row_output
 def compare_command(
@@ -145,6 +148,7 @@ def compare_command(
     html: Path | None,
     tasks: int,
     best: bool,
+    steps: str | None,
     imports: tuple[str, ...],
     output: RowOutput,
 ) -> int:
@@ -156,7 +160,12 @@ def compare_command(
     second verdict by that of its best checkpoint; --best turns them round. --json and --csv have a row for
     each figure of each side.
     """
-    comparison = rg.compare(*sides, imports=imports, html=html, shown=tasks, best=best)
+    words = steps.split(",") if steps else []
+    if wrong := [word for word in words if not word.strip().isdecimal()]:
+        raise api.UsageError(f"--steps: {wrong[0]!r} is not a step; expected numbers, such as 10,30")
+    comparison = rg.compare(
+        *sides, imports=imports, html=html, shown=tasks, best=best, steps=[*map(int, words)]
+    )
     parts = (*comparison_parts(comparison, tasks), *(() if html is None else (str(html),)))
     output.write(comparison.records, lambda _: _show_parts(parts))
     return 0

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rolegraph.api.jobs import describe
 from rolegraph.api.workflow import Workflow, load
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
-from rolegraph.engine.training.analysis.sides import Side, read_side, side_names
+from rolegraph.engine.training.analysis.sides import Side, read_side, read_steps, side_names
 from rolegraph.pages.drawing.drawing import picture_path
 from rolegraph.pages.report import draw_curves, write_report
 from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, Comparison, comparison_page
@@ -23,6 +24,7 @@ def compare(
     html: str | Path | None = None,
     shown: int = 3,
     best: bool = False,
+    steps: Sequence[int] = (),
 ) -> Comparison:
     """Compare two or more runs, trainings or specs with the first of them.
 
@@ -35,6 +37,8 @@ def compare(
         html: File for the comparison as one page that opens offline; None writes none.
         shown: Number of flipped tasks, each way, that are returned with an episode of both sides.
         best: Whether to compare trainings by the validations of their best checkpoints first.
+        steps: Steps of a training that are the sides, such as `(10, 30)`; `sides` is then its folder alone.
+            They are compared by their validations, or by their training episodes where one has none.
 
     Returns:
         A verdict on each side; the keys that differ in the resolved specs; each figure with its interval, and
@@ -43,20 +47,33 @@ def compare(
 
     Raises:
         SpecError: A spec has faults.
-        UsageError: Fewer than two sides, or a folder that holds no run.
+        UsageError: Fewer than two sides, a folder that holds no run, or a step without episodes.
         DataError: A run's files are damaged.
         WorldError: The page cannot be written.
     """
 
-    each = [one for side in sides for one in _expand(side)]
-    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in each]
     comparison = compare_sides(
-        [_side(name, side, imports, best) for name, side in zip(side_names(paths), each, strict=True)],
+        _steps(sides, steps) if steps else _sides(sides, imports, best=best),
         max(shown, FLIPS_OF_PAGE) if html else shown,
     )
     if html:
         write_output(Path(html), comparison_page(comparison, best=best).encode("utf-8", "replace"), "html")
     return comparison
+
+
+def _sides(
+    sides: Sequence[str | Path | Workflow], imports: Iterable[str | Path], *, best: bool
+) -> list[Side]:
+    each = [one for side in sides for one in _expand(side)]
+    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in each]
+    return [_side(name, side, imports, best) for name, side in zip(side_names(paths), each, strict=True)]
+
+
+def _steps(sides: Sequence[str | Path | Workflow], steps: Sequence[int]) -> list[Side]:
+    folders = [Path(side) for side in sides if not isinstance(side, Workflow)]
+    if len(folders) != 1 or len(sides) != 1:
+        raise UsageError("steps are those of one training; give its folder alone")
+    return read_steps(folders[0].resolve().name, folders[0], steps)
 
 
 def _expand(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:

@@ -22,6 +22,7 @@ from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_stati
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find
 from rolegraph.pages.view.overview import RunRow, RunsQuery, RunsTable, run_rows
+from rolegraph.pages.view.pages import WrittenEpisodes
 from rolegraph.pages.view.serving import serve
 
 
@@ -87,7 +88,7 @@ class RunViewer(Summarized):
 
         serve(self.runs, self.folders, port=port, where=parse_filters(where), ready=ready)
 
-    def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> int:
+    def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> WrittenEpisodes:
         """Write the pages as one file that opens offline.
 
         Args:
@@ -97,7 +98,7 @@ class RunViewer(Summarized):
             where: Filters of the episodes, see the class.
 
         Returns:
-            The number of episodes in the file.
+            The number of episodes in the file, and of those that pass the filters and were left out.
 
         Raises:
             UsageError: An unknown filter.

@@ -121,6 +121,31 @@ def test_runs_have_their_folder_and_figures_with_intervals(
     assert "n 6" in shown and run.name in shown
 
 
+def test_steps_of_a_training_are_sides(rolegraph: Command, run: Path, training: Path) -> None:
+    done = rolegraph("compare", str(training), "--steps", "1,2", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["side"] for row in rows} == {f"{training.name}, step {step}" for step in (1, 2)}
+    roles = {row["figure"]: row["difference/mean"] for row in rows if row["side"].endswith("step 2")}
+    assert roles["reward/solver"] is not None
+    for words in (
+        (str(training), "--steps", "1,x"),
+        (str(training), "--steps", "1,9"),
+        (str(run), "--steps", "1,2"),
+    ):
+        assert rolegraph("compare", *words).returncode == 2
+
+
+def test_a_file_of_episodes_tells_how_many_it_leaves_out(
+    rolegraph: Command, run: Path, tmp_path: Path
+) -> None:
+    whole = len([*rg.read_episodes(run)])
+    for limit, left in ((5, f"{whole - 5} left out"), (whole, "")):
+        file = str(tmp_path / f"{limit}.html")
+        done = rolegraph("view", str(run), "--static", file, "--no-hidden", "--limit", str(limit))
+        assert f"{limit} episodes" in done.stdout and left in done.stdout
+        assert bool(left) == ("left out" in done.stdout)
+
+
 def test_a_comparison_has_a_row_for_each_figure_of_each_side(
     rolegraph: Command, run: Path, training: Path
 ) -> None:

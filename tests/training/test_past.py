@@ -67,7 +67,7 @@ def test_an_instance_of_a_trained_role_may_be_a_past_self(training: Training) ->
         sum(reward or 0.0 for reward in expected) / len(expected)
     )
     page = training.folder.path / "page.html"
-    assert rg.view(training.folder.path).write(page, hidden=True) > 0
+    assert rg.view(training.folder.path).write(page, hidden=True).episodes > 0
     sizes = [line["groups/max_group_size"] for line in training.folder.metrics()[1:]]
     assert sizes == [4.0, 4.0, 4.0]
 

@@ -7,13 +7,14 @@ page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -21,7 +22,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
-from rolegraph.engine.training.analysis.sides import read_side
+from rolegraph.engine.training.analysis.sides import Side, read_side, read_steps
 from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, compare, comparison_page
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.html import CHARTS, render, script
@@ -46,6 +47,8 @@ from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run, run_
 HERE = Path(__file__).parent
 MOST_ROLLOUTS = 16
 """Number of other rollouts that an episode's page links to."""
+MOST_IN_FILE = 200
+"""Number of episodes of a run in one file, unless its reader chooses."""
 _EVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -74,6 +77,23 @@ class PageLinks:
         return lambda row: self.episode(run, row, where)
 
 
+class ComparisonQuery(NamedTuple):
+    """Sides of a comparison: runs, or steps of one training."""
+
+    picked: Sequence[int]
+    """Numbers of the runs."""
+    steps: Sequence[int] = ()
+    """Steps of the picked training; empty to compare runs."""
+    best: bool = False
+    """Whether to compare trainings by their best checkpoints."""
+
+    @property
+    def url(self) -> str:
+        """Query of the comparison's URL."""
+        picks = [("pick", number) for number in sorted(self.picked)] + [("step", step) for step in self.steps]
+        return urlencode([*picks, *([("best", "yes")] if self.best else [])])
+
+
 class Pages:
     """Renderer of the viewer's HTML pages for some runs.
 
@@ -95,6 +115,7 @@ class Pages:
         self.runs, self.links, self.hidden = [*runs], links, hidden
         self._folders, self._adding = folders, Lock()
         self._script = script(HERE / "view.js")
+        self._episode_script = script(HERE / "view.js", HERE / "json.js")
         self._live_script = script(HERE / "view.js", HERE / "live.js", CHARTS)
 
     def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
@@ -108,6 +129,7 @@ class Pages:
             "figures": row_figures(run, page, where),
             "unfiltered": EpisodeFilter(sort=where.sort),
             "failures": _failures(run),
+            "steps": run.common_steps(),
         }
         title = f"{run_names(self.runs)[number]} episodes"
         return self._render("listing.html.j2", title, number, "episodes", where=where, is_live=True, **shown)
@@ -123,8 +145,20 @@ class Pages:
             "after": after,
             "up": self.links.listing(number, where, page_start(self.runs[number], where, row)),
             "others": [other for other in rollouts if other.number != row.number][:MOST_ROLLOUTS],
+            "has_json": True,
         }
         return self._render("episode.html.j2", _title(row), number, where=where, **shown)
+
+    def listing_file(self, number: int, where: EpisodeFilter, *, hidden: bool) -> str:
+        """Return the matching episodes of a run as one file, at most MOST_IN_FILE; raises as `find`."""
+        page = find(self.runs[number], where, most=MOST_IN_FILE, hidden=hidden)
+        return one_file(self.runs, [(number, page)], where, hidden=hidden)
+
+    def episode_file(self, number: int, row: EpisodeLocation, *, hidden: bool) -> str:
+        """Return an episode as one file; raises DataError."""
+        alone = self.runs[number].rows(row.part)[row.number : row.number + 1]
+        page = SearchPage(alone, 0, 1, False, len(self.runs[number].every()), alone)
+        return one_file(self.runs, [(number, page)], EpisodeFilter(), hidden=hidden)
 
     def overview(self, query: RunsQuery) -> str:
         """Render a table of the runs with their figures; a damaged run is a row with its fault.
@@ -142,25 +176,33 @@ class Pages:
             new = [path for folder in self._folders for path in runs_in(folder) if path not in present]
             self.runs += [open_run(path) for path in new if (path / INFO).exists()]
 
-    def compare(self, numbers: Iterable[int], *, best: bool = False) -> str:
-        """Render the comparison of runs with the oldest of them; raises as `compare` does.
-
-        Args:
-            numbers: Numbers of the runs.
-            best: Whether to compare trainings by their best checkpoints.
-        """
-        names = run_names(self.runs)
-        started = {number: self.runs[number].info.started or _EVER for number in numbers}
-        numbers = sorted(started, key=lambda number: (started[number], number))
-        sides = [read_side(names[number], self.runs[number].folder.path, best=best) for number in numbers]
-        by_name = {names[number]: number for number in numbers}
-
+    def compare(self, query: ComparisonQuery) -> str:
+        """Render a comparison of runs with the oldest of them; raises as `compare` does."""
+        sides, number_of = self._sides(query)
         files = {side.name: side.results.file.path.stem for side in sides if side.results}
-        links = _ComparisonLinks(self, {name: (by_name[name], file) for name, file in files.items()})
-        picks = "&".join(f"pick={number}" for number in numbers)
-        switch = f"{self.links.to('compare')}?{picks}{'' if best else '&best=yes'}"
-        bar = self._bar(None, "compare")
-        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch, best=best)
+        links = _ComparisonLinks(self, {name: (number_of[name], file) for name, file in files.items()})
+        address = f"{self.links.to('compare')}?"
+        switch = "" if query.steps else address + query._replace(best=not query.best).url
+        bar = self._bar(None, "compare", f"{address}{query.url}&file=yes")
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch, best=query.best)
+
+    def comparison_file(self, query: ComparisonQuery) -> str:
+        """Return a comparison as one file, without links into the viewer; raises as `compare` does."""
+        return comparison_page(compare(self._sides(query)[0], FLIPS_OF_PAGE), best=query.best)
+
+    def _sides(self, query: ComparisonQuery) -> tuple[list[Side], dict[str, int]]:
+        """Return the sides of a comparison, and the number of the run of each by its name."""
+        names = run_names(self.runs)
+        started = {number: self.runs[number].info.started or _EVER for number in query.picked}
+        numbers = sorted(started, key=lambda number: (started[number], number))
+        if query.steps:
+            sides = read_steps(names[numbers[0]], self.runs[numbers[0]].folder.path, query.steps)
+            return sides, {side.name: numbers[0] for side in sides}
+        folders = [self.runs[number].folder.path for number in numbers]
+        sides = [
+            read_side(names[n], folder, best=query.best) for n, folder in zip(numbers, folders, strict=True)
+        ]
+        return sides, {names[number]: number for number in numbers}
 
     def elsewhere(self, number: int, row: EpisodeLocation) -> str:
         """Render the list of other runs and steps that have the task of an episode."""
@@ -187,12 +229,20 @@ class Pages:
         shown: dict[str, Any] = {"columns": columns, "pairs": pairs, "other_rows": tasks[0] != tasks[1]}
         return self._render("beside.html.j2", title, sides[0][0], **shown)
 
-    def report(self, number: int) -> str:
-        """Render the report of a training, with links into the viewer; raises UsageError for a run."""
+    def report(self, number: int, *, as_file: bool = False) -> str:
+        """Render the report of a training; raises UsageError for a run.
+
+        Args:
+            number: Number of the run.
+            as_file: Whether to leave out the links into the viewer.
+        """
         run = read_run(self.runs[number].folder.path)
         digest = read_digest(run.folder, run.info.trained_roles, self.runs[number].rule)
+        if as_file:
+            return report_page(run, digest)
         episodes = self.links.listing(number, EpisodeFilter())
-        return report_page(run, digest, episodes, self._bar(number, "report"))
+        file = f"{self.links.to(number, 'report')}?file=yes"
+        return report_page(run, digest, episodes, self._bar(number, "report", file))
 
     def error(self, message: str) -> str:
         """Render a page with an error message, and return its HTML."""
@@ -222,16 +272,17 @@ class Pages:
     def _public(self, run: ViewedRun, episode: Episode) -> Episode:
         return episode if self.hidden else run.without_hidden(episode)
 
-    def _bar(self, number: int | None, current: str = "") -> Markup:
+    def _bar(self, number: int | None, current: str = "", file: str = "") -> Markup:
         """Return the links that every page begins with.
 
         Args:
             number: Number of the page's run; None for a page of no run, or of several.
             current: Link of the page itself: `runs`, `episodes`, `report` or `compare`.
+            file: URL of the page as one file; empty where it is not to be had.
         """
         info = None if number is None or self.runs[number].fault else self.runs[number].info
         name = "" if number is None else run_names(self.runs)[number]
-        values = {"number": number, "current": current, "name": name, "links": self.links}
+        values = {"number": number, "current": current, "name": name, "links": self.links, "file": file}
         has_report = info is not None and info.kind == "train"
         return Markup(render(HERE / "bar.html.j2", where=EpisodeFilter(), has_report=has_report, **values))
 
@@ -241,9 +292,11 @@ class Pages:
             "links": self.links,
             "hidden": self.hidden,
             "is_live": False,
+            "has_json": False,
             **values,
         }
-        code, code_hash = self._live_script if values["is_live"] else self._script
+        page_script = self._episode_script if values["has_json"] else self._script
+        code, code_hash = self._live_script if values["is_live"] else page_script
         return render(
             HERE / template,
             HERE / "view.css",
@@ -318,9 +371,18 @@ def _failures(run: ViewedRun) -> list[tuple[str, int]]:
     return counts.most_common()
 
 
+class WrittenEpisodes(NamedTuple):
+    """Episodes of a file that was written."""
+
+    episodes: int
+    """Number of episodes in the file."""
+    left_out: int | None
+    """Number of episodes that match, and are beyond the largest number; None where a search ended early."""
+
+
 def write_static(
-    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: EpisodeFilter, most: int = 200
-) -> int:
+    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: EpisodeFilter, most: int = MOST_IN_FILE
+) -> WrittenEpisodes:
     """Write the matching episodes of runs to one HTML file.
 
     Args:
@@ -331,16 +393,32 @@ def write_static(
         most: Largest number of episodes of each run.
 
     Returns:
-        The number of episodes in the file.
+        The number of episodes in the file, and of those that were left out.
 
     Raises:
         DataError: A run cannot be read.
         WorldError: The file cannot be written.
     """
-    links = PageLinks()
     readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
     chosen = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable]
-    links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
-    page = Pages(runs, links, hidden=hidden).static(chosen, where)
+    page = one_file(runs, chosen, where, hidden=hidden)
     write_output(file, page.encode("utf-8", "replace"), "html")
-    return len(links.anchors)
+    left = [None if page.total is None else page.total - len(page.rows) for _, page in chosen]
+    left_out = None if None in left else sum(filter(None, left))
+    return WrittenEpisodes(sum(len(page.rows) for _, page in chosen), left_out)
+
+
+def one_file(
+    runs: Sequence[ViewedRun], chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter, *, hidden: bool
+) -> str:
+    """Return one self-contained page with episodes of runs; raises DataError where a run cannot be read.
+
+    Args:
+        runs: All runs.
+        chosen: Number of each run that is shown, and its episodes.
+        where: Filter that chose the episodes.
+        hidden: Whether hidden task fields are shown.
+    """
+    links = PageLinks()
+    links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
+    return Pages(runs, links, hidden=hidden).static(chosen, where)

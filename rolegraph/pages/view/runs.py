@@ -101,6 +101,12 @@ class ViewedRun:
         """Return the current files of episodes, the newest step first, and of a step its validation."""
         return sorted(self.folder.parts(), key=lambda part: -part.step)
 
+    def common_steps(self) -> list[int]:
+        """Return the steps of a training that can be compared: the validated ones, or else all."""
+        parts = [part for part in self.parts()[::-1] if part.split]
+        validated = [part.step for part in parts if part.split == "validation"]
+        return validated if len(validated) > 1 else [part.step for part in parts if part.split == "train"]
+
     def rows(self, part: RunPart) -> EpisodeRows:
         """Return the rows of a file, in file order without damaged lines; cached until it changes.
 

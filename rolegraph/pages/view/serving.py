@@ -7,6 +7,7 @@ Host header that the browser sends.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from rolegraph.engine.errors import DataError, RolegraphError, SpecError, UsageE
 from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.overview import RunsQuery
-from rolegraph.pages.view.pages import PageLinks, Pages
+from rolegraph.pages.view.pages import ComparisonQuery, PageLinks, Pages
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
 
 HOST = "127.0.0.1"
@@ -63,6 +64,10 @@ def app(pages: Pages, key: str) -> Starlette:
         # An unpaired surrogate in a model's text becomes a question mark.
         return HTMLResponse(text.encode("utf-8", "replace"), code, _HEADERS)
 
+    def saved(text: str, name: str) -> Response:
+        headers = _HEADERS | {"Content-Disposition": f'attachment; filename="{name}.html"'}
+        return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
+
     def failed(request: Request, error: Exception) -> Response:
         code = (
             400 if isinstance(error, UsageError | SpecError) else 409 if isinstance(error, DataError) else 500
@@ -79,14 +84,31 @@ def app(pages: Pages, key: str) -> Starlette:
         return page(pages.listing(_run(request), *_asked(request)))
 
     def compare(request: Request) -> Response:
-        picked = RunsQuery.of("", "", request.query_params.getlist("pick")).picked
-        if len(picked) < 2:  # of too few, the list of runs is where to pick others
+        asked = request.query_params
+        picked = RunsQuery.of("", "", asked.getlist("pick")).picked
+        steps = [_whole("step", step) for step in asked.getlist("step")]
+        if len(picked) < 2 and not (picked and steps):  # of too few, the list of runs is where to pick others
             picks = "&".join(f"pick={number}" for number in picked)
             return RedirectResponse(f"/{key}/?{picks}" if picks else f"/{key}/", headers=_HEADERS)
-        return page(pages.compare(map(_known, picked), best="best" in request.query_params))
+        query = ComparisonQuery([*map(_known, picked)], steps, "best" in asked)
+        if "file" in asked:
+            return saved(pages.comparison_file(query), "comparison")
+        return page(pages.compare(query))
 
     def report(request: Request) -> Response:
+        if "file" in request.query_params:
+            return saved(pages.report(_run(request), as_file=True), _name(request, "report"))
         return page(pages.report(_run(request)))
+
+    def listing_file(request: Request) -> Response:
+        where, _ = _asked(request)
+        text = pages.listing_file(_run(request), where, hidden="hidden" in request.query_params)
+        return saved(text, _name(request, "episodes"))
+
+    def episode_file(request: Request) -> Response:
+        row = _row(request)
+        text = pages.episode_file(_run(request), row, hidden="hidden" in request.query_params)
+        return saved(text, _name(request, f"{row.part.name}-{row.number}"))
 
     def episode(request: Request) -> Response:
         return page(pages.episode(_run(request), _row(request), *_asked(request)))
@@ -122,6 +144,9 @@ def app(pages: Pages, key: str) -> Starlette:
             run.folder.part(parameters["part"]), parameters["number"] if number is None else number
         )
 
+    def _name(request: Request, page: str) -> str:
+        return f"{re.sub(r'[^a-zA-Z0-9._-]', '_', runs[_run(request)].folder.path.name)}-{page}"
+
     def _run(request: Request) -> int:
         return _known(request.path_params["run"])
 
@@ -135,9 +160,11 @@ def app(pages: Pages, key: str) -> Starlette:
         Route("/compare", compare),
         Route("/{run:int}", listing),
         Route("/{run:int}/report", report),
+        Route("/{run:int}/file", listing_file),
         Route("/{run:int}/{part}/beside", beside),
         Route("/{run:int}/{part}/{number:int}", episode),
         Route("/{run:int}/{part}/{number:int}/json", download),
+        Route("/{run:int}/{part}/{number:int}/file", episode_file),
         Route("/{run:int}/{part}/{number:int}/elsewhere", elsewhere),
         Route("/{run:int}/{part}/{number:int}/beside/{other_run:int}/{other_part}/{other:int}", other),
     ]
@@ -186,7 +213,10 @@ def serve(
 
 
 def _number(request: Request, key: str, default: str = "") -> int:
-    written = request.query_params.get(key, default)
+    return _whole(key, request.query_params.get(key, default))
+
+
+def _whole(key: str, written: str) -> int:
     if not written.isdecimal() or len(written) > 12:
         raise UsageError(f"{key} is {written!r}; expected a number from 0")
     return int(written)

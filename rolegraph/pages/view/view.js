@@ -14,10 +14,33 @@ const fold = () => {
   const open = folded.some((it) => !it.open);
   for (const it of folded) it.open = open;
 };
+// Copies the text as it stands on the page; without a script there is no button.
+const copies = (label, text) => {
+  const button = document.createElement("button");
+  Object.assign(button, { type: "button", className: "copy", textContent: label });
+  button.addEventListener("click", async () => {
+    const said = await Promise.resolve(text()).then((it) => navigator.clipboard.writeText(it)).then(() => "copied", () => "not copied");
+    button.textContent = said;
+    setTimeout(() => { button.textContent = label; }, 1500);
+  });
+  return button;
+};
+const textsBelow = (label) => {
+  const below = [];
+  for (let it = label.nextElementSibling; it && !it.matches(".label"); it = it.nextElementSibling)
+    if (it.matches("pre")) below.push(it);
+  const plain = below.filter((it) => !it.matches(".tokens"));  // of an answer with token ids below its text
+  return (plain.length ? plain : below).map((it) => it.textContent).join("\n\n");
+};
+for (const label of all(".turn .label")) if (textsBelow(label)) label.append(" ", copies("copy", () => textsBelow(label)));
+const copyAnswer = () => {
+  const card = document.activeElement?.closest(".card") ?? document.querySelector(".card");
+  card?.querySelector(".answer .copy")?.click();
+};
 const search = () => document.querySelector("input[type=search]")?.focus();
 const keys = {
   j: () => move(1), k: () => move(-1), n: () => follow("next"), p: () => follow("prev"), u: () => follow("up"),
-  t: () => document.body.classList.toggle("plain"), o: fold, d: () => follow("alternate"), "/": search,
+  t: () => document.body.classList.toggle("plain"), o: fold, d: () => follow("alternate"), c: copyAnswer, "/": search,
   "?": () => document.getElementById("keys").showModal(),
 };
 addEventListener("keydown", (event) => {

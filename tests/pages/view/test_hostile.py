@@ -102,6 +102,9 @@ OWN = (HERE / "view.js").read_text()
 LIVE = OWN + (HERE / "live.js").read_text() + CHARTS.read_text()
 
 
+COPYING = OWN + (HERE / "json.js").read_text()
+
+
 def harmless(text: str, own_script: str = OWN) -> Parsed:
     page = Parsed(text)
     assert set(page.tags) <= TAGS
@@ -118,7 +121,7 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, texts: list[str]
     other = hostile_run(tmp_path / "other", texts, name or "x")
     harmless(get(f"/{KEY}/", folder, other).text, LIVE)
     harmless(get(f"/{KEY}/0", folder).text, LIVE)
-    harmless(get(f"/{KEY}/0/episodes/0", folder).text)
+    harmless(get(f"/{KEY}/0/episodes/0", folder).text, COPYING)
     harmless(get(f"/{KEY}/0/episodes/0/elsewhere", folder, other).text)
     harmless(get(f"/{KEY}/0/episodes/0/beside/1/episodes/0", folder, other).text)
     write_static([open_run(folder)], tmp_path / "one.html", hidden=True, where=EpisodeFilter())
@@ -129,7 +132,7 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, texts: list[str]
 def test_an_attack_is_shown_as_it_was_written(tmp_path: Path, attack: str) -> None:
     folder = hostile_run(tmp_path / "run", [attack] * FIELDS, "solver_judge")
     text = get(f"/{KEY}/0/episodes/0", folder).text
-    shown = harmless(text).text
+    shown = harmless(text, COPYING).text
     seen = attack.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
     assert shown.replace("\x00", "\ufffd").count(seen) > 5
 

@@ -233,11 +233,13 @@ def test_a_comparison_of_too_few_leads_to_the_list_where_others_are_picked(
     assert (answer.status_code, answer.headers["location"]) == (307, f"/{KEY}/{there}")
 
 
-def test_the_pages_that_follow_a_run_ask_their_own_server_and_no_other_page_asks(folders: list[Path]) -> None:
+def test_the_pages_that_follow_a_run_or_copy_ask_their_own_server_and_no_other_page_asks(
+    folders: list[Path],
+) -> None:
     asking = "connect-src 'self';"
-    for path in ("", "0"):
+    for path in ("", "0", "0/episodes/0"):
         assert asking in get(f"/{KEY}/{path}", *folders).text
-    for path in ("0/episodes/0", "0/episodes/0/elsewhere", "2/report", "compare?pick=0&pick=1", "7"):
+    for path in ("0/episodes/0/elsewhere", "2/report", "compare?pick=0&pick=1", "7"):
         assert "connect-src" not in get(f"/{KEY}/{path}", *folders).text
 
 

@@ -52,9 +52,13 @@ def test_every_page_begins_with_the_same_links_and_marks_its_own(training: Path,
         ("", "Runs", [f"/{KEY}/", f"/{KEY}/compare"]),
         ("0", "Episodes", of_training),
         ("0/train-000001/0", "", of_training),
-        ("0/report", "Report", of_training),
+        ("0/report", "Report", [*of_training, f"/{KEY}/0/report?file=yes"]),
         ("1", "Episodes", [f"/{KEY}/", f"/{KEY}/1", f"/{KEY}/compare?pick=1"]),
-        ("compare?pick=0&pick=1", "Compare", [f"/{KEY}/", f"/{KEY}/compare"]),
+        (
+            "compare?pick=0&pick=1",
+            "Compare",
+            [f"/{KEY}/", f"/{KEY}/compare", f"/{KEY}/compare?pick=0&pick=1&file=yes"],
+        ),
         ("0?low=x", "", [f"/{KEY}/", f"/{KEY}/compare"]),
     ):
         (bar,) = re.findall(r'<nav class="bar".*?</nav>', get(f"/{KEY}/{path}", training, other).text, re.S)
@@ -100,7 +104,7 @@ def test_a_damaged_run_is_a_row_with_its_fault_beside_the_others(training: Path,
     assert get(f"/{KEY}/1", damaged, training).status_code == 200
     assert get(f"/{KEY}/0", damaged, training).status_code == 409
     written = rg.view(damaged, training)
-    assert written.hidden and written.write(tmp_path / "one.html", hidden=False) == 26
+    assert written.hidden and written.write(tmp_path / "one.html", hidden=False).episodes == 26
     assert str(damaged / "run.json") in (tmp_path / "one.html").read_text()
 
 
@@ -209,3 +213,49 @@ def test_a_run_of_an_earlier_version_is_shown(tmp_path: Path) -> None:
     page = Parsed(get(f"/{KEY}/0/train-000001/0", folder).text)
     assert "not recorded" in page.text  # the baseline
     assert "No times were recorded" in page.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "0/file?role=judge",
+        "0/train-000001/3/file",
+        "0/report?file=yes",
+        "compare?pick=0&pick=1&file=yes",
+        "compare?pick=0&step=1&step=2&file=yes",
+    ],
+)
+def test_a_page_is_downloaded_as_one_file_that_needs_no_viewer(
+    training: Path, tmp_path: Path, path: str
+) -> None:
+    other = write_run(tmp_path / "other", tasks=1)
+    answer = get(f"/{KEY}/{path}", training, other)
+    assert answer.headers["content-disposition"].startswith("attachment; filename=")
+    assert KEY not in answer.text and "connect-src" not in answer.text
+    assert all(link.startswith("#") for link in Parsed(answer.text).links)
+
+
+def test_every_downloaded_page_is_linked_and_holds_hidden_fields_on_request_alone(training: Path) -> None:
+    for path in ("0", "0?role=solver", "0/train-000001/3"):
+        links = Parsed(get(f"/{KEY}/{path}", training).text).links
+        plain, whole = (link for link in links if "/file" in link)
+        assert ("role=solver" in plain, "hidden" in plain, "hidden=yes" in whole) == (
+            "?" in path,
+            False,
+            True,
+        )
+        fields = [Parsed(get(link, training).text).text.count("solution") for link in (plain, whole)]
+        assert fields[0] < fields[1]
+
+
+def test_two_steps_of_a_training_are_compared_by_role(training: Path) -> None:
+    page = Parsed(get(f"/{KEY}/0", training).text)
+    assert page.links.count(f"/{KEY}/compare") == 1, "a form for two steps"
+    compared = Parsed(get(f"/{KEY}/compare?pick=0&step=1&step=2", training).text)
+    for words in ("training, step 1", "training, step 2", "solver", "verifier"):
+        assert words in compared.text
+    assert any(
+        link.startswith(f"/{KEY}/0?role=solver&failure=any&split=train&step=2") for link in compared.links
+    )
+    missing = get(f"/{KEY}/compare?pick=0&step=1&step=9", training)
+    assert missing.status_code == 400 and "no episodes of step 9" in missing.text

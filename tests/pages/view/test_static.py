@@ -72,8 +72,8 @@ def test_without_a_note_of_hidden_fields_all_but_the_question_count_as_hidden(tm
 def test_a_file_holds_what_fits_and_no_more_than_is_asked_for(tmp_path: Path) -> None:
     folder, file = write_run(tmp_path / "run"), tmp_path / "one.html"
     view = rg.view(folder)
-    assert view.write(file, hidden=False, most=5) == 5
-    assert view.write(file, hidden=False, task="t1") == 4
+    assert view.write(file, hidden=False, most=5).episodes == 5
+    assert view.write(file, hidden=False, task="t1") == (4, 0)
     with pytest.raises(UsageError, match="cannot be filtered by 'taks'; did you mean 'task'"):
         view.write(file, hidden=False, taks="t1")
 

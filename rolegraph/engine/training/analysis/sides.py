@@ -7,11 +7,12 @@ shown can be read again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_hidden
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
 from rolegraph.engine.records.means import Means, means_by_task
@@ -105,23 +106,48 @@ def read_side(name: str, path: Path, *, best: bool = False) -> Side:
     """
     folder = RunFolder(path)
     info = folder.info()
+    side = _side(name, folder, info, _episodes(folder, info, best=best))
+    return replace(side, seconds=info.duration, training=path if info.kind == "train" else None)
+
+
+def read_steps(name: str, path: Path, steps: Sequence[int]) -> list[Side]:
+    """Read steps of a training as sides: their validations, or their training episodes where one has none.
+
+    Args:
+        name: Name of the training.
+        path: Its folder.
+        steps: The steps.
+
+    Raises:
+        UsageError: The folder is not one of a training, or a step has no episodes.
+        DataError: The folder is damaged.
+    """
+    folder = RunFolder(path)
+    info = folder.training()
+    validations, batches = (
+        dict(folder.validation.episodes_files("validation")),
+        dict(folder.episodes_files("train")),
+    )
+    split, files = ("validation", validations) if {*steps} <= {*validations} else ("train", batches)
+    if missing := [step for step in steps if step not in files]:
+        present = ", ".join(map(str, files)) or "none"
+        raise UsageError(
+            f"{path} has no episodes of step {missing[0]}; there are {split} episodes of {present}"
+        )
+    return [
+        _side(f"{name}, step {step}", folder, info, [(f"{split}, step {step}", files[step])])
+        for step in steps
+    ]
+
+
+def _side(name: str, folder: RunFolder, info: RunInfo, files: Sequence[tuple[str, Path]]) -> Side:
     validation = folder.validation
     words = {name: role.answers for name, role in validation.info().roles.items()}
     rule = read_rule(validation)
-    files = _episodes(folder, info, best=best)
     read = [results_of(file, what, words, rule) for what, file in files]
     results, other = (*(of if of.tasks else None for of in read), None, None)[:2]
-    return Side(
-        name,
-        info.hash,
-        _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info),
-        info.templates,
-        _settings(info),
-        results,
-        other,
-        info.duration,
-        path if info.kind == "train" else None,
-    )
+    spec = _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info)
+    return Side(name, info.hash, spec, info.templates, _settings(info), results, other)
 
 
 def _with_rate(spec: Mapping[str, Any], info: RunInfo) -> Mapping[str, Any]:

@@ -102,7 +102,7 @@ def solver_judge(*overrides: str) -> Plan:
 
 def turn_dag(plan: Plan) -> nx.DiGraph[NodeId]:
     """Return the DAG of a plan's turns, an edge from each turn to every turn that waits for it."""
-    return turn_graph([node.id for node in plan.nodes], plan.waits)
+    return turn_graph([node.id for node in plan.nodes], plan.dag)
 
 
 def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:

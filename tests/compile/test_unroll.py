@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
-from rolegraph.engine.compile.wiring import Wiring, counters, dag_of
+from rolegraph.engine.compile.wiring import Wiring, counters
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from tests.edge import solver_judge, turn_dag
@@ -22,7 +22,7 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGra
 
 
 def wired(needs: dict[str, list[str]], counts: dict[str, int]) -> Wiring:
-    return counters(dag_of(unrolled(needs, counts).waits))
+    return counters(unrolled(needs, counts).waits)
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:

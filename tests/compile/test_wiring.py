@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.compile.wiring import counters, dag_of
 from rolegraph.engine.run.frontier import Frontier
 from tests.edge import turn_dag
 from tests.meaning import expected
@@ -45,8 +44,8 @@ def started(plan: Plan, unending: int) -> set[int]:
 @settings(max_examples=50)
 @given(workflows())
 def test_counters_are_the_degrees_of_the_dag(workflow: Workflow) -> None:
-    dag = dag_of(compiled(workflow).waits)
-    wiring = counters(dag)
+    plan = compiled(workflow)
+    dag, wiring = plan.dag, plan.wiring
     assert nx.is_directed_acyclic_graph(dag)
     assert sum(wiring.join_sizes) == sum(map(len, wiring.joins_of_node))
     assert sum(wiring.joins_awaited) == sum(map(len, wiring.blocks_of_join))

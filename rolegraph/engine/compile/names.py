@@ -90,15 +90,15 @@ class ResolvedNames:
         labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
         columns, turns = columns_of(self.data), turns_read(spec)
         self.texts = TextReader(
-            spec,
-            instances,
-            loaded.folders,
-            columns,
-            self.hidden,
-            labelled,
-            turns,
-            self.findings,
-            example_fields,
+            spec=spec,
+            instances=instances,
+            folders=loaded.folders,
+            columns=columns,
+            hidden=self.hidden,
+            labels=labelled,
+            turns_read=turns,
+            findings=self.findings,
+            example_fields=example_fields,
         )
         self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
         self.untils = {name: self.texts.until(name) for name in spec.loops}

@@ -213,7 +213,12 @@ class Plan(TurnGraph):
     @cached_property
     def wiring(self) -> Wiring:
         """The order of nodes and blocks as counters, for runs."""
-        return counters(dag_of(self.waits))
+        return counters(self.waits)
+
+    @cached_property
+    def dag(self) -> nx.DiGraph[Vertex]:
+        """The order of nodes and blocks as a DAG, for questions about it."""
+        return frozen(dag_of(self.waits))
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
@@ -224,7 +229,7 @@ class Plan(TurnGraph):
         `policy`, and the model of its `endpoint`; the last two are empty for a role without a model.
         """
         names = [node_name(node.id) for node in self.nodes]
-        graph = turn_graph(names, self.waits)
+        graph = turn_graph(names, self.dag)
         for name, node in zip(names, self.nodes, strict=True):
             role = self.roles[node.role]
             endpoint = self.endpoints[role.endpoints[node.id.index - 1]] if role.endpoints else None
@@ -473,7 +478,6 @@ def size_of(plan: Plan) -> EpisodeBounds:
     """Return the largest number of model calls of an episode, and of calls that must wait for one another."""
     calls = [calls_of(role) for role in plan.roles]
     turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
-    dag = dag_of(plan.waits)
     in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.
         count + (role.spec.max_calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
@@ -481,11 +485,13 @@ def size_of(plan: Plan) -> EpisodeBounds:
     ]
     for callee in (callee.role for role in plan.roles for callee in role.callees):
         in_turn[callee] = 0  # within the turn that calls
-    for number, block in enumerate(plan.blocks):
-        starts = ((Vertex("block", number), Vertex("node", node)) for node in block.nodes)
-        dag.add_edges_from(starts, calls=in_turn[block.role])
-    chain = nx.dag_longest_path_length(dag, weight="calls", default_weight=0)
-    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), chain)
+    chain: dict[Vertex, int] = {}
+    for vertex in nx.topological_sort(plan.dag):
+        is_turn = vertex.kind == "node" and vertex.number < len(plan.nodes)
+        calls_here = in_turn[plan.nodes[vertex.number].role] if is_turn else 0
+        chain[vertex] = calls_here + max((chain[before] for before in plan.dag.pred[vertex]), default=0)
+    longest = max(chain.values(), default=0)
+    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), longest)
 
 
 def calls_of(role: RolePlan) -> int:

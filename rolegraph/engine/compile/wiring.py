@@ -1,4 +1,4 @@
-"""DAG of a workflow's turns in networkx, and the counters of a run, which are derived from the DAG."""
+"""Order of a workflow's turns: the counters of a run, and a DAG in networkx."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Vertex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Counters of the DAG of turns: a run decreases them, and so finds ready blocks without walking the
-    graph."""
+    """Counters of what turns wait for: a run decreases them, and so finds ready blocks without a graph."""
 
     join_sizes: tuple[int, ...]
     """For each join, the number of its nodes."""
@@ -45,50 +44,55 @@ class Wiring:
     """Blocks that wait for no join."""
 
 
-def dag_of(waits: Sequence[Wait]) -> nx.DiGraph[Vertex]:
-    """Return the DAG of nodes, the blocks that they become ready in, and the joins that blocks wait for.
+def counters(waits: Sequence[Wait]) -> Wiring:
+    """Count what blocks wait for: a join is done when all its nodes are, and a block is ready when all its
+    joins are.
 
     A join is a set of nodes that one or more blocks wait for. 256 nodes that wait for 256 others are one join
     with 512 edges, not 65,536 edges.
     """
-    dag: nx.DiGraph[Vertex] = nx.DiGraph()
-    joins: dict[Sequence[int], Vertex] = {}
-    for number, (nodes, before) in enumerate(waits):
-        block = Vertex("block", number)
-        dag.add_edges_from((block, Vertex("node", node)) for node in nodes)
-        for awaited in filter(len, before):
-            if awaited not in joins:
-                join = joins[awaited] = Vertex("join", len(joins))
-                dag.add_edges_from((Vertex("node", node), join) for node in awaited)
-            dag.add_edge(joins[awaited], block)
-    return dag
-
-
-def counters(dag: nx.DiGraph[Vertex]) -> Wiring:
-    """Return the counters of a DAG: a join is done when all its nodes are, and a block is ready when all its
-    joins are."""
-    nodes, blocks, joins = (
-        sorted(vertex for vertex in dag if vertex.kind == kind) for kind in ("node", "block", "join")
-    )
-    joins_awaited = tuple(len(dag.pred[block]) for block in blocks)
+    blocks_of_join: dict[Sequence[int], list[int]] = {}
+    joins_awaited: list[int] = []
+    for block, (_, before) in enumerate(waits):
+        awaited = dict.fromkeys(filter(len, before))
+        joins_awaited.append(len(awaited))
+        for join in awaited:
+            blocks_of_join.setdefault(join, []).append(block)
+    joins_of_node: list[list[int]] = [[] for nodes, _ in waits for _ in nodes]
+    for number, join in enumerate(blocks_of_join):
+        for node in join:
+            joins_of_node[node].append(number)
     return Wiring(
-        join_sizes=tuple(len(dag.pred[join]) for join in joins),
-        joins_of_node=tuple(tuple(join.number for join in dag.succ[node]) for node in nodes),
-        blocks_of_join=tuple(tuple(block.number for block in dag.succ[join]) for join in joins),
-        joins_awaited=joins_awaited,
+        join_sizes=tuple(map(len, blocks_of_join)),
+        joins_of_node=tuple(map(tuple, joins_of_node)),
+        blocks_of_join=tuple(map(tuple, blocks_of_join.values())),
+        joins_awaited=tuple(joins_awaited),
         initial_blocks=tuple(block for block, awaited in enumerate(joins_awaited) if not awaited),
     )
 
 
-def turn_graph(turns: Sequence[T], waits: Sequence[Wait]) -> nx.DiGraph[T]:
+def dag_of(waits: Sequence[Wait]) -> nx.DiGraph[Vertex]:
+    """Return the DAG of nodes, the blocks that they become ready in, and the joins that blocks wait for."""
+    dag: nx.DiGraph[Vertex] = nx.DiGraph()
+    for number, (nodes, _) in enumerate(waits):
+        block = Vertex("block", number)
+        dag.add_edges_from((block, Vertex("node", node)) for node in nodes)
+    wiring = counters(waits)
+    for node, joins in enumerate(wiring.joins_of_node):
+        dag.add_edges_from((Vertex("node", node), Vertex("join", join)) for join in joins)
+    for join, blocks in enumerate(wiring.blocks_of_join):
+        dag.add_edges_from((Vertex("join", join), Vertex("block", block)) for block in blocks)
+    return dag
+
+
+def turn_graph(turns: Sequence[T], dag: nx.DiGraph[Vertex]) -> nx.DiGraph[T]:
     """Return the DAG of turns alone: an edge leads to each from every turn that it waits for, directly or
     through a step of the environment.
 
     Args:
         turns: Names of the turns, by their positions as nodes. Nodes behind them are the environment's.
-        waits: For each block, its nodes and what they wait for.
+        dag: The DAG of nodes, blocks and joins.
     """
-    dag = dag_of(waits)
     graph: nx.DiGraph[T] = nx.DiGraph()
     graph.add_nodes_from(turns)
     awaited: dict[Vertex, set[int]] = {}

@@ -66,7 +66,17 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             uid = f"{prefix}{role.name}/{index}"
             # By position: keywords take twice as long, and this is done for every instance.
             trajectories.append(
-                Trajectory(role.name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
+                Trajectory(
+                    name=role.name,
+                    index=index,
+                    steps=steps,
+                    reward=reward,
+                    is_correct=is_correct,
+                    uid=uid,
+                    terms=terms,
+                    failure=last.failure,
+                    masked=masked,
+                )
             )
     reason = TerminationReason.ENV_DONE
     if stopped:

@@ -104,16 +104,16 @@ class OptimizationJob:
         train: Split = "train" if "train" in flow.plan.data else "validation"
         validation: Split = "validation" if "validation" in flow.plan.data else "train"
         plan = SearchPlan(
-            flow.plan,
-            flow.source,
-            Path(out) if out else jobs.RUNS / f"{flow.name}-optimize",
-            chosen,
-            [(train, task) for task in flow.tasks(train, tasks)],
-            [(validation, task) for task in flow.tasks(validation, tasks)],
-            budget,
-            rollouts,
-            score or scores[0],
-            seed,
+            workflow=flow.plan,
+            source=flow.source,
+            folder=Path(out) if out else jobs.RUNS / f"{flow.name}-optimize",
+            templates=chosen,
+            train=[(train, task) for task in flow.tasks(train, tasks)],
+            validation=[(validation, task) for task in flow.tasks(validation, tasks)],
+            budget=budget,
+            rollouts=rollouts,
+            score=score or scores[0],
+            seed=seed,
         )
         if budget < plan.least:
             raise UsageError(

@@ -228,7 +228,17 @@ class _Trace:
         kept = {name: _plain(value) for name, value in named.items() if value is not None}
         digest = hashlib.blake2b(f"{self.id} {next(self._numbers)}".encode(), digest_size=8).digest()
         span_id, above = int.from_bytes(digest), None if parent is None else parent.span_id
-        return Span(operation, _plain(subject), self.id, span_id, above, start, end, kept, error)
+        return Span(
+            operation=operation,
+            subject=_plain(subject),
+            trace_id=self.id,
+            span_id=span_id,
+            parent_id=above,
+            start=start,
+            end=end,
+            attributes=kept,
+            error=error,
+        )
 
 
 def _messages(chat: Sequence[Message], more: Mapping[str, Any] = NOTHING) -> str:

@@ -183,16 +183,16 @@ def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -
     sizes = dict(run.series(start + n.format(name)))
     role = groups.get(name, RoleGroups(name))
     return RoleSummary(
-        name,
-        run.info.roles[name].trainable,
-        is_validated,
-        [
+        role=name,
+        is_trained=run.info.roles[name].trainable,
+        is_validated=is_validated,
+        rewards=[
             RewardPoint(int(step), value, int(sizes.get(step, 0)))
             for step, value in run.series(start + mean.format(name))
         ],
-        role.answers,
-        role.failures,
-        sum(role.steps.values(), Outcomes()),
-        run.latest(f"{start}{CONSTANT}{name}"),
-        run.latest(f"{start}{SAME}{name}"),
+        answers=role.answers,
+        failures=role.failures,
+        groups=sum(role.steps.values(), Outcomes()),
+        constant=run.latest(f"{start}{CONSTANT}{name}"),
+        same=run.latest(f"{start}{SAME}{name}"),
     )

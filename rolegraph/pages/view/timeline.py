@@ -19,7 +19,7 @@ from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.structure import graph_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
-from rolegraph.engine.compile.wiring import turn_graph
+from rolegraph.engine.compile.wiring import dag_of, turn_graph
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.charts import nice_ticks, number
@@ -142,7 +142,7 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
         for name in spec.roles
     }
     unrolled = UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts))
-    return turn_graph([node.id for node in unrolled.nodes], unrolled.waits)
+    return turn_graph([node.id for node in unrolled.nodes], dag_of(unrolled.waits))
 
 
 def timeline(

@@ -202,7 +202,15 @@ def comparisons(
                 is_last = last == len(trajectory.steps)
                 failed = (failed and is_last) or (NodeId(*trajectory.node[:2], round) in failures)
             member = Member(
-                episode.task_id, episode.rollout, trajectory, first, last, reward, round, failed, number
+                task=episode.task_id,
+                rollout=episode.rollout,
+                trajectory=trajectory,
+                first=first,
+                last=last,
+                reward=reward,
+                round=round,
+                failed=failed,
+                number=number,
             )
             yield _key(episode.task_id, trajectory.name, policy, part, grouping, step), member
 

@@ -192,7 +192,17 @@ def results_of(
             if trajectory.name in tallies:
                 tallies[trajectory.name].add(episode.task_id, trajectory)
     figures = beside_rewards(means_by_task(rows), tallies)
-    return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls, rule)
+    return SideResults(
+        what=what,
+        file=read,
+        entries=entries,
+        tasks=tasks,
+        figures=figures,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        calls=calls,
+        rule=rule,
+    )
 
 
 def _episodes(folder: RunFolder, info: RunInfo, *, best: bool) -> list[tuple[str, Path]]:

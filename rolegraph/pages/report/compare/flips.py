@@ -170,17 +170,17 @@ def task_flips(name: str, first: SideResults, other: SideResults, shown: int) ->
     changes = _changes(shared, {*turned}, first, other)
     both = sum(was[task] > SOLVED and now[task] > SOLVED for task in judged)
     return TaskFlips(
-        name,
-        len(shared),
-        alone,
-        read[0],
-        read[1],
-        len(gained),
-        len(lost),
-        both,
-        len(judged) - both - len(turned),
-        _columns(changes),
-        changes[:MOST_TASKS],
+        side=name,
+        shared=len(shared),
+        alone=alone,
+        gained=read[0],
+        lost=read[1],
+        gains=len(gained),
+        losses=len(lost),
+        both=both,
+        neither=len(judged) - both - len(turned),
+        columns=_columns(changes),
+        tasks=changes[:MOST_TASKS],
     )
 
 

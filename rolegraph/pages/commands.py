@@ -137,7 +137,8 @@ def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
 @click.command("compare")
 @click.argument("sides", nargs=-1, required=True, metavar="A B…", shell_complete=options.complete_runs)
 @options.path("--html", "html", "FILE", "Also write a page that opens offline, with more tasks.")
-@options.replaces("html")
+@options.path("--picture", "picture", "FILE", "Also draw the differences of the scores: .svg or .png.")
+@options.replaces("html", "picture")
 @options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
 @options.flag("--best", "Compare trainings by their best checkpoints.")
 @options.text("--steps", "N,N…", "Compare these steps of one training.")
@@ -146,6 +147,7 @@ def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
 def compare_command(
     sides: tuple[str, ...],
     html: Path | None,
+    picture: Path | None,
     tasks: int,
     best: bool,
     steps: str | None,
@@ -166,7 +168,10 @@ def compare_command(
     comparison = rg.compare(
         *sides, imports=imports, html=html, shown=tasks, best=best, steps=[*map(int, words)]
     )
-    parts = (*comparison_parts(comparison, tasks), *(() if html is None else (str(html),)))
+    if picture is not None:
+        comparison.plot().save(picture)
+    written = (str(file) for file in (html, picture) if file is not None)
+    parts = (*comparison_parts(comparison, tasks), *written)
     output.write(comparison.records, lambda _: _show_parts(parts))
     return 0
 

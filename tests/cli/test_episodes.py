@@ -121,6 +121,19 @@ def test_runs_have_their_folder_and_figures_with_intervals(
     assert "n 6" in shown and run.name in shown
 
 
+def test_a_comparison_is_drawn_with_a_row_for_each_score(
+    rolegraph: Command, run: Path, training: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "differences.svg"
+    done = rolegraph("compare", str(run), str(training), "--picture", str(file))
+    drawing = file.read_text(encoding="utf-8")
+    assert str(file) in done.stdout and f"{training.name} − {run.name}" in drawing
+    assert drawing.count("<circle") == len({"correct", "solver_acc"}) and "tokens" not in drawing
+    assert rg.compare(run, training).plot("tokens in").svg.count("<circle") == 1
+    with pytest.raises(rg.UsageError, match="solver_acc"):
+        rg.compare(run, training).plot("solver_ac")
+
+
 def test_steps_of_a_training_are_sides(rolegraph: Command, run: Path, training: Path) -> None:
     done = rolegraph("compare", str(training), "--steps", "1,2", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

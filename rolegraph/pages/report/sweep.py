@@ -87,10 +87,18 @@ def _panel(name: str, cells: Sequence[Interval | None], hue: str) -> FigurePanel
     ends = [end for cell in cells if cell for end in (cell.low, cell.high)]
     if "/" not in name and not name.endswith(" change"):
         ends += share_ends(ends) or ()
-    return FigurePanel(name, ends, [cell and partial(_mark, cell, hue) for cell in cells])
+    return FigurePanel(name, ends, [cell and partial(interval_mark, cell, hue) for cell in cells])
 
 
-def _mark(cell: Interval, hue: str, axis: Axis, y: float) -> str:
+def interval_mark(cell: Interval, hue: str, axis: Axis, y: float) -> str:
+    """Draw a mean and its interval in a row of a picture.
+
+    Args:
+        cell: The mean and its interval.
+        hue: Colour, as in CSS.
+        axis: Axis of the panel.
+        y: Middle of the row, in pixels.
+    """
     title = f"{number(cell.mean)} [{number(cell.low)}, {number(cell.high)}], n {cell.n}"
     return (
         f'<g stroke="{hue}" fill="{hue}"><title>{title}</title><line stroke-width="3" '

@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
+from shutil import which
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -13,6 +15,7 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.engine.errors import UsageError
+from rolegraph.pages.drawing.drawing import Drawing
 from rolegraph.pages.report import draw_curves
 from tests.pages.report.runs import write_lines, write_run
 
@@ -122,3 +125,15 @@ def test_a_run_alone_has_its_interval_and_its_plot_is_a_file_or_an_image(tmp_pat
         plot.save(tmp_path / "curves.pdf")
     address = re.search(r'src="data:image/svg\+xml,([^"]*)"', run._repr_html_())  # pyright: ignore[reportPrivateUsage]
     assert address and ElementTree.fromstring(unquote(html.unescape(address[1]))).tag.endswith("svg")
+
+
+def test_a_png_has_its_texts_with_the_fonts_of_linux(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py", reason="needs the extra `png`")
+    listed = (
+        subprocess.run(["fc-list"], capture_output=True, text=True, check=False) if which("fc-list") else None
+    )
+    if not listed or not re.search("DejaVu Sans|Liberation Sans|Noto Sans|Arial", listed.stdout):
+        pytest.skip("needs a font")
+    plot = rg.Run(write_run(tmp_path / "run")).plot("correct")
+    without = Drawing(re.sub(r"<text.*?</text>", "", plot.svg))
+    assert len(plot.png()) > len(without.png())

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, pstdev
 from string import ascii_uppercase
@@ -23,6 +25,8 @@ from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
 from rolegraph.engine.training.analysis.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
+from rolegraph.pages.drawing.drawing import Drawing
+from rolegraph.pages.drawing.ink import PALETTE
 from rolegraph.pages.report.charts import COLOURS, Axis, number, ruler, scale
 from rolegraph.pages.report.charts import interval as interval_picture
 from rolegraph.pages.report.compare.differences import (
@@ -37,6 +41,7 @@ from rolegraph.pages.report.digest import bands, clipped, read_validations
 from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.report.sweep import FigurePanel, interval_mark, rows_picture
 
 _HERE = Path(__file__).parent
 FLIPS_OF_PAGE = 50
@@ -181,6 +186,31 @@ class Comparison(Summarized):
             `low`, `high` and `n` of the figure, and `difference/mean` and so on from the first side.
         """
         return as_table(self.records)
+
+    def plot(self, *figures: str) -> Drawing:
+        """Draw the differences from the first side with their intervals, a panel for each other side.
+
+        Args:
+            figures: Names of the figures; by default all of which more is better.
+
+        Returns:
+            The drawing, which a notebook shows and `save` writes as SVG or PNG.
+
+        Raises:
+            UsageError: No side but the first has such a figure.
+        """
+        rows = [row for row, _ in self.distinct_rows if (row.figure in figures if figures else row.is_score)]
+        if not rows:
+            names = ", ".join(row.figure for row in self.rows) or "none"
+            raise UsageError(f"the sides have no common figure to draw; expected some of {names}")
+        first, *others = [side.name for side in self.measured]
+        panels: list[FigurePanel] = []
+        for place, (side, hue) in enumerate(zip(others, cycle(PALETTE), strict=False)):
+            gaps = [gap if gap and gap.n else None for gap in (row.differences[place] for row in rows)]
+            ends = [0.0, *(end for gap in gaps if gap for end in (gap.low, gap.high))]
+            marks = [gap and partial(interval_mark, gap, hue) for gap in gaps]
+            panels.append(FigurePanel(f"{side} − {first}", ends, marks))
+        return Drawing(rows_picture("Differences", [row.figure for row in rows], panels))
 
     @property
     def same_words(self) -> bool:

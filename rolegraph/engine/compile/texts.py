@@ -276,8 +276,7 @@ class TextReader:
         return {**counts, name: len(made[name])}
 
     def _linked(self, name: str | None = None) -> dict[str, int]:
-        """Return the names of further turns of roles in loops, such as `judge.history`, each with the number of
-        turns at most.
+        """Return the names of further turns of roles in loops, such as `judge.history`, each with its number.
 
         Args:
             name: The role whose reward reads them; None for an expression over the episode.

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolegraph.engine.compile.role_plan import EpisodeExpression
 from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.models import Completion
 from rolegraph.engine.prompts import PromptError
@@ -111,13 +110,14 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     variables |= {loop.name: {"rounds": metadata.get("rounds", {}).get(loop.name, 0)} for loop in plan.loops}
     uncomputed: dict[str, str] = {}
     verdicts: list[bool | None] = []
+    values: dict[str, Any] = {}
     try:
         ran = {trajectory.name for trajectory in trajectories}
-        verdicts = [
-            _verdict(it, variables, stopped)
-            for it in plan.correct
-            if ran.intersection(it.roles) or not it.roles
-        ]
+        for it in plan.correct:
+            if not it.roles or ran.intersection(it.roles):
+                source = it.expression.source
+                values[source] = it.expression.value(variables)
+                verdicts.append(_verdict(source, values[source], stopped))
     except (PromptError, TypeError) as error:
         uncomputed["correct"] = describe_error(error)
         verdicts = [None]
@@ -131,7 +131,8 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             if isinstance(metric.measure, Metric):
                 value = metric.measure.measure(episode)
             else:
-                value = metric.measure.value(variables)
+                source = metric.measure.source  # often that of `correct`
+                value = values[source] if source in values else metric.measure.value(variables)
                 # Who was not asked before the end is measured as 0, so that stopping hides no failure.
                 value = value if value is not UNKNOWN else 0.0 if stopped else None
             if value is not None:
@@ -143,19 +144,17 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     return episode
 
 
-def _verdict(correct: EpisodeExpression, variables: Mapping[str, Any], stopped: bool) -> bool | None:
-    """Return the value of an entry of `episode.correct`; None where it is unknown, and False where the
-    episode was stopped before that.
+def _verdict(source: str, value: Any, stopped: bool) -> bool | None:
+    """Return the verdict of an entry of `episode.correct` by its value; None where the value is unknown, and
+    False where the episode was stopped before that.
 
     Raises:
-        PromptError: The expression fails.
-        TypeError: Its value is neither true nor false.
+        TypeError: The value is neither true nor false.
     """
-    value = correct.expression.value(variables)
     if value is UNKNOWN:
         return False if stopped else None
     if not isinstance(value, bool):
-        raise TypeError(f"{correct.expression.source} is {short_repr(value)}, expected true or false")
+        raise TypeError(f"{source} is {short_repr(value)}, expected true or false")
     return value
 
 

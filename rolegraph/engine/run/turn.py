@@ -246,11 +246,11 @@ def finished_view(result: NodeResult, within: Lineage) -> View:
     answer."""
     failure = result.failure
     if result.score is None or (failure is not None and not failure.name.is_result):
-        return result.public._replace(within=within)
+        return result.public.earning(UNKNOWN, UNKNOWN, UNKNOWN, within)
     reward, right, terms = result.score
     reward = UNKNOWN if reward is None else reward
     right = UNKNOWN if right is None else right
-    return result.public._replace(reward=reward, right=right, terms=terms, within=within)
+    return result.public.earning(reward, right, terms, within)
 
 
 def failure_score(role: RolePlan) -> Score:

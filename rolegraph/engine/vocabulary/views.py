@@ -92,11 +92,23 @@ class View(NamedTuple):
         place = {name: getattr(self, name) for name in ("index", "round", "lineage", "outer", "role")}
         return SKIPPED._replace(**place, ran=self.ran, failure=self.failure)
 
+    def earning(
+        self,
+        reward: float | Unknown,
+        right: bool | Unknown,
+        terms: Mapping[str, float] | Unknown,
+        within: Lineage,
+    ) -> View:
+        """Return the view of the turn after the episode."""
+        before = tuple(self)[:_EARNED_FROM]  # `_replace` takes twice as long
+        return View._make((*before, reward, right, terms, within))
+
     def is_beside(self, other: View) -> bool:
         """Return True if another turn is on the branch of this one."""
         return on_branch(self.within, other.within)
 
 
+_EARNED_FROM = View._fields.index("reward")
 _TEXTS_AND_NUMBERS: dict[str, Any] = dict.fromkeys(
     ("failure", "response", "thought", "round", "lineage", "tokens", "calls", "outer"), UNKNOWN
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rolegraph.pages.view.overview import RunFigure, RunRow
     from rolegraph.pages.viewing import RunViewer
 
-FORMS = ("mmd", "md", "dot", "svg", "png", "graphml", "gml", "json")
+FORMS = ("mmd", "md", "svg", "png", "json")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 SHOWN_OF_DIFF = 2000
 """Characters of a template's diff that are shown; the page has all of it."""
@@ -274,7 +274,7 @@ def _action(trajectory: api.Trajectory | None) -> str:
 @click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
 def graph_command(source: api.Source, out: Path | None, form: str | None) -> int:
     """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,
-    and policies by colour. GraphML, GML and JSON (node-link data) have the turns of an episode instead.
+    and policies by colour. JSON (node-link data) has the turns of an episode instead.
 
     \b
     rolegraph graph debate                      Mermaid, for Markdown

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.structure import untyped
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.pages.drawing import Picture, picture_of
+from rolegraph.pages.drawing.mermaid import mermaid
 from rolegraph.pages.drawing.png import png_of
 from rolegraph.pages.drawing.svg import svg
-from rolegraph.pages.drawing.text_forms import dot, mermaid
-from rolegraph.pages.drawing.turn_forms import gml, graphml, node_link
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -23,17 +24,12 @@ class Graph:
 
     picture: Picture
     plan: Plan
-    """The compiled spec, whose turns `graphml`, `gml` and `json` list in place of the roles."""
+    """The compiled spec, whose turns `json` lists in place of the roles."""
 
     def mermaid(self) -> str:
         """Return the drawing as a Mermaid flowchart."""
 
         return mermaid(self.picture)
-
-    def dot(self) -> str:
-        """Return the drawing as DOT, for Graphviz."""
-
-        return dot(self.picture)
 
     def svg(self) -> str:
         """Return the drawing as a self-contained SVG file."""
@@ -49,8 +45,8 @@ class Graph:
 
         Args:
             file: Path of the file.
-            form: `svg`, `png`, `mmd`, `md` (Mermaid in a fence) or `dot`; `graphml`, `gml` or `json`
-                (node-link data) for the turns, as in `Workflow.graph`; by default the file's ending.
+            form: `svg`, `png`, `mmd` or `md` (Mermaid in a fence); `json` for the turns, as
+                `networkx.node_link_graph` reads them; by default the file's ending.
 
         Returns:
             The path.
@@ -71,17 +67,14 @@ class Graph:
         """Return the contents of a file of a form; raises UsageError for an unknown form.
 
         Args:
-            form: `svg`, `png`, `mmd`, `md`, `dot`, `graphml`, `gml` or `json`.
+            form: `svg`, `png`, `mmd`, `md` or `json`.
         """
         forms: dict[str, Callable[[], str | bytes]] = {
             "svg": self.svg,
             "png": self.png,
             "mmd": self.mermaid,
             "md": lambda: f"```mermaid\n{self.mermaid()}```\n",
-            "dot": self.dot,
-            "graphml": lambda: graphml(self.plan.graph),
-            "gml": lambda: gml(self.plan.graph),
-            "json": lambda: node_link(self.plan.graph),
+            "json": self._turns,
         }
         if form not in forms:
             names = ", ".join(f".{name}" for name in forms)
@@ -89,6 +82,9 @@ class Graph:
             raise UsageError(f"a graph has no form .{form}; {hint}")
         made = forms[form]()
         return made.encode() if isinstance(made, str) else made
+
+    def _turns(self) -> str:
+        return json.dumps(untyped.node_link_data(self.plan.graph, edges="edges"), indent=1) + "\n"
 
     def __repr__(self) -> str:
         return f"Graph of {self.plan.name}: {len(self.plan.roles)} roles"

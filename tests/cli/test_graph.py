@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,7 +22,7 @@ def test_it_prints_mermaid(rolegraph: Command) -> None:
 
 @pytest.mark.parametrize(
     ("file", "begins"),
-    [("g.mmd", "flowchart"), ("g.md", "```mermaid\n"), ("g.dot", "digraph"), ("g.SVG", "<svg")],
+    [("g.mmd", "flowchart"), ("g.md", "```mermaid\n"), ("g.SVG", "<svg")],
 )
 def test_the_ending_says_the_form(rolegraph: Command, tmp_path: Path, file: str, begins: str) -> None:
     done = rolegraph("graph", "router", "--out", file)
@@ -39,25 +38,17 @@ def test_a_png_is_one(rolegraph: Command, tmp_path: Path) -> None:
 
 def test_a_form_may_be_named(rolegraph: Command, tmp_path: Path) -> None:
     ElementTree.fromstring(rolegraph("graph", "debate", "--format", "svg").stdout)
-    assert rolegraph("graph", "debate", "--format", "dot", "--out", "graph").returncode == 0
-    assert (tmp_path / "graph").read_text().startswith("digraph")
+    assert rolegraph("graph", "debate", "--format", "svg", "--out", "graph").returncode == 0
+    assert (tmp_path / "graph").read_text().startswith("<svg")
 
 
-READERS: dict[str, Callable[[str], nx.DiGraph]] = {
-    "graphml": nx.parse_graphml,
-    "gml": nx.parse_gml,
-    "json": lambda text: nx.node_link_graph(json.loads(text), edges="edges"),
-}
-
-
-@pytest.mark.parametrize("form", READERS)
 @pytest.mark.parametrize("name", ["solver_judge", "debate"])
-def test_networkx_reads_back_the_turns(rolegraph: Command, tmp_path: Path, form: str, name: str) -> None:
-    printed = rolegraph("graph", name, "--format", form)
+def test_networkx_reads_back_the_turns(rolegraph: Command, tmp_path: Path, name: str) -> None:
+    printed = rolegraph("graph", name, "--format", "json")
     assert printed.returncode == 0, printed.stderr
-    assert rolegraph("graph", name, "--out", f"g.{form}").returncode == 0
-    for text in (printed.stdout, (tmp_path / f"g.{form}").read_text("utf-8")):
-        graph, read = rg.load(name).graph, READERS[form](text)
+    assert rolegraph("graph", name, "--out", "g.json").returncode == 0
+    for text in (printed.stdout, (tmp_path / "g.json").read_text("utf-8")):
+        graph, read = rg.load(name).graph, nx.node_link_graph(json.loads(text), edges="edges")
         assert {**read.nodes} == {**graph.nodes}
         assert {*read.edges} == {*graph.edges}
 

@@ -139,7 +139,7 @@ def test_a_resumed_run_drops_failed_episodes_under_the_lock(tmp_path: Path) -> N
     assert state(folder) == before
 
 
-@pytest.mark.parametrize("form", ["svg", "mmd", "dot", "md", "json", "gml", "graphml"])
+@pytest.mark.parametrize("form", ["svg", "mmd", "md", "json"])
 def test_a_file_is_replaced_only_if_it_is_unchanged_since_it_was_written(
     form: str, rolegraph: Command, tmp_path: Path
 ) -> None:

@@ -18,8 +18,8 @@ from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import Episode, TerminationReason
 from rolegraph.outlook.preview import preview_task
+from rolegraph.pages.drawing.mermaid import mermaid
 from rolegraph.pages.drawing.picture import picture_of
-from rolegraph.pages.drawing.text_forms import mermaid
 from rolegraph.pages.view.timeline import read_dag, timeline
 from rolegraph.pages.view.turns import turns
 from tests.clock import run_virtually

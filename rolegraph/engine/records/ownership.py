@@ -31,8 +31,7 @@ _TERMINAL = tuple(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 """Folders whose files are written as they are, such as /dev/stdout, which is a link to a pipe."""
 _STAMP = "written by rolegraph, sha256 of the above: "
 _COMMENTS = {
-    **dict.fromkeys(("py", "yaml", "gml"), ("# ", "")),
-    "dot": ("// ", ""),
+    **dict.fromkeys(("py", "yaml"), ("# ", "")),
     "mmd": ("%% ", ""),
     **dict.fromkeys(("json", "jsonl"), (', "$comment": "', '"}')),
 }

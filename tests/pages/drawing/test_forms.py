@@ -11,8 +11,8 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.spec import load_spec
 from rolegraph.pages.drawing import Picture, picture_of
 from rolegraph.pages.drawing.ink import PALETTE
+from rolegraph.pages.drawing.mermaid import mermaid
 from rolegraph.pages.drawing.svg import svg
-from rolegraph.pages.drawing.text_forms import dot, mermaid
 from tests.documents import ROOT
 from tests.edge import write_spec
 
@@ -50,16 +50,13 @@ def test_policies_are_told_apart_by_colour_and_named() -> None:
     assert picture.policies == ["main", "careful"]
     drawn = svg(picture)
     assert {"main", "careful"} <= {*texts(drawn)}
-    assert all(
-        colour in drawn and colour in mermaid(picture) and colour in dot(picture) for colour in PALETTE[:2]
-    )
+    assert all(colour in drawn and colour in mermaid(picture) for colour in PALETTE[:2])
     assert "main" not in texts(svg(shipped("debate")))
 
 
 def test_a_loop_is_a_cluster_around_its_roles() -> None:
     picture = shipped("debate")
     assert 'subgraph l0["debate: 2 rounds"]\n    direction TB\n    r0["<b>debater × 3</b>' in mermaid(picture)
-    assert re.search(r'subgraph cluster_0 \{\n    label="debate: 2 rounds".*\n    "debater"', dot(picture))
     assert "debate: 2 rounds" in texts(svg(picture))
 
 

@@ -129,9 +129,9 @@ def test_a_comparison_is_drawn_with_a_row_for_each_score(
     drawing = file.read_text(encoding="utf-8")
     assert str(file) in done.stdout and f"{training.name} − {run.name}" in drawing
     assert drawing.count("<circle") == len({"correct", "solver_acc"}) and "tokens" not in drawing
-    assert rg.compare(run, training).plot("tokens in").svg.count("<circle") == 1
+    assert rg.compare(run, training).plot("tokens in", "reward/judge").svg.count("<circle") == 2
     with pytest.raises(rg.UsageError, match="solver_acc"):
-        rg.compare(run, training).plot("solver_ac")
+        rg.compare(run, training).plot("correct", "solver_ac")
 
 
 def test_steps_of_a_training_are_sides(rolegraph: Command, run: Path, training: Path) -> None:

@@ -197,12 +197,16 @@ class Comparison(Summarized):
             The drawing, which a notebook shows and `save` writes as SVG or PNG.
 
         Raises:
-            UsageError: No side but the first has such a figure.
+            UsageError: The sides have no such figure.
         """
-        rows = [row for row, _ in self.distinct_rows if (row.figure in figures if figures else row.is_score)]
-        if not rows:
-            names = ", ".join(row.figure for row in self.rows) or "none"
-            raise UsageError(f"the sides have no common figure to draw; expected some of {names}")
+        by_name = {row.figure: row for row in self.rows}
+        wanted = figures or [row.figure for row, _ in self.distinct_rows if row.is_score]
+        if not wanted or (unknown := [name for name in wanted if name not in by_name]):
+            of = repr(unknown[0]) if wanted else "to draw"
+            raise UsageError(
+                f"the sides have no figure {of}; expected some of {', '.join(by_name) or 'none'}"
+            )
+        rows = [by_name[name] for name in wanted]
         first, *others = [side.name for side in self.measured]
         panels: list[FigurePanel] = []
         for place, (side, hue) in enumerate(zip(others, cycle(PALETTE), strict=False)):

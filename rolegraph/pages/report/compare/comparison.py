@@ -201,11 +201,10 @@ class Comparison(Summarized):
         """
         by_name = {row.figure: row for row in self.rows}
         wanted = figures or [row.figure for row, _ in self.distinct_rows if row.is_score]
-        if not wanted or (unknown := [name for name in wanted if name not in by_name]):
-            of = repr(unknown[0]) if wanted else "to draw"
-            raise UsageError(
-                f"the sides have no figure {of}; expected some of {', '.join(by_name) or 'none'}"
-            )
+        unknown = next((repr(name) for name in wanted if name not in by_name), "" if wanted else "to draw")
+        if unknown:
+            names = ", ".join(by_name) or "none"
+            raise UsageError(f"the sides have no figure {unknown}; expected some of {names}")
         rows = [by_name[name] for name in wanted]
         first, *others = [side.name for side in self.measured]
         panels: list[FigurePanel] = []

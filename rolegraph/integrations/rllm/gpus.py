@@ -44,22 +44,6 @@ class GpuLayout:
     """Longest sequence in tokens, prompt and answer together, that fits in a pass of training."""
 
 
-def training_bytes(parameters: float, gpus: int, tokens: int) -> float:
-    """Return the bytes that each GPU holds in a pass of LoRA training.
-
-    Args:
-        parameters: Number of the model's parameters.
-        gpus: Number of GPUs that share the parameters.
-        tokens: Number of tokens in the pass.
-    """
-    return FULL_PRECISION * parameters / gpus + TRAINED_TOKEN * tokens + RESERVE
-
-
-def sampling_fits(parameters: float, tensor_parallel: int, memory_share: float) -> bool:
-    """Return True if vLLM's share of a GPU holds its part of the weights."""
-    return HALF_PRECISION * parameters / tensor_parallel <= memory_share * MEMORY
-
-
 def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout:
     """Return the layout of a model of `parameters` parameters on `gpus` GPUs of one machine.
 

@@ -10,11 +10,13 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Source
 from rolegraph.integrations.rllm.config import overrides
 from rolegraph.integrations.rllm.gpus import (
+    FULL_PRECISION,
+    HALF_PRECISION,
     MEMORY,
+    RESERVE,
+    TRAINED_TOKEN,
     layout,
     parameters_of,
-    sampling_fits,
-    training_bytes,
 )
 from rolegraph.integrations.rllm.launch import prepare
 
@@ -28,6 +30,16 @@ PUBLISHED = [
     (32.8e9, 4, 4, 0.3, 1536),
     (72.7e9, 8, 8, 0.4, 1536),
 ]
+
+
+def training_bytes(parameters: float, gpus: int, tokens: int) -> float:
+    """Return the bytes that each GPU holds in a pass of LoRA training."""
+    return FULL_PRECISION * parameters / gpus + TRAINED_TOKEN * tokens + RESERVE
+
+
+def sampling_fits(parameters: float, tensor_parallel: int, memory_share: float) -> bool:
+    """Return True if vLLM's share of a GPU holds its part of the weights."""
+    return HALF_PRECISION * parameters / tensor_parallel <= memory_share * MEMORY
 
 
 @pytest.mark.parametrize(("parameters", "gpus", "parallel", "share", "tokens"), PUBLISHED)

@@ -165,8 +165,8 @@ async def _convert(source: Path, folder: Path, name: str, observe: Observe) -> s
 
 def _own_environment(staging: Path) -> Mapping[str, str]:
     """Return the environment of a download: the user's keys and proxies, and temporary files in `staging`."""
-    bars = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    return {**os.environ, **child_environment(), **bars, "TMPDIR": str(staging)}
+    temporary = dict.fromkeys(("TMPDIR", "HF_XET_CACHE"), str(staging))
+    return {**os.environ, **child_environment(), **temporary, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
 async def _run(

@@ -171,8 +171,9 @@ def test_the_text_filter_finds_nothing_hidden(tmp_path: Path, collector: Collect
     flow = leaking(tmp_path)
     run, *_ = written_runs(tmp_path, flow, CallingModel(), rows_of(flow))
     view, page = rg.view(run), tmp_path / "page.html"
-    assert (view.write(page, hidden=False, text=CORE), view.write(page, hidden=True, text=CORE)) == (0, 2)
-    assert view.write(page, hidden=False, text="Make 7 from 3") == 2
+    assert view.write(page, hidden=False, text=CORE) == (0, 0)
+    assert view.write(page, hidden=True, text=CORE) == (2, 0)
+    assert view.write(page, hidden=False, text="Make 7 from 3") == (2, 0)
     with pytest.raises(rg.UsageError, match="no chat that fits; the chats of caller, listener, "):
         rg.export_chats(run, tmp_path / "none.jsonl", text=CORE)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rolegraph.engine.records import Episode
 from tests import replays
 from tests.cli.conftest import Command
+from tests.pages.report.runs import rollout, write_episodes, write_run
 
 
 def test_two_runs_are_shown_from_their_specs_to_their_tokens(rolegraph: Command, tmp_path: Path) -> None:
@@ -50,3 +52,35 @@ def test_mistakes_are_told(rolegraph: Command, tmp_path: Path) -> None:
     assert "did you mean solver_judge" in done.stderr
     (tmp_path / "empty").mkdir()
     assert "is not the folder of a run" in rolegraph("compare", "solver_judge", "empty").stderr
+
+
+def test_a_role_that_moved_beside_an_unmoved_correct_is_in_the_verdict(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    def second(number: int, rollout: int, role: str, index: int) -> str:
+        return replays.solved(number)(number, rollout, role, 3 - index) if role == "solver" else "<answer>1<"
+
+    replays.run(tmp_path / "first", replays.solved(), tasks=12)
+    replays.run(tmp_path / "other", second, tasks=12)
+    done = rolegraph("compare", "first", "other", COLUMNS="300")
+    assert done.returncode == 0, done.stderr
+    headline = done.stdout.splitlines()[0]
+    assert headline.startswith("solver is better in other than in first: correct ")
+    assert ", reward/solver +0.500 [+" in headline
+
+
+def test_two_trainings_on_other_tasks_are_not_comparable(rolegraph: Command, tmp_path: Path) -> None:
+    def validated(name: str) -> list[Episode]:
+        return [rollout(f"{name}{task}", 0, [float(name == "b"), 0.0]) for task in range(30)]
+
+    for name in ("a", "b"):
+        folder = write_run(tmp_path / name, seed=ord(name))
+        for step in (2, 4):
+            write_episodes(folder, "validation", step, validated(name))
+    done = rolegraph("compare", "a", "b", "--html", "page.html", COLUMNS="300")
+    assert done.returncode == 0, done.stderr
+    headline, *others = done.stdout.splitlines()
+    assert headline.startswith("b and a are not comparable ")
+    assert headline.endswith("no task is the same; what differs: seed 97 → 98")
+    assert not any("*" in line for line in others if line.startswith("correct")), "no difference is marked"
+    assert "not comparable" in (tmp_path / "page.html").read_text()

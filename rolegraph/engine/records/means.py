@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rolegraph.engine.records.episode import Episode
 
 
 class Means:
@@ -51,3 +55,9 @@ def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, 
     return {
         name: {task: total / n for task, (total, n) in by_task.items()} for name, by_task in by_figure.items()
     }
+
+
+def figures_with_rewards(episode: Episode) -> dict[str, float]:
+    """Return an episode's figures and `reward/{role}`, each the mean over the instances of the role."""
+    rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
+    return {**episode.figures, **rewards.means()}

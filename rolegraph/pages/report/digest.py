@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
-from rolegraph.engine.records.means import means_by_task
+from rolegraph.engine.records.means import figures_with_rewards, means_by_task
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, advantages, group_results
 from rolegraph.pages.recorded_credit import recorded_rows
@@ -226,7 +226,7 @@ def read_validations(run: RunFolder) -> Validations:
     for place, folder in enumerate(run.validations() or [run]):
         start = f"{folder.path.name}/" if place else ""
         for step, path in folder.episodes_files("validation"):
-            rows = ((it.task_id, it.figures) for it in read_episodes(path, lambda _: None))
+            rows = ((it.task_id, figures_with_rewards(it)) for it in read_episodes(path, lambda _: None))
             for name, values in means_by_task(rows).items():
                 figures.setdefault(start + name, {})[step] = values
     return figures

@@ -16,6 +16,7 @@ from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.spec import load_spec
+from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.engine.training.analysis.metrics import lasting_signs
 from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE, TrainingVerdict, training_verdict
@@ -37,6 +38,7 @@ from rolegraph.pages.report.outcome import (
     WORDS,
     FigureChange,
     figure_changes,
+    moved_rewards,
     role_summaries,
 )
 from rolegraph.pages.report.panels import MEANINGS, OUTCOMES, REASONS, sections
@@ -71,6 +73,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
     """
     code, code_hash = html.script(html.CHARTS)
     figures = figure_changes(run, digest.validations)
+    moved = moved_rewards(run, digest.validations, figures)
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     policies = {name: run.info.roles[name].policies for name in run.info.trained_roles}
@@ -81,7 +84,8 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
         info=run.info,
         figures=figures,
         episodes=episode_counts(run.lines, run.info),
-        outcome=_outcome_word(figures, verdict),
+        outcome=_outcome_words(figures, moved, verdict),
+        moved=moved,
         roles=role_summaries(run, digest),
         verdict=verdict,
         signs=[*lasting_signs(run.lines, policies)],
@@ -113,12 +117,16 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
     )
 
 
-def _outcome_word(figures: Sequence[FigureChange], verdict: TrainingVerdict) -> str:
+def _outcome_words(
+    figures: Sequence[FigureChange], moved: Mapping[str, Interval], verdict: TrainingVerdict
+) -> str:
     """Return the verdict on a training in a word or a few; empty where no figure was measured."""
     if verdict.diverged:
         return COLLAPSED
     if not figures:
         return ""
+    if moved and not figures[0].sign:
+        return " and ".join(f"{role} {WORDS[change.sign].lower()}" for role, change in moved.items())
     return WORDS[figures[0].change.sign] if figures[0].change else UNKNOWN
 
 

@@ -485,6 +485,16 @@ def test_the_report_begins_with_its_verdict(tmp_path: Path, right: tuple[int, in
     assert "best checkpoint" in legend(text, "correct")
 
 
+def test_a_role_that_moved_beside_an_unmoved_correct_is_in_the_verdict(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    for step, second in ((0, 0.0), (4, 1.0)):
+        tasks = [rollout(f"v{task}", 0, [float(task < 15), second]) for task in range(30)]
+        write_episodes(folder, "validation", step, tasks)
+    told = verdict(page(folder))
+    assert told.startswith("up: 0.450 → 0.745 solver rose : correct 0 [")
+    assert "; reward/solver +0.500 [" in told
+
+
 def test_a_training_that_diverges_has_collapsed_and_one_without_validations_is_not_judged(
     tmp_path: Path,
 ) -> None:

@@ -15,7 +15,7 @@ from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
-from rolegraph.engine.records.means import Means, means_by_task
+from rolegraph.engine.records.means import figures_with_rewards, means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rewards
 from rolegraph.engine.training.analysis.intervals import ByTask
@@ -76,6 +76,8 @@ class Side:
     """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
     training: Path | None = None
     """Folder of a training; None for a run and a spec."""
+    trained: Sequence[str] = ()
+    """Names of the trained roles."""
 
 
 def side_names(paths: Sequence[str]) -> list[str]:
@@ -147,7 +149,9 @@ def _side(name: str, folder: RunFolder, info: RunInfo, files: Sequence[tuple[str
     read = [results_of(file, what, words, rule) for what, file in files]
     results, other = (*(of if of.tasks else None for of in read), None, None)[:2]
     spec = _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info)
-    return Side(name, info.hash, spec, info.templates, _settings(info), results, other)
+    return Side(
+        name, info.hash, spec, info.templates, _settings(info), results, other, trained=info.trained_roles
+    )
 
 
 def _with_rate(spec: Mapping[str, Any], info: RunInfo) -> Mapping[str, Any]:
@@ -181,9 +185,7 @@ def results_of(
         steps = [step for t in episode.trajectories for step in t.steps]
         prompt = sum(step.prompt_tokens for step in steps)
         response = sum(step.response_tokens for step in steps)
-        # A role's reward is the mean over its instances.
-        rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
-        figures = {**episode.figures, **rewards.means()}
+        figures = figures_with_rewards(episode)
         rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
         tokens_in += prompt
         tokens_out += response

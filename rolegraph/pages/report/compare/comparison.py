@@ -8,7 +8,7 @@ the tasks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -46,6 +46,8 @@ from rolegraph.pages.report.sweep import FigurePanel, interval_mark, rows_pictur
 _HERE = Path(__file__).parent
 FLIPS_OF_PAGE = 50
 """Flipped tasks of each way and side with their episodes in a page, at most."""
+_OF_TASKS = ("data", "seed", "split", "tasks")
+"""Beginnings of the keys and settings that choose the tasks."""
 _FIRST_FLIPS = 10
 """Flipped tasks of each way and side that a page does not fold."""
 
@@ -71,6 +73,11 @@ class FigureRow(NamedTuple):
         is_share = all(side.low >= 0 and side.high <= 1 for side in self.sides if side)
         return "scores" if is_share else "scores beyond 0 to 1"
 
+    def among(self, apart: Sequence[str]) -> FigureRow:
+        """Return the row without the differences of the sides for which `apart` has a cause."""
+        kept = [None if cause else gap for cause, gap in zip(apart, self.differences, strict=True)]
+        return self._replace(differences=kept)
+
     @property
     def is_score(self) -> bool:
         """True for a figure of which more is better; tokens and figures of constant answers are neither."""
@@ -91,12 +98,27 @@ class SideVerdict(NamedTuple):
     gap: Interval
     """Difference of the figure from the first side."""
     flips: TaskFlips
+    moved: Mapping[str, Interval] = {}
+    """Difference of each trained role's reward whose interval leaves out 0, by role. A reward that
+    equals the figure on every task is left out."""
+    apart: str = ""
+    """Cause why two trainings are not comparable: what differs; empty where they are."""
+
+    @property
+    def sign(self) -> int:
+        """1 for a side that is better, -1 for a worse one, 0 for neither and for both."""
+        signs = {gap.sign for gap in (self.gap, *self.moved.values()) if gap.sign}
+        return signs.pop() if len(signs) == 1 and not self.apart else 0
 
     @property
     def measure(self) -> str:
         """The figure's difference with its interval and tasks, and the number of flipped tasks."""
         gap = self.gap
         shown = f"{self.figure} {signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
+        for role, moved in self.moved.items():
+            shown += f", reward/{role} {signed(moved.mean)} [{signed(moved.low)}, {signed(moved.high)}]"
+        if self.apart:
+            return f"no task is the same; {self.apart}"
         if not self.flips.shared:
             return f"{shown}; no task is the same (n {gap.n})"
         gained = {0: "no task", 1: "1 task"}.get(self.flips.gains, f"{self.flips.gains} tasks")
@@ -104,9 +126,14 @@ class SideVerdict(NamedTuple):
 
     def words(self, side: str, first: str) -> str:
         """Return the verdict in words, with these names of the sides."""
+        if self.apart:
+            return f"{side} and {first} are not comparable"
+        if self.moved and not self.gap.sign:
+            parts = [f"{role} is {_better(gap)}" for role, gap in self.moved.items()]
+            return f"{' and '.join(parts)} in {side} than in {first}"
         if not self.gap.sign:
             return f"Cannot tell {side} from {first}"
-        return f"{side} is {'better' if self.gap.sign > 0 else 'worse'} than {first}"
+        return f"{side} is {_better(self.gap)} than {first}"
 
     def __str__(self) -> str:
         was, now = self.of
@@ -229,6 +256,10 @@ class Comparison(Summarized):
         return self.same_words and has_same_specs and len({side.hash for side in self.sides}) > 1
 
 
+def _better(gap: Interval) -> str:
+    return "better" if gap.sign > 0 else "worse"
+
+
 def _ends(start: str, over: Interval | None) -> dict[str, float | None]:
     """Return a mean, its interval and n by name; None where there is no value."""
     values = over if over and over.n else None
@@ -252,14 +283,27 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     results = [(side.name, side.results) for side in measured if side.results is not None]
     rows = _rows([of for _, of in results]) if len(results) > 1 else ()
     flips = [task_flips(name, results[0][1], of, shown) for name, of in results[1:]]
+    keys = spec_differences(_compared_specs(sides))
+    settings = setting_differences([side.settings for side in sides])
+    data = [f"{it.key} {' → '.join(it.values)}" for it in (*keys, *settings) if it.key.startswith(_OF_TASKS)]
+    apart = f"what differs: {'; '.join(data) or 'the rows of the data'}"
+    causes = [
+        apart if not of.shared and measured[0].training and side.training else ""
+        for of, side in zip(flips, measured[1:], strict=True)
+    ]
+    verdicts = [
+        verdict
+        for column, of in enumerate(flips)
+        for verdict in _verdicts(measured, column, rows, of, causes[column])
+    ]
     return Comparison(
         sides,
-        spec_differences(_compared_specs(sides)),
-        setting_differences([side.settings for side in sides]),
+        keys,
+        settings,
         template_differences([side.name for side in sides], [side.templates for side in sides]),
-        rows,
+        [row.among(causes) for row in rows] if any(causes) else rows,
         flips,
-        [verdict for column, of in enumerate(flips) for verdict in _verdicts(measured, column, rows, of)],
+        verdicts,
     )
 
 
@@ -268,7 +312,7 @@ def _measured(sides: Sequence[Side]) -> list[Side]:
 
 
 def _verdicts(
-    measured: Sequence[Side], column: int, rows: Sequence[FigureRow], flips: TaskFlips
+    measured: Sequence[Side], column: int, rows: Sequence[FigureRow], flips: TaskFlips, apart: str
 ) -> Iterator[SideVerdict]:
     """Yield the verdict on a side, and a second one where the best checkpoint of either side is not its last.
 
@@ -279,25 +323,51 @@ def _verdicts(
         column: Number of the side after the first, from 0.
         rows: Figures of the sides.
         flips: Flipped tasks of the side.
+        apart: Cause why the sides are not comparable; empty where they are.
     """
     first, side = measured[0], measured[column + 1]
     gaps = ((row.figure, row.differences[column]) for row in rows if row.is_score)
     figure = next((name for name, gap in gaps if gap and gap.n), None)
     if figure is None or first.results is None or side.results is None:
         return
-    yield from _verdict(first.name, figure, first.results, side.results, flips)
+    trained = dict.fromkeys((*first.trained, *side.trained))
+    for verdict in _verdict(first.name, figure, first.results, side.results, flips, trained):
+        yield verdict._replace(apart=apart)
+    if apart:
+        return
     if first.other or side.other:
         was, now = first.other or first.results, side.other or side.results
-        yield from _verdict(first.name, figure, was, now, task_flips(side.name, was, now, shown=0))
+        yield from _verdict(first.name, figure, was, now, task_flips(side.name, was, now, shown=0), trained)
 
 
 def _verdict(
-    first: str, figure: str, was: SideResults, now: SideResults, flips: TaskFlips
+    first: str,
+    figure: str,
+    was: SideResults,
+    now: SideResults,
+    flips: TaskFlips,
+    trained: Iterable[str],
 ) -> Iterator[SideVerdict]:
     if (gap := _gap(figure, was, now)) and gap.n:
         same = shared_tasks(was, now)
         means = [fmean(_among(same, of.figures[figure]).values()) for of in (was, now)]
-        yield SideVerdict(flips.side, first, (was.what, now.what), figure, (means[0], means[1]), gap, flips)
+        yield SideVerdict(
+            flips.side,
+            first,
+            (was.what, now.what),
+            figure,
+            (means[0], means[1]),
+            gap,
+            flips,
+            {role: moved for role in trained if (moved := _moved(f"reward/{role}", figure, was, now))},
+        )
+
+
+def _moved(name: str, figure: str, was: SideResults, now: SideResults) -> Interval | None:
+    """Return the difference of a figure; None where its interval has 0, or the figure equals another."""
+    gap = _gap(name, was, now)
+    equal = all(of.figures.get(name) == of.figures[figure] for of in (was, now))
+    return gap if gap and gap.sign and not equal else None
 
 
 class ComparisonLinks(Protocol):

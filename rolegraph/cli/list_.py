@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -44,18 +42,15 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...], output
     """
     for file in imports:
         api.vocabulary.import_file(Path(file))
-    try:
-        if name is None or kind is None:
-            output.write(_items(kind), _show_items)
-            shown = kind or "parsers"
-            named = [word for file in imports for word in ("--import", file)]
-            following = command_line("list", shown, next(iter(_summaries(shown))), *named)
-            click.echo(f"next: {following}", err=True)
-        else:
-            rows, text = _shown(kind, name)
-            output.write(rows, lambda _: click.echo(text.rstrip()))
-    except BrokenPipeError:  # the reader has closed the pipe, as in `rolegraph list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if name is None or kind is None:
+        output.write(_items(kind), _show_items)
+        shown = kind or "parsers"
+        named = [word for file in imports for word in ("--import", file)]
+        following = command_line("list", shown, next(iter(_summaries(shown))), *named)
+        click.echo(f"next: {following}", err=True)
+    else:
+        rows, text = _shown(kind, name)
+        output.write(rows, lambda _: click.echo(text.rstrip()))
 
 
 def _shown(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:

@@ -1,7 +1,8 @@
 """Entry point of the command: runs a verb, and turns errors into one message and an exit code.
 
 0 is success, 1 a fault of the environment (an endpoint is down, a disk is full), 2 a fault of the user (a
-spec, a flag, a key), 130 an interruption. `--debug` anywhere on the line shows the traceback.
+spec, a flag, a key), 130 an interruption, 141 a reader that closed the pipe.
+`--debug` anywhere on the line shows the traceback.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 _OPEN_FILES = 10_240
 """Open files that a command may have where the hard limit allows it; the most that macOS grants."""
 INTERRUPTED = 128 + signal.SIGINT
+CLOSED_PIPE = 128 + 13
+"""Exit code of a command whose reader has closed the pipe, as in `rolegraph list | head -1`: that of SIGPIPE,
+which Windows lacks."""
 COLLECT_AFTER = 100_000
 """Allocations between garbage collections, twice the objects that a verb's imports make; with Python's
 default of 700, collections take a sixth of the import time."""
@@ -187,6 +191,8 @@ def main() -> None:
     # of the Tinker SDK sometimes abort in it.
     try:
         sys.stdout.flush()
+    except BrokenPipeError:
+        code = code or CLOSED_PIPE
     except (OSError, ValueError):
         code = code or 1
     with suppress(OSError, ValueError):
@@ -323,9 +329,8 @@ def _run(arguments: Sequence[str]) -> int:
         cause = error.__cause__ or error  # click raises Abort from it
         click.echo(printable(" ".join(["interrupted", *getattr(cause, "__notes__", ())])), err=True)
         return getattr(cause, "exit_code", INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+    except SystemExit:  # click's, for a closed pipe alone
+        return CLOSED_PIPE
     except Exception as error:
         if Interrupted.codes:  # pydantic wraps what a handler raises in a serializer, without a cause
             click.echo("interrupted", err=True)

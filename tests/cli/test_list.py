@@ -92,12 +92,13 @@ def test_a_name_that_is_not_there_brings_the_nearest(
     assert said in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+@pytest.mark.parametrize("words", [["list"], ["list", "keys"], ["--help"], ["validate", "solver_judge"]])
+def test_a_reader_that_has_seen_enough_ends_any_command_as_sigpipe_does(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "rolegraph", "list"]
+    command = [sys.executable, "-m", "rolegraph", *words]
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(
             command, env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (141, "")

@@ -7,6 +7,8 @@ LOCK ?= requirements.lock
 LOCKED_TORCH := $(shell grep '^torch==' $(LOCK))
 # PyTorch is installed first; otherwise another package's requirement selects the build.
 TORCH ?= $(LOCKED_TORCH)
+# A further index for it, such as https://download.pytorch.org/whl/cpu, whose build brings no CUDA libraries.
+TORCH_INDEX ?=
 # One worker more than processors: some tests wait for processes of their own.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 CONSTRAINTS := $(VENV)/constraints.txt
@@ -94,6 +96,7 @@ lowest: $(VENV)/.test
 	build/lowest/bin/python -m pytest -n $(WORKERS) --dist loadfile $(CORE_TESTS)
 
 $(VENV)/.uv: pyproject.toml $(LOCK)
+	@echo "Installing into $(VENV), once; this takes two to four minutes. 1 of 3: uv …"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 # A build of torch selects its CUDA libraries.
 ifeq ($(TORCH),$(LOCKED_TORCH))
@@ -105,7 +108,10 @@ endif
 	touch $@
 
 $(VENV)/.run: $(VENV)/.uv
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) "$(TORCH)"
+	@echo "2 of 3: $(TORCH), the largest download …"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
+	@echo "3 of 3: Rolegraph, transformers and what they need …"
 	$(INSTALL) ".[local]"
 	touch $@
 

@@ -21,6 +21,7 @@ from rolegraph.api.fixing import FIX_ROUNDS as FIX_ROUNDS
 from rolegraph.api.fixing import apply_patches as apply_patches
 from rolegraph.api.fixing import with_own_patches as with_own_patches
 from rolegraph.api.jobs import drop_damaged as drop_damaged
+from rolegraph.api.jobs import foreign_prompts as foreign_prompts
 from rolegraph.api.jobs import new_folder as new_folder
 from rolegraph.api.next_steps import export_arguments as export_arguments
 from rolegraph.api.next_steps import trained_source as trained_source
@@ -108,6 +109,7 @@ from rolegraph.engine.records.ownership import check_replaceable as check_replac
 from rolegraph.engine.records.ownership import write_output as write_output
 from rolegraph.engine.records.source import specs_here as specs_here
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
+from rolegraph.engine.shipped import FIRST_MODEL as FIRST_MODEL
 from rolegraph.engine.shipped import model_folder as model_folder
 from rolegraph.engine.spec import Diagnostic as Diagnostic
 from rolegraph.engine.spec import Patch as Patch
@@ -124,6 +126,8 @@ from rolegraph.engine.training.analysis.metrics import taught_share as taught_sh
 from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS as POLICY_METRICS
 from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS as ROLE_METRICS
 from rolegraph.engine.training.analysis.role_metrics import StepMetric as StepMetric
+from rolegraph.engine.training.analysis.role_metrics import batch_key as batch_key
+from rolegraph.engine.training.analysis.role_metrics import equal_figures as equal_figures
 from rolegraph.engine.training.analysis.routing import RouteTally as RouteTally
 from rolegraph.engine.training.analysis.routing import route_remarks as route_remarks
 from rolegraph.engine.training.analysis.routing import routes_of as routes_of

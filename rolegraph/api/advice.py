@@ -35,6 +35,8 @@ class Action(StrEnum):
     """Compare both sides of an evaluation."""
     RUN_WEIGHTS = "run weights"
     """Run the workflow with the trained weights."""
+    OTHER_MODEL = "other model"
+    """Fetch a model that can learn the prompts, and use it."""
     EXPORT = "export"
     """Export the trained weights."""
 
@@ -76,6 +78,8 @@ class Outcome:
     """Number of episodes, or of steps of a training."""
     planned: int
     roles: Sequence[RoleOutcome] = ()
+    foreign: bool = False
+    """Whether a shipped model is asked that does not know the prompts: nothing else is advised then."""
     trainable: bool = False
     """Whether the workflow of a run can be trained."""
     has_weights: bool = False
@@ -113,6 +117,8 @@ def advise(outcome: Outcome) -> Advice:
     Returns:
         The actions and the remarks; either may be empty.
     """
+    if outcome.foreign:
+        return Advice([NextAction(Action.OTHER_MODEL)], [])
     decide = {"run": _after_run, "train": _after_training, "eval": _after_evaluation}[outcome.kind]
     return Advice([*decide(outcome)], [*_remarks(outcome)])
 

@@ -29,7 +29,7 @@ from rolegraph.api.workflow import Workflow, open_source, shipped_specs
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.checkpoints import with_base
-from rolegraph.engine.plugins import plugin, plugin_names
+from rolegraph.engine.plugins import optional_plugin, plugin, plugin_names
 from rolegraph.engine.records import (
     EpisodeDone,
     Event,
@@ -212,6 +212,12 @@ def new_folder(name: str) -> Path:
 def command_line() -> str:
     """Return the command line of this process, quoted for a shell."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def foreign_prompts(plan: Plan) -> str:
+    """Return a warning that names the roles whose prompts a shipped model does not know; else empty."""
+    local = optional_plugin("models", "local")
+    return local.foreign_prompts(plan) if local else ""
 
 
 def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:

@@ -209,8 +209,8 @@ class RunJob(Summarized):
             if self.done == self.episodes:
                 notify(Note(""))
                 return RunResult(self.folder.path)
-            if foreign_prompts := self.flow.plan.foreign_prompts:
-                notify(Note(foreign_prompts, "warning"))
+            if foreign := jobs.foreign_prompts(self.flow.plan):
+                notify(Note(foreign, "warning"))
             notify(Note("starting the model …"))
             async with AsyncExitStack() as stack:
                 if on is None:

@@ -433,6 +433,8 @@ def _unpriced(plan: Plan) -> list[str]:
 def _warnings(job: TrainingJob) -> Iterator[str]:
     """Yield the warnings about a training's data, learning rates and prompts."""
     plan = job.flow.plan
+    if foreign := jobs.foreign_prompts(plan):
+        yield foreign
     for tasks in [it.tasks for it in job.others] or [job.validation]:
         if few := few_tasks_message(plan, len(tasks)):
             yield few
@@ -440,8 +442,6 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
             yield shared_message(shared)
     for finding in rate_findings(plan):
         yield f"{finding.message}; {finding.hint}"
-    if plan.foreign_prompts:
-        yield plan.foreign_prompts
 
 
 async def _open_workers(

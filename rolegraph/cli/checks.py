@@ -12,7 +12,7 @@ import click
 from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.doors import contributed
-from rolegraph.cli.output import OutputOptions, command, plain
+from rolegraph.cli.output import OutputOptions, command, other_model_commands, plain
 from rolegraph.cli.terminal import progress_line, run_until_done
 
 MONTY = "Monty, a subset of Python (docs/programs.md); full CPython with --allow python=docker:IMAGE"
@@ -52,7 +52,10 @@ def validate_command(
         for source, row in zip(sources, rows, strict=True)
         if row.get("runs")
     ]
-    commands = [command("run", *api.without_project(source).arguments()) for source in runnable[:1]]
+    shown = [api.without_project(source) for source in runnable[:1]]
+    commands = [command("run", *source.arguments()) for source in shown]
+    if shown and rows[0].get("foreign_prompts"):
+        commands = other_model_commands("run", shown[0])
     if len(names) == 1:
         output.next(*commands)
     output.document({"specs": rows, "next": commands})
@@ -107,6 +110,9 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     except api.UserError as error:
         click.echo(api.printable(f"error: {error}\n"), err=True)
         return {**row, "error": str(error)}
+    foreign = api.foreign_prompts(result.plan) if result and result.plan else ""
+    if foreign:
+        output.warn(foreign)
     for diagnostic in diagnostics:
         click.echo(f"{diagnostic}\n", err=True)
         row["diagnostics"].append(diagnostic.to_dict())
@@ -151,6 +157,7 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
         "trained": trained,
         "weights": weights,
         "learning_rates": {name: rate.value for name, rate in rates.items()},
+        "foreign_prompts": foreign,
         "runs": bool(plan.data),
         "withheld": list(dict.fromkeys(permission.name for permission in plan.withheld)),
         "hash": plan.hash,

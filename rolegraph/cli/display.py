@@ -17,7 +17,7 @@ from rich.table import Column
 
 from rolegraph import api
 from rolegraph.api.progress import SPEED_SECONDS, SteadyProgress
-from rolegraph.cli.output import OutputOptions, command, view_command
+from rolegraph.cli.output import OutputOptions, command, other_model_commands, view_command
 from rolegraph.cli.terminal import add_row, make_table
 
 SHOWN_OF_ANSWER = 16
@@ -68,6 +68,8 @@ class Display:
         """The first failure of each role and name, in one line with the answer."""
         self._means = api.Means()
         """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
+        self._series = dict.fromkeys(self._plan.own_metric_names, 0)
+        """Hash of each figure's values in all episodes: equal for figures that are equal in each."""
         self._episodes = 0
         self._started: float | None = None
         """Time at which the model was ready; None before."""
@@ -125,6 +127,8 @@ class Display:
     def _count(self, episode: api.Episode) -> None:
         self._episodes += 1
         self._means.add(episode.figures)
+        for name in self._series:
+            self._series[name] = hash((self._series[name], episode.figures.get(name)))
         self._routes.add(episode)
         for trajectory in episode.trajectories:
             self._count_trajectory(trajectory, self._roles[trajectory.name])
@@ -161,11 +165,7 @@ class Display:
         if self._episodes:
             self._print_table()
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
-        parts = [f"{made}, {self._episodes} in all" if self._before else made]
-        figures = self._figures()
-        if self._episodes and self._plan.can_be_correct and "correct" in figures:
-            parts.append(f"correct {figures['correct']:.1%} (n {self._means.counts['correct']})")
-        parts += self._shown_means()
+        parts = [f"{made}, {self._episodes} in all" if self._before else made, *self._shown_means()]
         if (tokens := self._sum("response_tokens") - self._tokens_before) and seconds:
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
         out.print("   ".join(parts))
@@ -204,15 +204,20 @@ class Display:
             )
             for role in self._plan.roles
         ]
+        foreign = bool(api.foreign_prompts(self._plan))
         trainable = self._run.flow.is_trainable and not self._run.flow.source.model
-        return api.advise(api.Outcome("run", self._episodes, self._run.episodes, roles, trainable=trainable))
+        done, planned = self._episodes, self._run.episodes
+        return api.advise(api.Outcome("run", done, planned, roles, foreign=foreign, trainable=trainable))
 
     def _next(self) -> list[str]:
         """Return the suggested actions as command lines."""
-        return [self._command(it) for it in self._advice().actions]
+        source = api.without_project(self._run.flow.source)
+        if self._advice().actions == [api.NextAction(api.Action.OTHER_MODEL)]:
+            return other_model_commands("run", source)
+        return [self._command(it, source) for it in self._advice().actions]
 
-    def _command(self, it: api.NextAction) -> str:
-        folder, source = str(self._folder.path), api.without_project(self._run.flow.source)
+    def _command(self, it: api.NextAction, source: api.Source) -> str:
+        folder = str(self._folder.path)
         match it.action:
             case api.Action.RESUME:
                 return command("run", "--resume", "--out", folder, *api.options_to_repeat(self._run.flow))
@@ -318,11 +323,16 @@ class Display:
         return {name: n for name, n in counts.items() if n < self._episodes}
 
     def _shown_means(self) -> Iterator[str]:
-        """Yield each metric with its mean, and with n where it differs from the number of episodes."""
+        """Yield `correct` and each metric with its mean, and with n where it differs from the number of
+        episodes; of those that are equal in every episode the first."""
         means, partial = self._means.means(), self._partial()
-        for name in self._plan.metrics:
+        distinct: dict[int, str] = {}
+        for name in self._plan.own_metric_names:
+            distinct.setdefault(self._series[name], name)
+        for name in distinct.values():
             n = f" (n {partial[name]})" if name in partial else ""
-            yield f"{name} {means[name]:.3f}{n}" if name in means else f"{name} –"
+            form = ".1%" if name == "correct" else ".3f"
+            yield f"{name} {means[name]:{form}}{n}" if name in means else f"{name} –"
 
     def _print_table(self) -> None:
         constants = {name: tally.result for name, tally in self._answers.items()}

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
@@ -97,6 +98,17 @@ def view_command(folder: str, it: api.NextAction) -> str:
     """
     role = ("--role", it.role) if it.role else ()
     return command("view", folder, *role, *(("--failure", "any") if it.failures else ()))
+
+
+def other_model_commands(verb: str, source: api.Source) -> list[str]:
+    """Return the commands that fetch a model for tasks of one's own, and that give it to a verb.
+
+    Args:
+        verb: Command of a spec, such as `run`.
+        source: The spec and its options.
+    """
+    words = replace(source, model=f"local:{api.FIRST_MODEL}", base_url=None).arguments()
+    return [command("fetch", api.FIRST_MODEL), command(verb, *words)]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rolegraph import api
 from rolegraph.api.progress import SPEED_SECONDS, NoteProgress
-from rolegraph.cli.output import OutputOptions, command, view_command
+from rolegraph.cli.output import OutputOptions, command, other_model_commands, view_command
 from rolegraph.cli.terminal import add_row, clock, make_table
 
 VALIDATION, GREEDY, IMITATION = "validation/", "greedy/", "imitation/"
@@ -136,25 +136,26 @@ class _TrainDisplay:
         self._latest = {**first, **kept, **metrics}
         self._lines.append(metrics)
 
+    def _distinct_figures(self) -> list[str]:
+        """Return the figures of the episodes and the rewards of the roles; of equal ones the first."""
+        names = (*self._plan.metric_names, *(f"reward/{role.name}" for role in self._plan.roles))
+        return [first for first, *_ in api.equal_figures(self._lines, names)]
+
+    def _distinct_metrics(self) -> list[str]:
+        """Return the distinct figures without those that are rewards."""
+        return [name for name in self._distinct_figures() if name in self._plan.metric_names]
+
     def _line(self, step: int, metrics: Metrics, faults: Iterable[str]) -> str:
-        measured = {
-            prefix: [
-                f"{word}{_mean(metrics, prefix, name)}"
-                for name in self._plan.metric_names
-                if prefix + name in metrics
-            ]
-            for prefix, word in (("episode/", ""), (VALIDATION, "validation "))
-        }
-        first = 1 if self._plan.can_be_correct else 0  # `correct` stands before the rewards
         stage = [f"stage {metrics[api.STAGE]:.0f}"] if api.STAGE in metrics else []
-        parts = [f"step {step}/{self._steps}", *stage, *measured["episode/"][:first]]
-        for role in self._plan.roles:
-            if (reward := metrics.get(f"reward/{role.name}/mean")) is not None:
-                parts.append(f"{role.name} {reward:.3f}{_n(metrics.get(f'reward/{role.name}/n'))}")
+        parts = [f"step {step}/{self._steps}", *stage]
+        for name in self._distinct_figures():
+            n = f"{name}/n" if name.startswith("reward/") else f"episode/n/{name}"
+            parts += _mean(name, metrics, api.batch_key(name), n)
         for role, it in product(self._plan.trained, api.ROLE_METRICS):
             if it.line and (value := metrics.get(it.name.format(role))) is not None:
                 parts.append(f"{role} {it.line} {value:{it.form}}")
-        parts += [*measured["episode/"][first:], *measured[VALIDATION]]
+        for name in self._distinct_metrics():
+            parts += _mean(f"validation {name}", metrics, VALIDATION + name, f"{VALIDATION}n/{name}")
         parts += faults
         shown_metrics = (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s"), COST)
         for metric, shown in shown_metrics:
@@ -172,7 +173,7 @@ class _TrainDisplay:
         tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
             tables.append(self._table("policy", self._plan.policies, api.POLICY_METRICS))
-        tables.append(self._table("figure", self._plan.metric_names, FIGURE_COLUMNS))
+        tables.append(self._table("figure", self._distinct_metrics(), FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
         return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
@@ -297,6 +298,7 @@ class _TrainEnd:
             self._done,
             self._steps,
             roles,
+            foreign=bool(api.foreign_prompts(self._plan)),
             has_weights=self._best is not None,
             learnt=any(line.get("optim/data") for line in self._lines),
             rate=next(iter(rates)) if len(rates) == 1 else None,
@@ -319,6 +321,8 @@ class _TrainEnd:
             case api.Action.RESUME:
                 repeated = api.options_to_repeat(self._flow)
                 return [command("train", "--resume", "--out", folder, *repeated)]
+            case api.Action.OTHER_MODEL:
+                return other_model_commands("train", source)
             case api.Action.VIEW:
                 return [view_command(folder, it)]
             case api.Action.PREVIEW:
@@ -350,19 +354,26 @@ class _TrainEnd:
                 if count := sum(line.get(f"{remark}/{role.name}", 0) for line in self._lines):
                     yield f"{role.name}: {count:.0f} answers {remark}: {role.explain(remark)}"
 
+    def _distinct_figures(self) -> list[tuple[str, ...]]:
+        """Return the figures of the table; those that are equal at every step share a row."""
+        constant = [(name,) for name in self._figures if name.startswith("answers/")]
+        scores = [name for name in self._figures if not name.startswith("answers/")]
+        return [*api.equal_figures(self._lines, scores), *constant]
+
     def _tables(self) -> Iterator[Table]:
         if self._figures:
             greedy = dict(self._greedy())
             columns = ("greedy",) if greedy else ()
             table = make_table("validation", "before", f"at step {self._measured}", "change", "n", *columns)
-            for name in self._figures:
+            for name, *equal in self._distinct_figures():
                 before, now = (line[VALIDATION + name] for line in (self._first, self._last))
                 n = self._last.get(f"{VALIDATION}n/{name}")
                 shown = "–" if n is None else f"{n:,.0f}"
                 ends = [line.get(greedy.get(name, "")) for line in (self._lines[0], self._lines[-1])]
                 values = [f"{value:.3f}" for value in ends if value is not None]
                 beside = [" -> ".join(values) or "–"] if greedy else []
-                add_row(table, name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown, *beside)
+                label = "\n= ".join([name, *equal])
+                add_row(table, label, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown, *beside)
             yield table
         if controls := self._folder.controls():
             headings = ("on the same validation tasks", "figure", "mean and 95 % interval", "n")
@@ -379,9 +390,9 @@ def _beside(role: str) -> list[str]:
     return [f"reward/{role}", f"answers/constant/{role}", f"answers/same/{role}"]
 
 
-def _mean(metrics: Metrics, prefix: str, name: str) -> str:
-    """Format a mean over episodes with its name, and with n where it is on record."""
-    return f"{name} {metrics[prefix + name]:.3f}{_n(metrics.get(f'{prefix}n/{name}'))}"
+def _mean(label: str, metrics: Metrics, key: str, n: str) -> list[str]:
+    """Return a mean with its label, and with n where it is on record; an empty list without the metric."""
+    return [f"{label} {metrics[key]:.3f}{_n(metrics.get(n))}"] if key in metrics else []
 
 
 def _n(count: float | None) -> str:

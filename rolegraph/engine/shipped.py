@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,8 @@ MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"
 
 HUB_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 """Models of the Hugging Face hub that `rolegraph fetch` knows by a short name."""
+FIRST_MODEL = "smollm2-135m"
+"""Model to fetch for tasks of one's own, which the shipped models do not know."""
 _NAME = re.compile(r"(?!\.)[\w.-]{1,96}(/(?!\.)[\w.-]{1,96})?", re.ASCII)
 """Form of a fetched model's name: NAME, or ORG/MODEL."""
 
@@ -75,13 +76,6 @@ def model_folder(name: str | None) -> Path:
         name = short
     folder = fetched_folder(name) if names_model(name) else None
     return MODELS.get(name) or folder or Path(name)
-
-
-@cache
-def shipped_prompts() -> frozenset[str]:
-    """Return the texts of all shipped prompt templates, the only prompts that the shipped models were trained
-    on."""
-    return frozenset(file.read_text("utf-8") for file in PROMPTS.glob("*.j2"))
 
 
 def templates_in(folder: Path, *, html: bool = False) -> Environment:

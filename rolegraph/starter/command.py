@@ -49,7 +49,8 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
 
 def _new_for_data(folder: Path, data: Path, label: str | None) -> int:
     """Write a workflow for a table, and print what was decided about the table and the next commands."""
-    from rolegraph.starter.data_starting import FIRST_MODEL, new_for_data
+    from rolegraph.engine.shipped import FIRST_MODEL
+    from rolegraph.starter.data_starting import new_for_data
 
     made = new_for_data(folder, data, label)
     for file in made.files:

@@ -21,6 +21,7 @@ from rolegraph.api.jobs import blocking
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.shipped import FIRST_MODEL
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import ItemCall, Row, open_dataset
 from rolegraph.engine.vocabulary.rows import SUFFIXES, row_digest
@@ -38,8 +39,6 @@ from rolegraph.starter.starting import (
     workflow_name,
 )
 
-FIRST_MODEL = "smollm2-135m"
-"""Model that the spec names, which `rolegraph fetch` brings onto the machine."""
 MOST_ROWS = 10_000
 """Rows that are read; a longer table is cut, and a note says so."""
 PROMPTS = {

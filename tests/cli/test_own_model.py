@@ -140,14 +140,15 @@ def test_trained_weights_are_asked_and_each_next_command_runs_as_it_is_printed(
     assert (told.model, told.checkpoint) == (f"local:{tmp_path / 'the model'}", info.checkpoint)
 
     follow(next_of(own, *run, "--out", "again"))
-    follow(next_of(own, "run", "own.yaml", *weights, "--out", "once more"), "train.steps=1")
+    shipped = next_of(own, "run", "own.yaml", *weights, "--out", "once more")
+    assert [command[0] for command in shipped] == ["fetch", "run"], "the shipped model cannot be the critic"
     shutil.rmtree(tmp_path / "taught it" / "adapter-main")
     compared = next_of(own, "eval", *HELD_OUT, "--checkpoint", "taught it", "--tasks", "2", "--rollouts", "1")
     follow(compared)
     assert compared[0][0] == "compare"  # an export follows only where the figure rose
     sides = [RunFolder(folder).info() for folder in sorted((tmp_path / "runs").glob("own-eval-*/*"))[:2]]
     assert {side.model for side in sides} == {f"local:{tmp_path / 'the model'}"}, "both have one base"
-    follow(next_of(own, "validate", "own.yaml"), *MODEL)
+    follow(next_of(own, "validate", "own.yaml", *MODEL))
     follow(next_of(own, "forecast", "own.yaml", *MODEL))
     follow(next_of(own, "forecast", "own.yaml", *MODEL, "--from", "base"))
     assert {*verbs} == {"run", "train", "export", "compare", "forecast"}

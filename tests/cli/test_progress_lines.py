@@ -74,7 +74,7 @@ def test_a_run_whose_server_is_slow_prints_lines(screen: Screen) -> None:
     with serving(answer) as endpoint:
         words = ("run", "solver_judge", "--limit", "2", "--model", "openai:tiny")
         assert screen.run(*words, "--base-url", endpoint.base_url) == 0
-    assert re.search(r"^100% solver_judge 2/2 .*judge_acc 0\.000$", screen.getvalue(), re.MULTILINE)
+    assert re.search(r"^100% solver_judge 2/2 .*correct 0\.0%$", screen.getvalue(), re.MULTILINE)
 
 
 def test_quiet_prints_no_lines(screen: Screen) -> None:

@@ -23,7 +23,7 @@ def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
     done = process("run", "solver_judge", "--limit", "10", "--model", f"replay:{recording}", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "10 episodes" in done.stdout
-    assert "judge_acc 1.000" in done.stdout
+    assert "correct 100.0%" in done.stdout and "judge_acc" not in done.stdout
     for word in ("role", "reward", "right", "tokens", "failures", "solver", "judge"):
         assert word in done.stdout
     episodes = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))

@@ -156,8 +156,35 @@ def test_a_step_line_has_correct_first_and_each_mean_with_its_n(
         observe(api.StepLogged(1, line))
     (shown,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("step 1/1"))
     parts = shown.split("  ")
-    assert parts[1:3] == ["correct 0.250 (n 16)", "solver 0.500 (n 32)"]
-    assert "validation correct 0.750 (n 8)" in parts and "solver_acc 0.500 (n 16)" in parts
+    assert parts[1:] == ["correct 0.250 (n 16)", "solver_acc 0.500 (n 16)", "validation correct 0.750 (n 8)"]
+
+
+def test_one_number_has_one_name_in_the_step_line_and_one_row_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow, folder = rg.load("solver_judge"), RunFolder(tmp_path / "run")
+    folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
+    names = ("correct", "judge_acc", "solver_acc", "reward/judge", "reward/solver")
+    validated = [dict.fromkeys((f"validation/{it}" for it in names), value) for value in (0.25, 0.5)]
+    line = {"step": 1, "reward/judge/mean": 0.5, "reward/solver/mean": 0.75, "reward/solver/n": 32.0}
+    line |= {"episode/correct": 0.5, "episode/judge_acc": 0.5, "episode/solver_acc": 0.75, **validated[1]}
+    line |= {"validation/solver_acc": 0.625, "validation/reward/solver": 0.625}
+    folder.add_metrics({"step": 0, **validated[0]})
+    training = SimpleNamespace(flow=flow, folder=folder, steps=1, done=0)
+    with train_display(cast("rg.TrainingJob", training)) as observe:
+        folder.add_metrics(line)
+        observe(api.StepLogged(1, line))
+    said = capsys.readouterr()
+    (shown,) = (text for text in said.err.splitlines() if text.startswith("step 1/1"))
+    assert shown.split("  ")[1:] == [
+        "correct 0.500",
+        "solver_acc 0.750",
+        "validation correct 0.500",
+        "validation solver_acc 0.625",
+    ]
+    rows = [text.split() for text in said.out.splitlines() if text.strip()]
+    at = rows.index(["correct", "0.250", "0.500", "+0.250", "–"])
+    assert rows[at + 1 : at + 3] == [["=", "judge_acc"], ["=", "reward/judge"]]
 
 
 def test_the_live_table_shows_what_a_constant_answer_gets_and_names_the_kl(shown: Shown) -> None:

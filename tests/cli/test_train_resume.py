@@ -48,8 +48,8 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     # The overrides come from the run folder, also if the command names the spec.
     done = rolegraph("train", "solver_judge", "--resume", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    before = next(line for line in metrics(out) if line["step"] == 0)["validation/judge_acc"]
-    shown = re.search(r"^ ?judge_acc +([\d.]+)", done.stdout, re.MULTILINE)
+    before = next(line for line in metrics(out) if line["step"] == 0)["validation/correct"]
+    shown = re.search(r"^ ?correct +([\d.]+)", done.stdout, re.MULTILINE)
     assert shown is not None and shown[1] == f"{before:.3f}", "before training, not before the resume"
     assert_same(metrics(out), metrics(whole))
 

@@ -23,7 +23,6 @@ from rolegraph.engine.compile.structure import ancestors, frozen, role_graph
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.limits.specs import SPEC_WORDS
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
-from rolegraph.engine.shipped import BASE_NAME, shipped_prompts
 from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.vocabulary import Dataset, Import, Lineage, Split
 
@@ -324,21 +323,6 @@ class Plan(TurnGraph):
     def first_step_of_rl(self) -> int:
         """Number of the first step after the stages of imitation, from 1."""
         return self.stages[-1].last + 1 if self.stages else 1
-
-    @property
-    def foreign_prompts(self) -> str:
-        """Warning that names roles whose prompts a model of this package was not trained on; else empty."""
-        roles: dict[str, list[str]] = {}
-        for role in self.asking:
-            model = self.endpoints[role.endpoints[0]].model
-            prompts = {template.source for template in (role.system, role.prompt) if template}
-            if model.is_shipped and not prompts <= shipped_prompts():
-                roles.setdefault(model.name or BASE_NAME, []).append(role.name)
-        return "; ".join(
-            f"{model} was trained on the shipped prompts alone, and the prompt of {', '.join(names)} is "
-            "another; --model chooses a model"
-            for model, names in roles.items()
-        )
 
     @property
     def may_skip(self) -> bool:

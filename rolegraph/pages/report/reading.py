@@ -14,6 +14,7 @@ from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Control, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.folder import RUN_ONLY
+from rolegraph.engine.training.analysis.role_metrics import equal_figures
 
 Point = tuple[float, float]
 """Point of a curve: step and value."""
@@ -70,12 +71,7 @@ class RunRecord:
     @property
     def figures(self) -> list[tuple[str, ...]]:
         """Names of the figures; those that are equal at every step are together."""
-        groups: dict[object, tuple[str, ...]] = {}
-        for name in self.info.metric_names:
-            series = tuple(tuple(self.series(f"{split}/{name}")) for split in ("validation", "episode"))
-            key = series if any(series) else name
-            groups[key] = (*groups.get(key, ()), name)
-        return list(groups.values())
+        return equal_figures(self.lines, self.info.metric_names)
 
     @property
     def done(self) -> int:

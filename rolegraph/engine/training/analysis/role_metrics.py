@@ -5,7 +5,7 @@ A row is all that a metric needs to be shown; a row with `measure` is computed f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rolegraph.engine.records import Trajectory
@@ -86,3 +86,24 @@ POLICY_METRICS = (
     StepMetric("optim/learning_rate/{}", "learning rate", ".2g", "Learning rate"),
 )
 """Metrics of policies; those of a single policy end without its name, and lack the first two."""
+
+
+def equal_figures(lines: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the names of a training's figures; those that are equal at every step are together.
+
+    Args:
+        lines: Metrics of the steps.
+        names: Names of figures of the episodes, and `reward/{role}`.
+    """
+    groups: dict[object, tuple[str, ...]] = {}
+    for name in names:
+        keys = (f"validation/{name}", batch_key(name))
+        series = tuple(round(line[key], 9) if key in line else None for key in keys for line in lines)
+        key = name if series.count(None) == len(series) else series
+        groups[key] = (*groups.get(key, ()), name)
+    return list(groups.values())
+
+
+def batch_key(figure: str) -> str:
+    """Return the name in `metrics.jsonl` of a figure of a training batch."""
+    return f"{figure}/mean" if figure.startswith("reward/") else f"episode/{figure}"

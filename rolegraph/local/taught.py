@@ -1,0 +1,36 @@
+"""Prompts that the shipped models were trained on: those of the shipped specs, and no others."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.shipped import BASE_NAME, PROMPTS
+
+
+def foreign_prompts(plan: Plan) -> str:
+    """Return a warning that names the roles whose prompts a shipped model was not trained on.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        One sentence, or an empty text where there is no such role.
+    """
+    roles: dict[str, list[str]] = {}
+    for role in plan.asking:
+        model = plan.endpoints[role.endpoints[0]].model
+        prompts = {template.source for template in (role.system, role.prompt) if template}
+        if model.is_shipped and not prompts <= _shipped_prompts():
+            roles.setdefault(model.name or BASE_NAME, []).append(role.name)
+    return "; ".join(
+        f"{model} knows the shipped prompts alone, and the prompt of {', '.join(names)} is another: it can "
+        "neither answer it nor learn to; --model chooses another model"
+        for model, names in roles.items()
+    )
+
+
+@cache
+def _shipped_prompts() -> frozenset[str]:
+    """Return the texts of all shipped prompt templates."""
+    return frozenset(file.read_text("utf-8") for file in PROMPTS.glob("*.j2"))

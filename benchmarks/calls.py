@@ -121,7 +121,7 @@ async def serve(delay: float) -> None:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 body = await reader.readexactly(length_of(head))
                 if delay and b'"messages"' in body:
-                    await asyncio.sleep(delay)
+                    await asyncio.sleep(random.uniform(0.5, 1.5) * delay)
                 content = reply(head.split()[1], json.loads(body or b"{}"))
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
                 writer.write(b"content-length: %d\r\n\r\n" % len(content) + content)
@@ -285,7 +285,7 @@ async def measure(port: int, tinker_url: str, rounds: int) -> None:
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option("--held", "holds", is_flag=True, help="Measure the memory of answers in place of their time.")
 @click.option("--serve", "serves", is_flag=True, hidden=True)
-@click.option("--delay", default=0.0, help="Seconds of an answer of the stub.", hidden=True)
+@click.option("--delay", default=0.0, help="Seconds of an answer of the stub, in the mean.", hidden=True)
 def main(rounds: int, holds: bool, serves: bool, delay: float) -> None:
     if serves:
         asyncio.run(serve(delay))

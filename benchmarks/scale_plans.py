@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -19,8 +20,12 @@ from scale_constants import LONG, ONE, ONE_TEXT, SHORT, Parts
 
 HOUR = 3600.0
 CONSTANTS = Path(__file__).with_name("scale.json")
+CALLS: Mapping[int, float] = {5: 1.84e-3, 1000: 3.27e-3, 8000: 21.2e-3}
+"""CPU seconds of a call by tokens of its answer: `openai:` in `calls.py`, with the command's collector."""
 RUN, TRAINING, GPUS = 10_000_000, 16_384, 1000
 """Episodes of the run, episodes of a step of the training, GPUs."""
+FEW_GPUS = 64
+"""GPUs of a training that one command serves."""
 SAMPLING_RATE, ANSWER_RATE, ROLLOUT_GPUS = 5777.0, 100.0, 0.6
 """Tokens a second of one H100 with an 8B model (vLLM 0.10, FP8, MLPerf Inference v5.1, offline), those of an
 answer at most, and the share of the GPUs that sample. The second and the third are assumptions."""
@@ -223,10 +228,17 @@ def part_rows(parts: Mapping[str, Parts]) -> list[list[str]]:
 class Sending:
     """CPU seconds of one episode's calls and of its way over Ray, medians of the rounds."""
 
-    call: float
-    """A call over HTTP, 64 in flight."""
+    calls: Mapping[int, float]
+    """A call over HTTP, by tokens of its answer."""
     command: float
     worker: float
+
+    def call(self, tokens: float) -> float:
+        """Return the CPU seconds of a call, on the lines between the measured lengths and beyond them."""
+        lengths = sorted(self.calls)
+        low, high = next((it for it in pairwise(lengths) if tokens <= it[1]), (lengths[-2], lengths[-1]))
+        slope = (self.calls[high] - self.calls[low]) / (high - low)
+        return self.calls[low] + slope * (tokens - low)
 
 
 def read_constants(file: Path) -> tuple[dict[str, Parts], Sending]:
@@ -237,8 +249,7 @@ def read_constants(file: Path) -> tuple[dict[str, Parts], Sending]:
     def of(kind: str, name: str) -> float:
         return median(each[kind][name] for each in kept["rounds"])
 
-    call = of("together", "episode") - parts[ONE_TEXT.name].run / 1e6
-    return parts, Sending(call, of("ray_eight", "command"), of("ray_eight", "worker"))
+    return parts, Sending(CALLS, of("ray_eight", "command"), of("ray_eight", "worker"))
 
 
 def run_rows(parts: Mapping[str, Parts], sending: Sending) -> list[list[str]]:
@@ -250,7 +261,7 @@ def run_rows(parts: Mapping[str, Parts], sending: Sending) -> list[list[str]]:
     for tokens, calls in ((0, 1), (300, 3), (1000, 1), (3000, 3), (4000, 1), (16000, 1)):
         named = {(0, 1): ONE_TEXT, (300, 3): SHORT, (3000, 3): LONG}.get((tokens, calls))
         its = parts[named.name] if named else episode_of(parts, tokens)
-        plan = RunPlan(RUN, its, sending.command, sending.worker, sending.call * calls)
+        plan = RunPlan(RUN, its, sending.command, sending.worker, sending.call(tokens / calls) * calls)
         words = f"{calls} call{'s' * (calls > 1)}, {tokens:,} tokens" if tokens else "1 call, text alone"
         rows.append(
             [
@@ -288,6 +299,21 @@ def training_rows(parts: Mapping[str, Parts], sending: Sending) -> list[list[str
                 number(plan.wire / 1e6),
             ]
         )
+    return rows
+
+
+def few_gpus_rows(parts: Mapping[str, Parts], sending: Sending) -> list[list[str]]:
+    """Return a row for each published rate, on 64 GPUs."""
+    rows = [["model", "episodes/s", "one command, cores", "over Ray, its cores", "workers' cores"]]
+    for published in NEMO:
+        plan = TrainingPlan(published, FEW_GPUS, episode_of(parts, published.tokens), sending.command)
+        calling = sending.call(published.tokens) + plan.parts.run / 1e6
+        cores = (
+            plan.rate * (calling + plan.parts.prepare / 1e6),
+            plan.cores,
+            plan.rate * (sending.worker + calling + plan.parts.pickle / 1e6),
+        )
+        rows.append([published.name, number(plan.rate), *(f"{it:.2f}" for it in cores)])
     return rows
 
 
@@ -365,6 +391,7 @@ def weight_rows() -> list[list[str]]:
 def main(file: Path, steps: int) -> None:
     parts, sending = read_constants(file)
     tables = part_rows(parts), run_rows(parts, sending), training_rows(parts, sending), weight_rows()
+    tables += (few_gpus_rows(parts, sending),)
     for rows in (*tables, staleness_rows(parts, sending, TRAINING, steps)):
         click.echo(table(rows) + "\n")
 

@@ -20,6 +20,7 @@ from scale_plans import (
     Shape,
     TrainingPlan,
     episode_of,
+    few_gpus_rows,
     part_rows,
     read_constants,
     run_rows,
@@ -77,6 +78,7 @@ def test_the_page_has_the_tables_of_the_stored_constants() -> None:
     parts, sending = read_constants(CONSTANTS)
     text = PAGE.read_text("utf-8")
     tables = part_rows(parts), run_rows(parts, sending), training_rows(parts, sending), weight_rows()
+    tables += (few_gpus_rows(parts, sending),)
     for rows in tables:
         assert table(rows) in text, "run benchmarks/scale_plans.py, and write docs/scale.md again"
     for published in NEMO:

@@ -36,6 +36,8 @@ WORDS = {
     "integrations/rllm": ["--backend", "--gpus", "--print-config", "--trainer", "rllm", "rLLM", "rLLM's"],
     "integrations/litellm": ["litellm", "litellm:NAME"],
     "integrations/sglang": ["sglang", "sglang:NAME"],
+    "integrations/skyrl": ["skyrl"],
+    "integrations/tuft": ["tuft"],
     "integrations/trackers": ["--track", "tensorboard", "wandb", "mlflow", "trackio"],
     "integrations/verifiers": ["--verifiers", "verifiers"],
     "integrations/vllm": ["vllm", "vllm:NAME"],

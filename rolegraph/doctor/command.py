@@ -9,6 +9,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
+from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import add_row, clock, make_table, progress_line, run_until_done
 
@@ -16,6 +17,7 @@ STYLES = {"ok": "", "differs": "yellow", "failed": "red", "not offered": "dim"}
 
 
 @click.command("doctor")
+@contributed("doctor")
 @options.text("--base-url", "URL", "URL of the service. Default: the local service, started for the probes.")
 @options.model_option(
     "--model", f"{options.TRAINABLE}, or openai:NAME. Default: the service's first model, or the shipped one."

@@ -21,6 +21,7 @@ Group = Literal[
     "clusters",
     "commands",
     "doors",
+    "engines",
     "models",
     "observers",
     "reports",

@@ -20,12 +20,22 @@ from rolegraph.cli import options
 from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import clock, progress_line, run_until_done
+from rolegraph.engine.plugins import plugin, plugin_names
 
 if TYPE_CHECKING:
     from rolegraph.local.fetching.sources import FetchProgress
 
 
+def _engine_option() -> Any:
+    """Return `--engine`, which is hidden where no package brings an engine."""
+    names = plugin_names("engines")
+    text = "Serve with another project's Tinker service, installed in an environment of its own."
+    return click.option("--engine", type=click.Choice(names), help=text, hidden=not names)
+
+
 @click.command("serve")
+@click.argument("served", metavar="[MODEL]", required=False)
+@_engine_option()
 @options.model_option("--model", "A model's folder, or its name. Default: the shipped base model.")
 @options.text("--name", "NAME", "The model's name for clients. Default: the folder's name.")
 @options.text("--host", "ADDRESS", "Address to listen at.", default="127.0.0.1", show_default=True)
@@ -35,8 +45,10 @@ if TYPE_CHECKING:
 @options.flag("--bf16", "Compute in bfloat16: faster with AMX or AVX512-BF16 alone. Default: float32.")
 @options.flag("--any-key", "Take any key at /v1, such as EMPTY, from this machine alone.")
 @options.flag("--stop", "Free the models that stay loaded between commands, and exit.")
-def serve_command(model: str | None, stop: bool, **settings: Any) -> None:
-    """Serve a local model folder over the Tinker API, to sample from and to train.
+def serve_command(
+    served: str | None, engine: str | None, model: str | None, stop: bool, **settings: Any
+) -> None:
+    """Serve MODEL, a local model's folder or name, over the Tinker API, to sample from and to train.
 
     Other machines reach it at any --host but a loopback address. Clients must send the service's key: the
     value of the environment variable ROLEGRAPH_SERVE_KEY, or a new key, which is printed.
@@ -48,10 +60,40 @@ def serve_command(model: str | None, stop: bool, **settings: Any) -> None:
         freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
         click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
         return
+    if served and model:
+        raise click.UsageError(f"two models, {served} and --model {model}; expected one")
+    model = served or model
+    if engine:
+        _serve_with(engine, model, **settings)
+        return
     from rolegraph.local.service.serving import serve  # imports torch
 
     Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
     serve(api.model_folder(model), api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
+
+
+def _serve_with(
+    engine_name: str,
+    model: str | None,
+    *,
+    port: int,
+    state_dir: Path | None,
+    host: str,
+    threads: int | None,
+    any_key: bool,
+    bf16: bool,
+    name: str | None,
+) -> None:
+    from rolegraph.local.engines import serve_engine
+
+    engine = plugin("engines", engine_name)
+    if host != "127.0.0.1" or threads or any_key or bf16 or name:
+        raise click.UsageError(f"--engine {engine_name} goes with --port and --state-dir alone")
+    folder = api.model_folder(model)
+    state = state_dir or Path("runs", "engines", engine_name)
+    key = os.environ.get("ROLEGRAPH_SERVE_KEY") or "tml-any"
+    served_model = str(folder.resolve()) if folder.is_dir() else (model or "").removeprefix("local:")
+    serve_engine(engine, served_model, port=port, state_dir=state, say=click.echo, key=key)
 
 
 @click.command("fetch")

@@ -31,6 +31,19 @@ def _warm_seconds() -> float:
     return float(text)
 
 
+def _with_engine(command: Callable[..., Any], *, engine: str | None, **words: Any) -> Any:
+    if engine is None:
+        return command(**words)
+    from rolegraph.engine.plugins import plugin
+
+    missing = plugin("engines", engine).lacks()
+    for line in missing:
+        click.echo(f"{engine} lacks {line}")
+    if not missing:
+        click.echo(f"{engine} lacks nothing: rolegraph serve --engine {engine} MODEL")
+    return 1 if missing else 0
+
+
 _COMMANDS = "rolegraph.local.commands"
 DOOR = Door(
     {
@@ -41,6 +54,9 @@ DOOR = Door(
     {
         "model": options.bundle(
             _with_fresh, options.flag("--fresh", "Load a local model anew, and for this command alone.")
-        )
+        ),
+        "doctor": options.bundle(
+            _with_engine, options.text("--engine", "NAME", "Say what this engine of `serve` lacks, and exit.")
+        ),
     },
 )

@@ -1,0 +1,1 @@
+"""SkyRL's service of the Tinker API."""

@@ -1,0 +1,1 @@
+"""TuFT's service of the Tinker API."""

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
+from rolegraph.engine.records import RunFolder
 from rolegraph.local.launcher import LocalService
 from tests.documents import LANGUAGE, is_spec
 from tests.trainings import STEP, train
@@ -93,4 +94,4 @@ def test_the_loss_of_the_page_on_estimators_trains(tmp_path: Path, service: Loca
     exec(snippet, {})
     words = (*STEP, "roles.solver.loss={clipped_gap: {bound: 1}}", "sampling.max_tokens=24")
     trained = train(tmp_path / "run", "solver_judge", *words, service=service)
-    assert 0 < trained.metrics[-1]["loss/solver/kept"] <= 1
+    assert 0 < RunFolder(trained.folder).metrics()[-1]["loss/solver/kept"] <= 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.records import SEEDS
+from rolegraph.engine.records import SEEDS, RunFolder
 from rolegraph.engine.records.episodes import read_episodes
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -29,7 +29,7 @@ def episodes(trained: rg.Run, split: str = "train") -> list[rg.Episode]:
 @pytest.mark.parametrize("spec", TRAINED)
 def test_a_shipped_spec_trains_for_a_step(spec: str, one_step: OneStep) -> None:
     trained = one_step(spec)
-    before, after = trained.metrics
+    before, after = RunFolder(trained.folder).metrics()
     assert (before["step"], after["step"]) == (0, 1)
     assert any(name.startswith("reward/") for name in after), "somebody was compared"
     assert len(episodes(trained)) == 4

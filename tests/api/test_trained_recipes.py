@@ -102,7 +102,8 @@ def test_a_folded_branch_goes_on_from_the_agents_tokens_and_trains_for_a_step(
     always = ("roles.branch.when=null", "loops.work.until=null", "loops.subtask.until=null")
     paid = ("roles.branch.reward=tokens", "roles.agent.reward=tokens")
     done, episodes = conversing("Context folding", tmp_path, service, *always, *paid)
-    assert done.metrics[-1]["outcome/agent/taught"] == done.metrics[-1]["outcome/branch/taught"] == 1
+    last = RunFolder(done.folder).metrics()[-1]
+    assert last["outcome/agent/taught"] == last["outcome/branch/taught"] == 1
     forked = 0
     for episode in episodes:
         last = chats(episode)
@@ -126,7 +127,7 @@ def test_a_thinker_that_begins_anew_trains_for_a_step(service: LocalService, tmp
     )
     paid = ("roles.thinker.reward=tokens", "roles.meta.reward=tokens")
     done, episodes = conversing("Lazy agents", tmp_path, service, *anew, *paid)
-    assert done.metrics[-1]["outcome/thinker/taught"] == 1
+    assert RunFolder(done.folder).metrics()[-1]["outcome/thinker/taught"] == 1
     for episode in episodes:
         for step in (step for t in episode["thinker"] for step in t.steps):
             if step.round == 2:

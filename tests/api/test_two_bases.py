@@ -46,7 +46,7 @@ def test_policies_of_two_bases_are_trained_and_evaluated_together(
     assert {name: policy.version for name, policy in saved.items()} == {"solver": 1, "judge": 1}
     kept = {"solver": state_dir, "judge": trained.folder / "weights"}
     for role, base in (("solver", BASE_MODEL), ("judge", other)):
-        assert abs(trained.metrics[-1][f"optim/loss/{role}"]) > 0
+        assert abs(RunFolder(trained.folder).metrics()[-1][f"optim/loss/{role}"]) > 0
         path = kept[role] / saved[role].sampler.removeprefix("tinker://").replace(":", "_")
         assert width_of(base) in widths(path / "adapter_model.safetensors"), "the adapter is of its own base"
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)

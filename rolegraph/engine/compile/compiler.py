@@ -314,9 +314,7 @@ def _assemble(
         if role.reward
     }
     signals = {
-        name: [
-            it for it in vocabulary.named_turns(role.signal.mentions, spec.roles) if it not in role.spec.needs
-        ]
+        name: [it for it in spec.roles if it in role.signal.mentions and it not in role.spec.needs]
         for name, role in names.roles.items()
         if role.signal and role.signal.mentions
     }

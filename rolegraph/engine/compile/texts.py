@@ -175,8 +175,7 @@ class TextReader:
         """Compile the gate of a role's signal, which may read all fields of the task, as it shows
         none."""
         around = replace(self._after(name), hidden=frozenset[str](), text=_EXPRESSION, values=OF_A_GATE)
-        needs = {**around.needs, **self._linked(name)}
-        around = replace(around, needs=needs, is_condition=True, has_value=True, beside=self._beside)
+        around = replace(around, is_condition=True, has_value=True, beside=self._beside)
         return self._compiled_expression(path, source or None, around)
 
     def _after(self, name: str) -> TemplateScope:

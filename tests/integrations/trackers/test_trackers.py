@@ -240,5 +240,5 @@ def test_a_tracker_that_fails_ends_no_training(
     result = train(
         tmp_path / "run", "solver_judge", *STEP, service=service, track=["mlflow"], observe=observe
     )
-    assert result.report.exists() and len(result.metrics) == 2
+    assert result.report.exists() and len(result.metrics()) == 2
     assert len([note for note in notes if note.startswith("mlflow failed, and gets nothing more")]) == 1

@@ -103,7 +103,7 @@ def test_what_a_teacher_and_a_likelihood_read_leaves_by_nothing(
         assert batch.signals.metrics["signal/solver/gate"] == 1
     else:
         assert batch.signals.metrics.get("signal/solver/gates_failed") or "reward_error" in str(
-            batch.episodes
+            [it.metadata for it in batch.episodes]
         )
     assert not any(CORE in asked for asked in model.asked), "no prompt of a role has it"
     for episode in filled:

@@ -209,6 +209,14 @@ def test_what_decides_is_an_expression_that_is_true_or_false(
     assert hint in fault.hint
 
 
+@pytest.mark.parametrize("right", ["solver.reward", "0.5 * tokens", "number(action)"])
+def test_whether_an_answer_is_right_is_no_number(right: str, tmp_path: Path) -> None:
+    roles = {"solver": PAID, "judge": {**JUDGE, "right": right}}
+    found = compiled(tmp_path, roles, episode={"correct": "solver.right"}).diagnostics
+    (fault,) = (it for it in found if it.severity == "error")
+    assert fault.path == ("roles", "judge", "right") and "compare it" in fault.hint
+
+
 @pytest.mark.parametrize("named", ["critic", "rated", "against"])
 def test_a_named_role_that_can_never_be_right_is_warned_of_with_those_that_can(
     named: str, tmp_path: Path

@@ -56,6 +56,14 @@ def judged(rewards: Rewards) -> frozenset[str]:
 SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 
 
+def _numbers(path: Path, verdict: Expression | None, what: str) -> Iterator[Finding]:
+    """Find a verdict that can only be a number; `what` says of what it is the verdict."""
+    if verdict is not None and is_number(verdict):
+        message = f"{verdict.source} is a number, and {what}"
+        hint = "compare it: … >= 0.5; of several instances, write all(…) or any(…)"
+        yield Finding(path, message, "true or false", hint, word=verdict.source)
+
+
 class ResolvedNames:
     """Resolved names of a spec, with all findings; None for no name, or for a name with a finding.
 
@@ -184,6 +192,8 @@ class ResolvedNames:
                 if text == self.spec.roles[name].right and place == RIGHT:
                     path = ("roles", name, "right")
                 expressions[text] = self.texts.formula(path, text, name)
+        right = expressions.get(self.spec.roles[name].right or "")
+        self.findings += _numbers(("roles", name, "right"), right, "an answer is right or not")
         return expressions
 
     def _likelihoods(
@@ -380,10 +390,8 @@ class ResolvedNames:
             message = f"{name} is a role, and an episode is correct by an expression"
             self.findings.append(Finding(path, message, hint=f"write {verdicts[name]}", word=name))
         expressions = [self._of_episode(path, text) for text in written if text not in verdicts]
-        for source in (it.expression.source for it in expressions if it and is_number(it.expression)):
-            message = f"{source} is a number, and an episode is correct or not"
-            hint = "compare it: … >= 0.5; of several instances, write all(…) or any(…)"
-            self.findings.append(Finding(path, message, "true or false", hint, word=source))
+        for it in expressions:
+            self.findings += _numbers(path, it and it.expression, "an episode is correct or not")
         return expressions
 
     def _unjudged(self, path: Path, reads: vocabulary.Reward) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def test_each_block_of_yaml_is_a_spec_without_fault_or_warning(
     (tmp_path / "rows.csv").write_text("q,a\n" + "".join(f"{n}+1,{n + 1}\n" for n in range(20)))
     for number, block in enumerate(blocks):
         (tmp_path / f"{number}.yaml").write_text(block)
-        done = rolegraph("validate", f"{number}.yaml")
+        done = rolegraph("validate", f"{number}.yaml", "--model", "tinker:own")
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
@@ -87,7 +87,7 @@ def test_each_form_of_an_item_is_one_that_a_spec_may_write(
 
 @pytest.mark.parametrize("spec", sorted(TASKS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_specs_that_were_written_with_the_skill_alone_are_valid(rolegraph: Command, spec: Path) -> None:
-    done = rolegraph("validate", str(spec))
+    done = rolegraph("validate", str(spec), "--model", "tinker:own")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     shown = rolegraph("preview", str(spec))
     assert shown.returncode == 0, shown.stderr

@@ -239,7 +239,7 @@ def test_a_spec_uses_a_package_s_parser_with_nothing_but_its_name(installed: Pat
     spec = installed / "spec.yaml"
     spec.write_text("rolegraph: 2\nname: loud\nroles:\n  caller: {prompt: Say yes, parser: {shout: '?'}}\n")
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from rolegraph.cli import main; main()"
-    command = [sys.executable, "-c", code, str(installed), "validate", str(spec)]
+    command = [sys.executable, "-c", code, str(installed), "validate", str(spec), "--model", "tinker:own"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

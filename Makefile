@@ -24,9 +24,11 @@ RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 UNTRACED := tests/roles/test_json.py::test_a_schema_that_refers_to_itself_without_end_fails_the_answer_and_no_more
 # Share of lines and branches in percent, as measured in November 2026.
 COVERAGE_FLOOR := 92
+# Version of `make dist`: the tag that CI publishes, without its v.
+RELEASE ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 CORE_TESTS := $(addprefix tests/,compile prompts records roles spec vocabulary)
 
-.PHONY: run train test check coverage lint lint-core test-core docs demo lock resolve newest lowest clean
+.PHONY: run train test check coverage lint lint-core test-core docs demo lock resolve newest lowest dist clean
 
 run: $(VENV)/.run
 	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
@@ -94,6 +96,22 @@ lowest: $(VENV)/.test
 	$(BIN)/uv pip install --quiet --python build/lowest/bin/python \
 		--constraint build/lowest/constraints.txt --editable ".[light,dev]"
 	build/lowest/bin/python -m pytest -n $(WORKERS) --dist loadfile $(CORE_TESTS)
+
+# Build dist/ and check it as PyPI and users do: in an empty environment, with the newest versions of today.
+# twine 7 is the first that reads the metadata 2.5 of hatchling.
+dist: DIST := build/dist/bin
+dist: $(VENV)/.uv
+	rm -rf dist build/dist
+	$(BIN)/uv build --quiet --build-constraint $(CONSTRAINTS)
+	$(BIN)/uv tool run --from "twine>=7" twine check --strict dist/*
+	grep -Fx "version: $(RELEASE)" CITATION.cff && grep -Fx "## $(RELEASE)" CHANGELOG.md
+	$(PYTHON) -m venv build/dist
+	$(BIN)/uv pip install --quiet --python $(DIST)/python dist/*.whl
+	$(DIST)/rolegraph --version | grep -Fx "rolegraph, version $(RELEASE)"
+	$(DIST)/rolegraph validate solver_judge
+	$(DIST)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(BIN)/uv pip install --quiet --python $(DIST)/python "$$(ls dist/*.whl)[local]"
+	$(DIST)/rolegraph run solver_judge --limit 4 --out build/dist/run
 
 $(VENV)/.uv: pyproject.toml $(LOCK)
 	@echo "Installing into $(VENV), once; this takes two to four minutes. 1 of 3: uv …"

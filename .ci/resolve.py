@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 OVERRIDES = ("--config-file", "rolegraph/integrations/rllm/uv.toml")
 LINUX = ("--python-platform", "x86_64-manylinux_2_28")
+GROUPS = ("rllm", "verl")
+"""Dependency groups, which stand beside the extras: their packages come from git."""
 SHOWN = "mcp numpy openai rich tinker tinker-cookbook torch transformers verifiers verl vllm".split()
 """Packages whose versions the table shows: several extras require them."""
 
@@ -36,8 +38,7 @@ class Resolution(NamedTuple):
 
 def resolutions(requirements: dict[str, list[str]]) -> list[Resolution]:
     """Return the resolutions of a project with these optional dependencies."""
-    rllm = {"rllm", "verl"}
-    released = sorted(requirements.keys() - rllm)
+    released = sorted(requirements)
     pythons = ("3.11", "3.14")
     return [
         Resolution("newest without rLLM", released, pythons),
@@ -55,7 +56,11 @@ def resolve(uv: str, project: str, extras: Collection[str], *options: str) -> tu
     Returns:
         True and the resolved requirements, or False and the resolver's error.
     """
-    wanted = [part for extra in extras for part in ("--extra", extra)]
+    wanted = [
+        part
+        for extra in extras
+        for part in (("--group", f"{project}:{extra}") if extra in GROUPS else ("--extra", extra))
+    ]
     command = [uv, "pip", "compile", "--quiet", "--prerelease", "if-necessary", *options, *wanted, project]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode == 0, done.stderr if done.returncode else done.stdout
@@ -77,8 +82,9 @@ def prereleases(pins: dict[str, str], direct: str) -> list[str]:
 
 def main(uv: str, project: str = "pyproject.toml") -> int:
     """Print a line for each resolution; return 1 where extras exclude each other or need a pre-release."""
-    requirements = tomllib.loads(Path(project).read_text())["project"]["optional-dependencies"]
-    direct, status = str(requirements), 0
+    document = tomllib.loads(Path(project).read_text())
+    requirements = document["project"]["optional-dependencies"]
+    direct, status = f"{requirements} {document['dependency-groups']}", 0
     for label, extras, pythons, options in resolutions(requirements):
         for python in pythons:
             chosen = ("--python-version", python, *options)

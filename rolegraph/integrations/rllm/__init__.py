@@ -2,7 +2,7 @@
 
 `Services` and `model_folder` serve and find the models of a spec, for scripts that `rolegraph eject` writes.
 
-Only this package imports rllm, and only when one of its functions is called: `pip install 'rolegraph[rllm]'`.
+Only this package imports rllm, and only when one of its functions is called: `uv pip install --group rllm .`.
 """
 
 from rolegraph.engine.lazily import names_of

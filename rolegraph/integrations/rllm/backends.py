@@ -1,6 +1,6 @@
 """Traits of rLLM's backends, each written once, and what has to be installed for them.
 
-Each trait was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
+Each trait was read in rLLM at the commit that the group `rllm` pins; paths in comments are below `rllm/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rolegraph.engine.models.keys import TINKER, KeyRule
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.integrations.rllm.names import Backend
 
-INSTALL = "pip install 'rolegraph[rllm]'"
+INSTALL = "uv pip install --group rllm . (in a clone)"
 SCHEDULES = frozenset({"constant", "linear", "cosine"})
 IDLE: dict[str, str] = {
     "rllm.stepwise_advantage": "rLLM turns every mode into broadcast",
@@ -100,7 +100,7 @@ TRAITS: Mapping[Backend, BackendTraits] = {
         module="verl",
         # pyproject.toml pins 0.8.0; `verl_versions` adapts rLLM to 0.9.
         versions=("0.8.", "0.9."),
-        install="uv pip install --config-file rolegraph/integrations/rllm/uv.toml '.[math,verl]'",
+        install="uv pip install --config-file rolegraph/integrations/rllm/uv.toml --group verl '.[math]'",
         # `register_policy_loss` in verl 0.8, trainer/ppo/core_algos.py.
         losses=frozenset(
             "vanilla dppo_tv dppo_kl gspo sapo gpg clip_cov kl_cov geo_mean cispo bypass_mode".split()

@@ -2,7 +2,7 @@
 
 Pure: a plan, a backend and overrides go in, findings come out, each with its place in the spec and a fix.
 An error would train wrongly, not at all, or stop after the rollouts; a warning is an option without effect.
-Each check was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
+Each check was read in rLLM at the commit that the group `rllm` pins; paths in comments are below `rllm/`.
 """
 
 from __future__ import annotations

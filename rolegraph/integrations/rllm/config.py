@@ -2,7 +2,7 @@
 
 `TABLE` is the whole correspondence: each row says which part of a spec sets which key of a backend. A backend
 without a row cannot do it, and `checks` reports that. The keys are those of `rllm/trainer/config` at
-the commit that the extra `rllm` pins.
+the commit that the group `rllm` pins.
 """
 
 from __future__ import annotations

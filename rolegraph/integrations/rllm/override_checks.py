@@ -1,7 +1,7 @@
 """Checks of overrides of rLLM's config: settings undone, late failures, keys without effect.
 
 hydra refuses unknown keys and wrong types itself when the config is composed; these checks find what it
-accepts. Each was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
+accepts. Each was read in rLLM at the commit that the group `rllm` pins; paths in comments are below `rllm/`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 import rllm.types
 import uvicorn

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 from rllm.data.utils import interleave_tasks
 from rllm.trainer.backend_protocol import BackendProtocol

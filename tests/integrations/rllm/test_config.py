@@ -274,7 +274,7 @@ def test_a_missing_rllm_is_named_with_the_command_that_installs_it(rolegraph: Co
         pytest.skip("rLLM is installed")
     done = rolegraph("train", "solver_judge", "--trainer", "rllm")
     assert done.returncode == 2
-    assert "pip install 'rolegraph[rllm]'" in done.stderr
+    assert "uv pip install --group rllm ." in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 from rllm.data import DatasetRegistry
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 import rllm.types as theirs
 from rllm.workflows.workflow import TerminationReason

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 from rllm.trainer.algorithms import AlgorithmConfig
 from rllm.trainer.algorithms.advantage import collect_reward_and_advantage_from_trajectory_groups

@@ -20,5 +20,5 @@ def test_importing_the_bridge_does_not_import_rllm() -> None:
 
 @pytest.mark.skipif(find_spec("rllm") is not None, reason="rLLM is installed, so nothing is missing")
 def test_without_rllm_it_says_how_to_get_it() -> None:
-    with pytest.raises(UsageError, match=r"pip install 'rolegraph\[rllm\]'"):
+    with pytest.raises(UsageError, match=r"uv pip install --group rllm \."):
         compile_workflow("solver_judge")

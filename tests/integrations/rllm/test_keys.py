@@ -246,7 +246,7 @@ SPECS = [
 ]
 
 
-@pytest.mark.skipif(find_spec("rllm") is None, reason="needs rLLM: pip install 'rolegraph[rllm]'")
+@pytest.mark.skipif(find_spec("rllm") is None, reason="needs rLLM: uv pip install --group rllm .")
 @pytest.mark.rllm
 @pytest.mark.parametrize(("text", "message"), SPECS)
 def test_a_spec_is_refused_with_one_message_wherever_rllm_would_train_it(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 from omegaconf import OmegaConf
 from rllm.data import Dataset

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

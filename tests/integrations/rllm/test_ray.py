@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 pytest.importorskip("ray", reason="needs Ray: pip install ray")
 
 import ray

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 pytest.importorskip("verl.utils.config", reason="needs verl: pip install verl tensordict")
 
 from omegaconf import OmegaConf

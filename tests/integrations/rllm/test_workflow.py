@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
 from rllm.types import Episode
 from rllm.workflows.workflow import TerminationEvent, TerminationReason

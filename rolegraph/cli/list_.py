@@ -46,8 +46,12 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...], output
         output.write(_items(kind), _show_items)
         shown = kind or "parsers"
         named = [word for file in imports for word in ("--import", file)]
-        following = command_line("list", shown, next(iter(_summaries(shown))), *named)
-        click.echo(f"next: {following}", err=True)
+        first = next(iter(_summaries(shown)), None)
+        if first is None:
+            at = f"; {WRITTEN_AT[shown]} takes expressions" if shown == "metrics" else ""
+            click.echo(f"no {shown} are installed{at}: rolegraph list keys {shown}", err=True)
+        else:
+            click.echo(f"next: {command_line('list', shown, first, *named)}", err=True)
     else:
         rows, text = _shown(kind, name)
         output.write(rows, lambda _: click.echo(text.rstrip()))
@@ -79,7 +83,7 @@ def _items(kind: str | None) -> list[dict[str, str]]:
 
 def _show_items(rows: Iterator[Mapping[str, str]]) -> None:
     items = [*rows]
-    width = max(len(row["name"]) for row in items)
+    width = max((len(row["name"]) for row in items), default=0)
     for kind, of_kind in groupby(items, key=lambda row: row["kind"]):
         click.secho(kind, bold=True)
         for row in of_kind:

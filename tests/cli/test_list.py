@@ -25,6 +25,13 @@ def test_one_kind_alone(rolegraph: Command) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["signals", "imitation", "reverse_kl"]
 
 
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]])
+def test_a_kind_without_items_is_an_empty_list(form: list[str], rolegraph: Command) -> None:
+    done = rolegraph("list", "metrics", *form)
+    assert (done.returncode, done.stdout.strip()) == (0, "")
+    assert "expressions" in done.stderr
+
+
 def test_an_item_is_shown_as_a_spec_writes_it_with_what_each_option_means(rolegraph: Command) -> None:
     summary, blank, heading, *rows = rolegraph("list", "parsers", "choice").stdout.splitlines()
     assert (bool(summary), blank, heading) == (True, "", "roles.ROLE.parser:")

@@ -3,7 +3,7 @@
     python benchmarks/results_tasks.py        # writes them again, with the same rows
 
 A row has a question and one right answer, which no prompt shows. No question of a test file is in a training
-file. `mixed` has the rows of both tables.
+file. `mixed` has the rows of both tables, each with the expert that can answer it, `route`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def main() -> None:
         write(f"{table}_train", rows[TEST:])
     half = TEST // 2
     for part, rows in (("test", slice(half)), ("train", slice(TEST, None))):
-        both = [row for pair in zip(facts[rows], sums[rows], strict=True) for row in pair]
+        routes = ({"route": "reader"}, {"route": "calculator"})
+        pairs = zip(facts[rows], sums[rows], strict=True)
+        both = [row | route for pair in pairs for row, route in zip(pair, routes, strict=True)]
         write(f"mixed_{part}", both)
 
 

@@ -271,6 +271,20 @@ def test_the_tables_of_tasks_are_those_that_the_script_makes(
         assert not questions[f"{table}_test"] & questions[f"{table}_train"]
 
 
+@pytest.mark.parametrize("route", ["reader", "calculator"])
+def test_an_expert_of_the_router_is_right_on_its_own_tasks_alone(route: str) -> None:
+    removed = [f"roles.router.{key}=null" for key in ("prompt", "examples", "parser", "reward", "estimator")]
+    file = HERE / "specs" / "tool_router.yaml"
+
+    async def answered() -> list[rg.Episode]:
+        async with rg.load(file, *removed, f"roles.router.run={{text: {route}}}").open() as opened:
+            return [episode async for episode in opened.stream("validation", limit=48)]
+
+    # The page computes the figure of the best constant route from the labels.
+    for episode in asyncio.run(answered()):
+        assert episode.is_correct == (episode.task["route"] == route)
+
+
 def test_the_sweep_names_the_setting_that_suits_all(tmp_path: Path) -> None:
     study = Study("sweep", tmp_path)
     for setting in study.table.settings:

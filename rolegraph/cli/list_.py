@@ -48,8 +48,8 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...], output
         named = [word for file in imports for word in ("--import", file)]
         first = next(iter(_summaries(shown)), None)
         if first is None:
-            at = f"; {WRITTEN_AT[shown]} takes expressions" if shown == "metrics" else ""
-            click.echo(f"no {shown} are installed{at}: rolegraph list keys {shown}", err=True)
+            instead = ", and expressions say them" if shown == "metrics" else ""
+            click.echo(f"no {shown} are installed{instead}: rolegraph list keys {shown}", err=True)
         else:
             click.echo(f"next: {command_line('list', shown, first, *named)}", err=True)
     else:

@@ -24,7 +24,7 @@ from tests.edge import COUNTDOWN, ScriptedModel, run_one, write_spec
 ROOT = Path(__file__).parents[1]
 DIGESTS = ROOT / "tests" / "data" / "plans.json"
 FOLDERS = (SPECS, ROOT / "benchmarks" / "results" / "specs", ROOT / "tests" / "data" / "skill_tasks")
-TASK = {**COUNTDOWN, **ROW, "id": "t1", "seed": 3}
+TASK = {**COUNTDOWN, **ROW, "id": "t1", "seed": 3, "examples": []}
 ANSWERS = (
     "<answer>3 + 4</answer>",
     "I choose 1.\n<answer>1</answer>",

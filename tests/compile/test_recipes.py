@@ -20,6 +20,7 @@ INTENDED = {
     "A game of reference": "sees task.target",
     "tau-bench": "needs a permission: http://127.0.0.1:8001/mcp",
     "An environment behind a service": "needs a permission: http://127.0.0.1:9000/",
+    "An auction by private value": "bidder sees task.values",
     "STaR": "hinted sees task.answer",
     "SiriuS": "feedback sees task.answer, and its words reach again",
 }

@@ -63,6 +63,7 @@ def test_a_reward_in_the_loop_reads_other_rounds_on_its_branch(
         ("mean(worker.final.right)", 0.5),
         ("mean(worker.history.right and worker.final.right)", 2 / 6),
         ("mean(worker.right)", 0.5),
+        ("mean(checker.final.round)", 3),  # one for each worker
     ],
 )
 def test_from_outside_the_loop_the_history_is_all_turns_by_round(
@@ -118,6 +119,12 @@ def test_a_link_without_a_meaning_is_a_fault_at_its_word(
     assert word in [
         it.place.text[it.place.column - 1 :][: len(word)] for it in caught.value.diagnostics if it.place
     ]
+
+
+def test_the_last_turns_of_several_instances_are_several(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        looped(tmp_path, "ok", episode={"metrics": {"m": "checker.final.right"}})
+    assert [it.path for it in caught.value.diagnostics] == [("episode", "metrics", "m")]
 
 
 @pytest.mark.parametrize("field", ["final", "history", "previous"])

@@ -231,8 +231,9 @@ class TextReader:
     def formula(self, path: Path, source: str, name: str) -> Expression | None:
         """Compile an expression of a role's reward, which may read all fields of the task, and the turns of
         all roles on its branch."""
+        counts = self._on_branch(name)
         around = TemplateScope(
-            {**self._on_branch(name), **self._linked(name)},
+            {**counts, **self._linked(counts, name)},
             tuple(self.spec.roles),
             None,  # the fields of the task that a reward reads are compared with the data in any case
             fields=TURN_FIELDS,
@@ -252,7 +253,7 @@ class TextReader:
         made, spec = self.instances, self.spec
         counts = {name: role.count if made is None else len(made[name]) for name, role in spec.roles.items()}
         around = TemplateScope(
-            {**counts, **self._linked()},
+            {**counts, **self._linked(counts)},
             tuple(spec.roles),
             None,
             fields=TURN_FIELDS,
@@ -274,19 +275,18 @@ class TextReader:
         counts = {it: self._beside(name, it, len(made[it])) for it in self.spec.roles}
         return {**counts, name: len(made[name])}
 
-    def _linked(self, name: str | None = None) -> dict[str, int]:
+    def _linked(self, counts: Mapping[str, int], name: str | None = None) -> dict[str, int]:
         """Return the names of further turns of roles in loops, such as `judge.history`, each with its number.
 
         Args:
+            counts: Instances of each role that the expression reads.
             name: The role whose reward reads them; None for an expression over the episode.
         """
-        spec, branch = self.spec, {} if name is None else self._on_branch(name)
         links: dict[str, int] = {}
-        for other in (it for it in spec.roles if spec.loops_around(it)):
-            most = branch.get(other, self.spec.roles[other].count)
-            links |= {f"{other}.history": MANY, f"{other}.final": most}
-            if name is not None and spec.shared_loops(name, other):
-                links[f"{other}.previous"] = most
+        for other in filter(self.spec.loops_around, counts):
+            links |= {f"{other}.history": MANY, f"{other}.final": counts[other]}
+            if name is not None and self.spec.shared_loops(name, other):
+                links[f"{other}.previous"] = counts[other]
         return links
 
     def _beside(self, role: str, other: str, most: int) -> int:

@@ -85,12 +85,17 @@ class TinkerEngine:
             return (self.folder / _INSTALLED).read_text("utf-8").split("\n") == [*self.requirements]
         return False
 
+    @property
+    def lacks_gpu(self) -> bool:
+        """True where it needs a GPU, and none is here."""
+        return self.needs_gpu and shutil.which("nvidia-smi") is None
+
     def lacks(self) -> list[str]:
         """Return what is missing to serve and train with the engine, each with its remedy."""
         missing: list[str] = []
         if _uv() is None and not self.is_installed:
             missing.append("uv, which installs it: pip install uv")
-        if self.needs_gpu and shutil.which("nvidia-smi") is None:
+        if self.lacks_gpu:
             missing.append(f"a GPU: there is no nvidia-smi, and {self.name} runs on CUDA alone")
         if not self.is_installed:
             missing.append(f"its package, which rolegraph serve --engine {self.name} installs: {self.folder}")
@@ -136,7 +141,7 @@ def serve_engine(
         UsageError: Something is missing, or the port is taken.
         WorldError: The package cannot be installed, or the service does not start or serves another model.
     """
-    if engine.needs_gpu and shutil.which("nvidia-smi") is None:
+    if engine.lacks_gpu:
         raise UsageError(f"{engine.name} needs a GPU: there is no nvidia-smi on PATH")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:

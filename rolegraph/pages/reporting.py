@@ -14,8 +14,9 @@ from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.analysis.sides import Side, read_side, read_steps, side_names
 from rolegraph.pages.drawing.drawing import picture_path
 from rolegraph.pages.report import draw_curves, write_report
-from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, Comparison, comparison_page
+from rolegraph.pages.report.compare.comparison import Comparison
 from rolegraph.pages.report.compare.comparison import compare as compare_sides
+from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
 
 
 def compare(

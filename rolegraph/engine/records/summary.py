@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, TypeVar, cast
@@ -56,9 +57,9 @@ class Summarized:
 
     __slots__ = ()
 
+    @abstractmethod
     def summary(self) -> Summary:
         """Return the title, and rows that describe the object."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.summary().text()

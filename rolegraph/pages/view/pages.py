@@ -23,7 +23,8 @@ from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.training.analysis.sides import Side, read_side, read_steps
-from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, compare, comparison_page
+from rolegraph.pages.report.compare.comparison import compare
+from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.html import CHARTS, render, script
 from rolegraph.pages.report.page import render as report_page

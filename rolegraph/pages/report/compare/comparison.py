@@ -7,28 +7,21 @@ the tasks.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from pathlib import Path
-from statistics import fmean, pstdev
-from string import ascii_uppercase
-from typing import Any, NamedTuple, Protocol
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import RunFolder, Trajectory
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
 from rolegraph.engine.training.analysis.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
-from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
 from rolegraph.pages.drawing.drawing import Drawing
 from rolegraph.pages.drawing.ink import PALETTE
-from rolegraph.pages.report.charts import COLOURS, Axis, number, ruler, scale
-from rolegraph.pages.report.charts import interval as interval_picture
 from rolegraph.pages.report.compare.differences import (
     KeyDifference,
     TemplateChange,
@@ -36,20 +29,12 @@ from rolegraph.pages.report.compare.differences import (
     spec_differences,
     template_differences,
 )
-from rolegraph.pages.report.compare.flips import REWARD, TaskFlips, shared_tasks, task_flips
-from rolegraph.pages.report.digest import bands, clipped, read_validations
-from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
-from rolegraph.pages.report.panels import common_curves
-from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_flips
+from rolegraph.pages.report.html import signed
 from rolegraph.pages.report.sweep import FigurePanel, interval_mark, rows_picture
 
-_HERE = Path(__file__).parent
-FLIPS_OF_PAGE = 50
-"""Flipped tasks of each way and side with their episodes in a page, at most."""
 _OF_TASKS = ("data", "seed", "split", "tasks")
 """Beginnings of the keys and settings that choose the tasks."""
-_FIRST_FLIPS = 10
-"""Flipped tasks of each way and side that a page does not fold."""
 
 
 class FigureRow(NamedTuple):
@@ -368,222 +353,6 @@ def _moved(name: str, figure: str, was: SideResults, now: SideResults) -> Interv
     gap = _gap(name, was, now)
     equal = all(of.figures.get(name) == of.figures[figure] for of in (was, now))
     return gap if gap and gap.sign and not equal else None
-
-
-class ComparisonLinks(Protocol):
-    """URLs of a comparison's episodes in the viewer; sides are called by their names."""
-
-    def task(self, side: str, task: str) -> str:
-        """Return the URL of the list of a task's episodes."""
-        ...
-
-    def episode(self, side: str, task: str, rollout: int) -> str:
-        """Return the URL of an episode."""
-        ...
-
-    def failures(self, side: str, role: str) -> str:
-        """Return the URL of the list of the episodes in which a role failed."""
-        ...
-
-    def beside(self, sides: Sequence[str], task: str, rollouts: Sequence[int]) -> str:
-        """Return the URL of the page with an episode of two sides, one beside the other."""
-        ...
-
-
-def comparison_page(
-    comparison: Comparison,
-    links: ComparisonLinks | None = None,
-    bar: str = "",
-    switch: str = "",
-    *,
-    best: bool = False,
-) -> str:
-    """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
-
-    Args:
-        comparison: The comparison.
-        links: URLs of the episodes; None where no viewer shows the page.
-        bar: Links of the viewer that the page begins with, as `Markup`.
-        switch: URL of the page with the other validations; empty where no viewer shows the page.
-        best: Whether trainings are compared by their best checkpoints.
-    """
-    code, code_hash = script(CHARTS)
-    trainings = [
-        (
-            f"{letter(place)} {side.name}",
-            read_run(side.training),
-            bands(read_validations(RunFolder(side.training))),
-        )
-        for place, side in enumerate(comparison.sides)
-        if side.training is not None
-    ]
-    return render(
-        _HERE / "compare.html.j2",
-        _HERE / "compare.css",
-        comparison=comparison,
-        curves=common_curves(trainings) if len(trainings) > 1 else (),
-        letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
-        places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
-        chosen=BEST_ON_THESE,
-        switch=switch,
-        best=best,
-        bar=bar,
-        links=links,
-        roles=role_lines(comparison),
-        first_flips=_FIRST_FLIPS,
-        tables=figure_tables(comparison),
-        ruler=ruler,
-        answer=answer,
-        script=code,
-        script_hash=code_hash,
-    )
-
-
-def letter(place: int) -> str:
-    """Return the short name of a side on a page, A for the first; a number beyond Z."""
-    return ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1)
-
-
-class FigureCell(NamedTuple):
-    """Texts and drawing of one cell in the table of figures; `interval` is empty without a figure."""
-
-    mean: str
-    interval: str = ""
-    style: str = ""
-    """CSS class: whether the interval excludes 0, and on which side."""
-    picture: str = ""
-    """Drawing of a difference as SVG."""
-
-
-class FigureLine(NamedTuple):
-    """Line of the table of figures: a figure, and its cells."""
-
-    names: Sequence[str]
-    """Name of the figure, and of those that equal it on every task."""
-    sides: Sequence[FigureCell]
-    gaps: Sequence[FigureCell]
-
-
-class RoleCell(NamedTuple):
-    """Rewards and failures of a role on one side."""
-
-    mean: str
-    deviation: str
-    """Standard deviation over all rewards; empty without rewards."""
-    answers: int
-    """Number of the role's trajectories."""
-    failures: Counter[str]
-    """Number of failures by name."""
-
-    @property
-    def commonest(self) -> str:
-        """Most frequent failure, as words; empty without one."""
-        return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
-
-
-class RoleLine(NamedTuple):
-    """Line of the table of roles: a role, and its cells."""
-
-    role: str
-    sides: Sequence[RoleCell]
-    gaps: Sequence[FigureCell]
-    """Differences of the mean reward from the first side."""
-
-
-def role_lines(comparison: Comparison) -> list[RoleLine]:
-    """Return the rewards and failures of each role on the sides that have episodes."""
-    entries = [[*side.results.entries.values()] if side.results else [] for side in comparison.measured]
-    roles = dict.fromkeys(name for of in entries for entry in of for name in entry.roles)
-    rewards = {row.figure: row for row in comparison.rows}
-    axis = scale([0.0])
-    lines: list[RoleLine] = []
-    for role in roles if comparison.rows else ():
-        row = rewards.get(f"{REWARD}{role}")
-        cells: list[RoleCell] = []
-        for place, of_side in enumerate(entries):
-            of_role = [entry.roles[role] for entry in of_side if role in entry.roles]
-            values = [reward for of in of_role for reward in of.rewards]
-            mean = row.sides[place] if row else None
-            failures = sum((Counter(of.failures) for of in of_role), Counter[str]())
-            cells.append(
-                RoleCell(
-                    number(mean.mean) if mean else "–",
-                    number(pstdev(values)) if values else "",
-                    sum(of.count for of in of_role),
-                    failures,
-                )
-            )
-        pairs = zip(row.differences if row else (), comparison.flips, strict=False)
-        gaps = [_gap_cell(row, gap, flips.shared, axis) for gap, flips in pairs] if row else []
-        lines.append(RoleLine(role, cells, gaps or [FigureCell("–")] * len(comparison.flips)))
-    return lines
-
-
-class FigureKind(NamedTuple):
-    """Figures of one kind, whose differences are drawn on one scale."""
-
-    kind: str
-    is_score: bool
-    """Whether more is better."""
-    lines: Sequence[FigureLine]
-    axis: Axis
-
-
-def figure_tables(comparison: Comparison) -> list[FigureKind]:
-    """Return the figures of a comparison by kind, as cells of a table."""
-    kinds: dict[str, list[tuple[FigureRow, list[str]]]] = {}
-    for row, equal in comparison.distinct_rows:
-        kinds.setdefault(row.kind, []).append((row, equal))
-    tables: list[FigureKind] = []
-    for kind, rows in kinds.items():
-        gaps = [gap for row, _ in rows for gap in row.differences if gap]
-        axis = scale([0.0, *(end for gap in gaps for end in (gap.low, gap.high))])
-        lines = [
-            FigureLine(
-                [row.figure, *equal],
-                [
-                    _side_cell(cell, len(side.results.tasks) if side.results else 0)
-                    for cell, side in zip(row.sides, comparison.measured, strict=True)
-                ],
-                [
-                    _gap_cell(row, gap, flips.shared, axis)
-                    for gap, flips in zip(row.differences, comparison.flips, strict=True)
-                ],
-            )
-            for row, equal in rows
-        ]
-        tables.append(FigureKind(kind, rows[0][0].is_score, lines, axis))
-    return tables
-
-
-def _side_cell(cell: Interval | None, tasks: int) -> FigureCell:
-    if cell is None or not cell.n:
-        return FigureCell("–")
-    mean, low, high = (
-        aligned(end, (cell.mean, cell.low, cell.high)) for end in (cell.mean, cell.low, cell.high)
-    )
-    return FigureCell(mean, f"[{low}, {high}]{_other_n(cell, tasks)}")
-
-
-def _gap_cell(row: FigureRow, gap: Interval | None, tasks: int, axis: Axis) -> FigureCell:
-    if gap is None or not gap.n:
-        return FigureCell("–")
-    style = "sure" if gap.sign and not row.is_score else {1: "up", -1: "down", 0: ""}[gap.sign]
-    ends = f"[{signed(gap.low)}, {signed(gap.high)}]{_other_n(gap, tasks)}"
-    return FigureCell(
-        signed(gap.mean), ends, style, interval_picture(gap.mean, gap.low, gap.high, axis, style)
-    )
-
-
-def _other_n(cell: Interval, tasks: int) -> str:
-    """Return the number of tasks that have a figure, where it is not the number of all."""
-    return "" if cell.n == tasks else f" n {cell.n} of {tasks}" if tasks else f" n {cell.n}"
-
-
-def answer(trajectory: Trajectory) -> str:
-    """Return the text of all responses of a trajectory, cut for display; for a tool's role, its action."""
-    written = [step.model_response for step in trajectory.steps if step.model_response]
-    return clipped("\n\n".join(written) or trajectory.action or "")
 
 
 def _compared_specs(sides: Sequence[Side]) -> list[Mapping[str, Any]]:

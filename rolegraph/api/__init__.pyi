@@ -105,6 +105,7 @@ from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
 from rolegraph.engine.records.episode import REMARKS as REMARKS
 from rolegraph.engine.records.folder import SPLITS as SPLITS
+from rolegraph.engine.records.means import EqualFigures as EqualFigures
 from rolegraph.engine.records.ownership import check_replaceable as check_replaceable
 from rolegraph.engine.records.ownership import write_output as write_output
 from rolegraph.engine.records.source import specs_here as specs_here

@@ -21,6 +21,7 @@ from rolegraph.engine.records.info import Checkpoint, Control
 from rolegraph.engine.records.summary import Rows, Summarized, Summary
 from rolegraph.engine.spec.diagnostics import Diagnostic, Place
 from rolegraph.engine.training.advantages.finished import recorded_view
+from rolegraph.engine.training.analysis.role_metrics import equal_figures
 from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
@@ -144,11 +145,11 @@ class Run(Summarized):
         except RolegraphError as error:
             return Summary(f"{title}: {error}", (), ())
         rows: list[tuple[object, ...]] = []
-        for name in info.metric_names:
-            keys = (f"validation/{name}", f"episode/{name}")
-            for key in keys:
+        for equal in equal_figures(lines, info.metric_names):
+            for split in ("validation", "episode"):
+                key = f"{split}/{equal[0]}"
                 if points := [(int(line["step"]), line[key]) for line in lines if key in line]:
-                    rows.append((key, *points[0], *points[-1]))
+                    rows.append((f"{split}/{' = '.join(equal)}", *points[0], *points[-1]))
         columns = ("figure", "first step", "value", "last step", "value")
         return Summary(f"{title}: a training of {info.name}", columns, rows)
 

@@ -68,8 +68,7 @@ class Display:
         """The first failure of each role and name, in one line with the answer."""
         self._means = api.Means()
         """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
-        self._series = dict.fromkeys(self._plan.own_metric_names, 0)
-        """Hash of each figure's values in all episodes: equal for figures that are equal in each."""
+        self._equal = api.EqualFigures(self._plan.own_metric_names)
         self._episodes = 0
         self._started: float | None = None
         """Time at which the model was ready; None before."""
@@ -127,8 +126,7 @@ class Display:
     def _count(self, episode: api.Episode) -> None:
         self._episodes += 1
         self._means.add(episode.figures)
-        for name in self._series:
-            self._series[name] = hash((self._series[name], episode.figures.get(name)))
+        self._equal.add(episode.figures)
         self._routes.add(episode)
         for trajectory in episode.trajectories:
             self._count_trajectory(trajectory, self._roles[trajectory.name])
@@ -326,10 +324,7 @@ class Display:
         """Yield `correct` and each metric with its mean, and with n where it differs from the number of
         episodes; of those that are equal in every episode the first."""
         means, partial = self._means.means(), self._partial()
-        distinct: dict[int, str] = {}
-        for name in self._plan.own_metric_names:
-            distinct.setdefault(self._series[name], name)
-        for name in distinct.values():
+        for name in self._equal.distinct:
             n = f" (n {partial[name]})" if name in partial else ""
             form = ".1%" if name == "correct" else ".3f"
             yield f"{name} {means[name]:{form}}{n}" if name in means else f"{name} –"

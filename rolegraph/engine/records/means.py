@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,48 @@ class Means:
     def partial(self, rows: int) -> dict[str, int]:
         """Return the number of values of each figure that fewer than `rows` rows have."""
         return {name: n for name, n in self.counts.items() if n < rows}
+
+
+class EqualFigures:
+    """Names of figures in groups: those of a group are equal in every row.
+
+    Names are kept, never rows, so that a run of any length takes no memory. A figure that no row has is
+    alone.
+    """
+
+    def __init__(self, names: Iterable[str], rows: Iterable[Mapping[str, Hashable]] = ()) -> None:
+        """Create the groups of some names, with `rows` already added."""
+        self._place = {name: place for place, name in enumerate(names)}
+        self._groups = [tuple(self._place)]
+        self._present: set[str] = set()
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Hashable]) -> None:
+        """Split each group whose figures differ in a row; a figure that the row lacks is None there."""
+        self._present.update(row)
+        parts: list[tuple[str, ...]] = []
+        for group in self._groups:
+            by_value: dict[Hashable, tuple[str, ...]] = {}
+            for name in group:
+                by_value[row.get(name)] = (*by_value.get(row.get(name), ()), name)
+            parts += by_value.values()
+        self._groups = parts
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Names of each group, in the order of all names."""
+        parts = [
+            part
+            for group in self._groups
+            for part in ([group] if group and group[0] in self._present else zip(group))
+        ]
+        return sorted(parts, key=lambda part: self._place[part[0]])
+
+    @property
+    def distinct(self) -> list[str]:
+        """First name of each group."""
+        return [first for first, *_ in self.groups]
 
 
 def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:

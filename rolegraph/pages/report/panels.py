@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.training.analysis.constants import CONSTANT
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
 from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS, RARE_OUTCOMES, ROLE_METRICS
@@ -175,24 +176,16 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
         trainings: Name of each training, its record, and the intervals of its validations.
     """
     names = dict.fromkeys(name for _, run, _ in trainings for name in run.info.metric_names)
-    by_curves: dict[object, list[str]] = {}
-    for name in names:
-        curves = (
-            run.series(f"validation/{name}") or run.series(f"episode/{name}") for _, run, _ in trainings
-        )
-        by_curves.setdefault(tuple(map(tuple, curves)), []).append(name)
+    curves = [
+        {name: tuple(run.series(f"validation/{name}") or run.series(f"episode/{name}")) for name in names}
+        for _, run, _ in trainings
+    ]
     panels: list[Panel | None] = []
-    for equal in by_curves.values():
+    for equal in EqualFigures(names, curves).groups:
         name = equal[0]
         lines = [
-            ChartLine(
-                side,
-                run.series(f"validation/{name}") or run.series(f"episode/{name}"),
-                colour,
-                Stroke.BOLD,
-                bands.get(name, ()),
-            )
-            for colour, (side, run, bands) in enumerate(trainings)
+            ChartLine(side, curves[colour][name], colour, Stroke.BOLD, bands.get(name, ()))
+            for colour, (side, _, bands) in enumerate(trainings)
         ]
         ends = share_ends(value for line in lines for _, value in line.points)
         panels.append(_lines(" = ".join(equal), lines, (), ends=ends))

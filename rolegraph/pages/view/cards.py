@@ -113,6 +113,8 @@ class EpisodePage:
     """Number of all turns of the episode."""
     question: str
     """Question of the task, or else its id."""
+    metrics: Sequence[tuple[str, float]]
+    """Metrics of the episode; of figures that are equal in every episode of the run the first alone."""
     fields: Sequence[tuple[str, str, bool]]
     """Other fields of the task: name, value, and whether it is hidden from prompts."""
     notes: Sequence[tuple[str, str]]
@@ -217,6 +219,7 @@ def episode_page(
         cards=cards,
         start=start,
         turns=len(line.order),
+        metrics=[(it, episode.metrics[it]) for it, *_ in run.equal_figures() if it in episode.metrics],
         fields=[
             (name, clipped(value, 2000), run.info.is_hidden(name))
             for name, value in episode.task.items()

@@ -212,7 +212,8 @@ class RowFigures(NamedTuple):
     episodes: int
     tasks: int
     means: Mapping[str, Interval]
-    """Figures with their intervals; the mean reward of a role as `reward/{role}`."""
+    """Figures with their intervals, the mean reward of a role as `reward/{role}`; figures that are equal in
+    every episode of the run are one, with their names joined by ` = `."""
     sampled: bool
     """True unless the episodes were chosen by their outcome, which leaves intervals without a meaning."""
 
@@ -239,5 +240,9 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
     if by_outcome:
         label += ", chosen by outcome"
     # A filter by outcome settles figures such as `correct`, which say nothing then.
-    means = {name: interval(of) for name, of in values.items() if not by_outcome or len({*of.values()}) > 1}
+    means = {
+        " = ".join(names): interval(values[names[0]])
+        for names in run.equal_figures()
+        if names[0] in values and (not by_outcome or len({*values[names[0]].values()}) > 1)
+    }
     return RowFigures(label, len(rows), rows.task_count(), means, sampled=not by_outcome)

@@ -23,6 +23,7 @@ from rolegraph.engine.records import RunInfo
 from rolegraph.engine.records.data import count_rows
 from rolegraph.engine.records.episodes import figures as means_of
 from rolegraph.engine.records.folder import RunPart
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
 from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
@@ -229,9 +230,11 @@ class RunsTable:
     """
 
     def __init__(self, rows: Sequence[RunRow], query: RunsQuery) -> None:
+        self._equal = _equal_figures(rows)
         names = dict.fromkeys(name for row in rows for name in row.figures)
-        self.figures = [name for name in names if name not in {*_BEFORE, *_AFTER}]
-        """Names of all figures that a run has, except for those with the name of another column."""
+        self.figures = [name for name in self._equal if name not in {*_BEFORE, *_AFTER}]
+        """Names of the figures that runs have, except for those with the name of another column; figures that
+        are equal have one column."""
         keys = dict.fromkeys(key for row in rows for key in row.settings)
         self.settings = [key for key in keys if key not in names and key not in {*_BEFORE, *_AFTER}]
         """Keys that any command set."""
@@ -244,7 +247,8 @@ class RunsTable:
         """Names and values of columns that all runs have in common."""
         varying = {*_UNLESS_SAME}.difference(name for name, _ in self.same)
         usual = {*_UNLESS_CHOSEN, *varying, *differing, *self._common}
-        chosen = query.columns.intersection(self.choices) or usual
+        first = {name: first for first, equal in self._equal.items() for name in equal}
+        chosen = {first.get(name, name) for name in query.columns}.intersection(self.choices) or usual
         self.columns = [name for name in self.choices if name in chosen]
         """Names of the columns that are shown."""
         self.rows = self._sorted([row for row in rows if _matches(row, query.search)], query.sort)
@@ -284,7 +288,7 @@ class RunsTable:
         }
         if column in self.settings:
             return self._short(column)
-        return named.get(column, column)
+        return named.get(column, " = ".join(self._equal.get(column, [column])))
 
     def _short(self, key: str) -> str:
         """Return the end of a dotted key that no other setting has."""
@@ -345,6 +349,22 @@ def _sortable(value: str) -> tuple[float, str]:
         return float(value), value
     except ValueError:
         return math.inf, value
+
+
+def _equal_figures(rows: Sequence[RunRow]) -> dict[str, list[str]]:
+    """Return the names of figures by the first name that equals them in each run that has them."""
+    figures = [row.figures for row in rows]
+    names = list(dict.fromkeys(name for of in figures for name in of))
+    equal: dict[str, list[str]] = {}
+    for name in names:
+        having = (
+            {other: (round(it.value, 9), tuple(it.values.items())) for other, it in of.items()}
+            for of in figures
+            if name in of
+        )
+        first = next(group[0] for group in EqualFigures(names, having).groups if name in group)
+        equal.setdefault(first, []).append(name)
+    return equal
 
 
 def _matches(row: RunRow, search: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple, Self, TypeAlias, overload
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.index import IndexNumbers
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.training.analysis.intervals import ByTask
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -217,13 +218,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
         The rewards of roles follow as `reward/{role}`.
         """
-        figures: dict[str, dict[int, float]] = {}
-        rewards: dict[str, dict[int, float]] = {}
-        for number in self._outcome_numbers():
-            entry = self.numbers.outcomes[number]
-            for table, values in ((figures, entry.figures), (rewards, mean_rewards(entry))):
-                for name, value in values.items():
-                    table.setdefault(name, {})[number] = value
+        figures = self._figures(names)
         tasks, outcomes, size = self.tasks, self.outcomes, len(self.numbers.outcomes)
 
         def means(by_outcome: dict[int, float]) -> ByTask:
@@ -234,6 +229,29 @@ class EpisodeRows(Sequence[EpisodeLocation]):
             return {self.numbers.tasks[task]: float(sums[task] / counts[task]) for task in places}
 
         return {
-            **{name: means(of) for name, of in figures.items() if name in names},
-            **{f"reward/{role}": means(of) for role, of in rewards.items()},
+            name: means({number: of[name] for number, of in figures.items() if name in of})
+            for name in _names(figures.values())
         }
+
+    def equal_figures(self, names: Collection[str]) -> list[tuple[str, ...]]:
+        """Return the names of `values`; those that are equal in every episode are together."""
+        rows = self._figures(names).values()
+        return EqualFigures(_names(rows), rows).groups
+
+    def _figures(self, names: Collection[str]) -> dict[int, dict[str, float]]:
+        """Return the figures with these names and the rewards of roles, by the number of the outcome."""
+        entries = {number: self.numbers.outcomes[number] for number in self._outcome_numbers()}
+        return {
+            number: {
+                **{name: value for name, value in entry.figures.items() if name in names},
+                **{f"reward/{role}": value for role, value in mean_rewards(entry).items()},
+            }
+            for number, entry in entries.items()
+        }
+
+
+def _names(rows: Iterable[Mapping[str, float]]) -> list[str]:
+    """Return the names of figures as they first occur, rewards of roles last."""
+    return sorted(
+        dict.fromkeys(name for row in rows for name in row), key=lambda it: it.startswith("reward/")
+    )

@@ -123,6 +123,11 @@ class ViewedRun:
         """Return `EpisodeRows.values` of a file, cached until it changes; raises as `rows` does."""
         return self._current(part.path, lambda: self.rows(part).values(self.info.metric_names), "values")
 
+    def equal_figures(self) -> list[tuple[str, ...]]:
+        """Return the names of the figures; those that are equal in every episode are together. Raises as
+        `rows` does."""
+        return self.every().equal_figures(self.info.metric_names)
+
     def outcomes(self, part: RunPart) -> EpisodeCounts:
         """Return `EpisodeRows.counts` of a file, cached until it changes; raises as `rows` does."""
         return self._current(part.path, lambda: self.rows(part).counts(), "outcomes")

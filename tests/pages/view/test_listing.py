@@ -15,6 +15,9 @@ from tests import replays
 from tests.pages.view.pages import KEY, Parsed, get
 from tests.pages.view.runs import write_training
 
+EQUAL = "correct = judge_acc = reward/judge"
+"""Figures of `solver_judge` that are equal in every episode."""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -82,7 +85,7 @@ def test_counts_follow_the_other_filters(run: Path) -> None:
     found = get(f"/{KEY}/0?text={quote(str(asked))}&correct=no", run).text
     assert [links(found)[name][0] for name in ("all", "wrong", "correct")] == ["2", "1", "1"]
     everything = get(f"/{KEY}/0?text={quote(str(asked))}", run).text
-    assert "95 % interval" in everything and figures(everything)["correct"] == "0.500"
+    assert "95 % interval" in everything and figures(everything)[EQUAL] == "0.500"
 
 
 def test_a_row_shows_where_it_has_the_text(run: Path) -> None:
@@ -102,7 +105,8 @@ def test_a_row_shows_where_it_has_the_text(run: Path) -> None:
 
 def test_the_figures_are_those_of_the_rows(run: Path) -> None:
     everything = figures(get(f"/{KEY}/0", run).text)
-    assert (everything["These episodes"], everything["correct"]) == ("8", "0.375")
+    assert (everything["These episodes"], everything[EQUAL]) == ("8", "0.375")
+    assert {*everything} == {"These episodes", EQUAL, "solver_acc = reward/solver"}
     wrong = get(f"/{KEY}/0?correct=no", run).text
     assert figures(wrong)["These episodes, chosen by outcome"] == "5" and "correct" not in figures(wrong)
     assert "95 % interval" not in wrong, "of episodes chosen by their outcome"
@@ -164,7 +168,7 @@ def test_a_text_search_has_the_means_of_all_that_it_finds(tmp_path: Path) -> Non
     text = get(f"/{KEY}/0?text=Use", run).text
     assert listed(text) == 50 and "60 episodes, 1 to 50" in Parsed(text).text
     shown = figures(text)
-    assert (shown["These episodes"], shown["correct"]) == ("60", "0.333")
+    assert (shown["These episodes"], shown[EQUAL]) == ("60", "0.333")
 
 
 @pytest.mark.parametrize("query", ["from=5000", "text=Use&from=5000"])

@@ -308,3 +308,13 @@ def test_other_runs_show_their_difference_from_the_oldest_picked_one(
         "Differences are from beta, the oldest picked." in Parsed(get(f"/{KEY}/?pick=0", *folders).text).text
     )
     assert "+0.250" not in get(f"/{KEY}/", *folders).text, "of nothing picked there is none"
+
+
+def test_figures_that_are_equal_in_every_run_are_one_column(folders: list[Path]) -> None:
+    """In both runs `correct` and `judge_acc` are one figure; in the training they are two."""
+    runs = folders[:2]
+    text = get(f"/{KEY}/?column=judge_acc&column=solver_acc&sort=correct", *runs).text
+    assert [list(row) for row in rows(text)] == [["run", "correct", "solver_acc"]] * 2
+    assert re.findall(r'data-name="correct" data-label="([^"]*)"', text) == ["correct = judge_acc"] * 2
+    assert 'value="judge_acc"' not in text
+    assert 'value="judge_acc"' in get(f"/{KEY}/", *folders).text, "of the training it is another figure"

@@ -5,10 +5,11 @@ A row is all that a metric needs to be shown; a row with `measure` is computed f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rolegraph.engine.records import Trajectory
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
@@ -88,20 +89,20 @@ POLICY_METRICS = (
 """Metrics of policies; those of a single policy end without its name, and lack the first two."""
 
 
-def equal_figures(lines: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[tuple[str, ...]]:
+def equal_figures(lines: Sequence[Mapping[str, float]], names: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the names of a training's figures; those that are equal at every step are together.
 
     Args:
         lines: Metrics of the steps.
         names: Names of figures of the episodes, and `reward/{role}`.
     """
-    groups: dict[object, tuple[str, ...]] = {}
-    for name in names:
-        keys = (f"validation/{name}", batch_key(name))
-        series = tuple(round(line[key], 9) if key in line else None for key in keys for line in lines)
-        key = name if series.count(None) == len(series) else series
-        groups[key] = (*groups.get(key, ()), name)
-    return list(groups.values())
+    keys = [{f"validation/{name}": name for name in names}, {batch_key(name): name for name in names}]
+    rows = (
+        {name: round(line[key], 9) for key, name in of_split.items() if key in line}
+        for line in lines
+        for of_split in keys
+    )
+    return EqualFigures(names, rows).groups
 
 
 def batch_key(figure: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
@@ -367,16 +368,18 @@ def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     such tasks."""
     first, *others = results
     shared = set(first.tasks).intersection(*(shared_tasks(first, other) for other in others))
-    rows: list[FigureRow] = []
-    earlier: dict[object, str] = {}
+    rows: dict[str, FigureRow] = {}
     for name in dict.fromkeys(figure for of in results for figure in of.figures):
         values_of = [of.figures.get(name) for of in results]
         sides = [None if values is None else interval(_among(shared, values)) for values in values_of]
-        row = FigureRow(name, sides, [_gap(name, first, other) for other in others])
-        values = (row.kind, *(tuple(sorted(of.figures.get(name, {}).items())) for of in results))
-        rows.append(row._replace(equal_to=earlier.get(values, "")))
-        earlier.setdefault(values, name)
-    return rows
+        rows[name] = FigureRow(name, sides, [_gap(name, first, other) for other in others])
+    tables = (
+        {name: (rows[name].kind, tuple(sorted(values.items()))) for name, values in of.figures.items()}
+        for of in results
+    )
+    for first_name, *equal in EqualFigures(rows, tables).groups:
+        rows |= {name: rows[name]._replace(equal_to=first_name) for name in equal}
+    return [*rows.values()]
 
 
 def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.training.analysis.sides import SideResults
 from rolegraph.pages.report.charts import number, share_bar
 from rolegraph.pages.report.digest import instance, question
@@ -186,11 +187,8 @@ def task_flips(name: str, first: SideResults, other: SideResults, shown: int) ->
 
 def _columns(changes: Sequence[TaskChange]) -> list[tuple[str, ...]]:
     """Return the names of the values, those that are equal on every task of both sides together."""
-    columns: dict[object, tuple[str, ...]] = {}
-    for name in dict.fromkeys(name for task in changes for name in task.names):
-        values = tuple((task.was.get(name), task.now.get(name)) for task in changes)
-        columns[values] = (*columns.get(values, ()), name)
-    return list(columns.values())
+    names = dict.fromkeys(name for task in changes for name in task.names)
+    return EqualFigures(names, (row for task in changes for row in (task.was, task.now))).groups
 
 
 def _changes(

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolegraph import api
+from rolegraph.engine.records.numbers import number
 from rolegraph.pages.drawing.ink import text
-from rolegraph.pages.report.charts import Axis, number
+from rolegraph.pages.report.charts import Axis
 from rolegraph.pages.report.sweep import FigurePanel, rows_picture
 
 

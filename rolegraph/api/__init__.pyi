@@ -116,6 +116,7 @@ from rolegraph.engine.spec import Diagnostic as Diagnostic
 from rolegraph.engine.spec import Patch as Patch
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
+from rolegraph.engine.training.analysis.changes import recorded_change as recorded_change
 from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
 from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers
 from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark

@@ -18,6 +18,7 @@ from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.info import Checkpoint, Control
+from rolegraph.engine.records.means import figures_with_rewards
 from rolegraph.engine.records.summary import Rows, Summarized, Summary
 from rolegraph.engine.spec.diagnostics import Diagnostic, Place
 from rolegraph.engine.training.advantages.finished import recorded_view
@@ -115,13 +116,8 @@ class RecordedEpisode(NamedTuple):
     def row(self) -> dict[str, Any]:
         """Figures by name: where the episode stands, `correct`, the metrics, and each role's mean reward."""
         episode = self.episode
-        rewards: dict[str, list[float]] = {}
-        for it in episode.trajectories:
-            if it.reward is not None:
-                rewards.setdefault(f"reward/{it.name}", []).append(it.reward)
-        means = {name: sum(values) / len(values) for name, values in rewards.items()}
         place = {"split": self.split, "step": self.step, "task": episode.task_id, "rollout": episode.rollout}
-        return {**place, **episode.figures, **means}
+        return {**place, **figures_with_rewards(episode)}
 
 
 class Run(Summarized):

@@ -211,9 +211,9 @@ class _TrainEnd:
         constants = [beside for role in self._plan.asking for beside in _beside(role.name)]
         self._figures = [it for it in (*self._plan.metric_names, *constants) if VALIDATION + it in both]
         """Figures of both the first and the latest validation; none where there are no two."""
-        self._verdict = (
-            api.training_verdict(self._folder, self._folder.info(), lines) if lines else api.TrainingVerdict()
-        )
+        info = self._folder.info() if lines else None
+        self._verdict = api.training_verdict(self._folder, info, lines) if info else api.TrainingVerdict()
+        self._change = api.recorded_change(self._folder, info, lines) if info else None
         self._advice = api.advise(self._outcome())
         self._warnings = [*self._find_warnings(), *self._advice.remarks, *self._verdict.remarks]
 
@@ -222,6 +222,8 @@ class _TrainEnd:
         out = output.results()
         for table in self._tables():
             out.print(table)
+        if self._change:
+            out.print(str(self._change), markup=False, highlight=False)
         for text in self._warnings:
             output.warn(text)
         commands = self._next() if self._folder.info_file.exists() else []
@@ -259,6 +261,7 @@ class _TrainEnd:
             "validation": {
                 name: {"before": self._first[key], "now": self._last[key]} for name, key in values
             },
+            "verdict": self._change and self._change.record,
             "controls": [row.model_dump() for row in self._folder.controls()],
             "greedy": {
                 name: {"before": self._lines[0].get(key), "now": self._lines[-1][key]}

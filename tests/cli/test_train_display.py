@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,9 @@ from rolegraph.cli.main import run
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.train_display import train_display
 from rolegraph.engine.records import RunFolder, SavedPolicy
-from tests.pages.report.runs import rollout
+from rolegraph.engine.records.numbers import signed
+from rolegraph.pages.report import write_report
+from tests.pages.report.runs import rollout, write_episodes, write_run
 
 METRICS = {
     "step": 1.0,
@@ -185,6 +188,35 @@ def test_one_number_has_one_name_in_the_step_line_and_one_row_at_the_end(
     rows = [text.split() for text in said.out.splitlines() if text.strip()]
     at = rows.index(["correct", "0.250", "0.500", "+0.250", "–"])
     assert rows[at + 1 : at + 3] == [["=", "judge_acc"], ["=", "reward/judge"]]
+
+
+def test_its_end_has_the_verdict_of_the_report_with_intervals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_run(tmp_path / "run")
+    for step, second in ((0, 0.0), (4, 1.0)):
+        tasks = [rollout(f"v{task}", 0, [float(task < 15), second]) for task in range(30)]
+        write_episodes(path, "validation", step, tasks)
+    training = SimpleNamespace(flow=rg.load("solver_judge"), folder=RunFolder(path), steps=4, done=4)
+    with train_display(cast("rg.TrainingJob", training), OutputOptions(as_json=True)):
+        pass
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    with train_display(cast("rg.TrainingJob", training)):
+        pass
+    lines = capsys.readouterr().out.splitlines()
+    (sentence,) = (line for line in lines if line.startswith("solver rose: "))
+    change, solver = verdict["change"], verdict["moved"]["solver"]
+    assert verdict["text"] == sentence and (verdict["figures"], verdict["steps"]) == (["correct"], [0, 4])
+    assert (
+        f"correct 0 [{signed(change['low'])}, {signed(change['high'])}] over 30 validation tasks" in sentence
+    )
+    assert sentence.endswith(
+        f"; reward/solver {signed(solver['mean'])} [{signed(solver['low'])}, {signed(solver['high'])}]"
+    )
+    page = re.sub(r"<[^>]*>|\s+", "", write_report(path).read_text())
+    assert "".join(sentence.split()) in page
+    folder = training.folder
+    assert api.recorded_change(folder, folder.info(), folder.metrics()[:1]) is None, "one validation"
 
 
 def test_the_live_table_shows_what_a_constant_answer_gets_and_names_the_kl(shown: Shown) -> None:

@@ -63,6 +63,17 @@ class IndexEntry:
         """Values that are averaged over episodes, as `Episode.figures`."""
         return averaged(self.metrics, None if self.undecided else self.is_correct)
 
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Mean reward of each role that has rewards, by its name."""
+        roles = self.roles.items()
+        return {name: sum(role.rewards) / len(role.rewards) for name, role in roles if role.rewards}
+
+    @property
+    def figures_with_rewards(self) -> dict[str, float]:
+        """Figures, and `reward/{role}` of each role that has rewards."""
+        return {**self.figures, **{f"reward/{role}": value for role, value in self.rewards.items()}}
+
     def located(self, offset: int, length: int, task: str, rollout: int) -> IndexEntry:
         """Return the entry of another episode with the same outcome."""
         return IndexEntry(

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.records.plain import text_difference
 from rolegraph.engine.records.schema import Figure
 from rolegraph.pages.report import html
-from rolegraph.pages.report.charts import number
 
 _HERE = Path(__file__).parent
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from rolegraph.engine.records.numbers import number, short
 from rolegraph.pages.drawing.ink import text
 from rolegraph.pages.report.reading import Point
 
@@ -114,14 +114,6 @@ class Axis:
     def at(self, value: float) -> float:
         """Convert a value to its position in pixels."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
-def number(value: float) -> str:
-    """Format a number with three or four digits and separators of thousands."""
-    if value == 0 or 0.001 <= abs(value) < 10_000:
-        shown = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
-        return f"{value:.3f}" if abs(value) < 1 and not float(value).is_integer() else shown
-    return f"{value:,.0f}" if abs(value) >= 1 else _short(value)
 
 
 def share_ends(values: Iterable[float]) -> Ends | None:
@@ -346,17 +338,13 @@ def _tick(value: float, step: float) -> str:
         return "0"
     for size, unit in ((1e9, ""), (1e6, "M"), (1e3, "k")):
         if step >= size:
-            return f"{value / size:g}{unit}".replace("-", "−") if unit else _short(value)
+            return f"{value / size:g}{unit}".replace("-", "−") if unit else short(value)
     if step < 1e-4:
-        return _short(value)
+        return short(value)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     if round(step, decimals) != step and abs(round(step, decimals) - step) > step * 1e-6:
         decimals += 1
     return f"{value:,.{decimals}f}".replace("-", "−")
-
-
-def _short(value: float) -> str:
-    return re.sub(r"e([+-])0", r"e\1", f"{value:.3g}").replace("-", "−", value < 0)
 
 
 def _middle(points: Sequence[Point]) -> Point:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
-from rolegraph.engine.records.means import figures_with_rewards, means_by_task
+from rolegraph.engine.training.analysis.changes import Validations, read_validations
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, advantages, group_results
 from rolegraph.pages.recorded_credit import recorded_rows
@@ -147,8 +147,6 @@ class StepSamples:
         return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in shown]
 
 
-Validations = Mapping[str, Mapping[int, ByTask]]
-"""Means of each task by figure of the validation, then by step."""
 Bands = Mapping[str, Sequence[tuple[float, float, float]]]
 """By figure of the validation, (step, low, high) of its 95 % interval over the tasks at each step."""
 
@@ -214,22 +212,6 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
             samples["validation"] = best
             break
     return Digest(by_role, tuple(samples.values()), len(broken), read_validations(run))
-
-
-def read_validations(run: RunFolder) -> Validations:
-    """Return the figures of a training's validations by task, from their episodes without broken lines.
-
-    Figures of a workflow that validates the training beside the first are `NAME/figure`. Raises DataError
-    where a file cannot be read.
-    """
-    figures: dict[str, dict[int, ByTask]] = {}
-    for place, folder in enumerate(run.validations() or [run]):
-        start = f"{folder.path.name}/" if place else ""
-        for step, path in folder.episodes_files("validation"):
-            rows = ((it.task_id, figures_with_rewards(it)) for it in read_episodes(path, lambda _: None))
-            for name, values in means_by_task(rows).items():
-                figures.setdefault(start + name, {})[step] = values
-    return figures
 
 
 def bands(validations: Validations) -> Bands:

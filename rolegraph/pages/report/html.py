@@ -16,8 +16,8 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from rolegraph.engine.records.numbers import number, signed
 from rolegraph.engine.shipped import templates_in
-from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import clipped, plain_answer
 
 _HERE = Path(__file__).parent
@@ -65,8 +65,3 @@ def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str
     if value and number(value).count("e"):
         return signed(value) if sign else number(value)
     return f"{value:{sign if value else ''},.{max(decimals, default=0)}f}".replace("-", "−")
-
-
-def signed(value: float) -> str:
-    """Format a number with its sign."""
-    return "0" if value == 0 else f"{'+' if value > 0 else '−'}{number(abs(value))}"

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rolegraph.engine.records.numbers import number
+from rolegraph.engine.training.analysis.changes import Validations
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
-from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference
+from rolegraph.engine.training.analysis.intervals import Interval, difference
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
 from rolegraph.engine.training.analysis.routing import route_remarks, routes_of, summed_routes
-from rolegraph.pages.report.charts import number, share_bar
-from rolegraph.pages.report.digest import Digest, RoleGroups, Validations
+from rolegraph.pages.report.charts import share_bar
+from rolegraph.pages.report.digest import Digest, RoleGroups
 from rolegraph.pages.report.panels import OUTCOMES
 from rolegraph.pages.report.reading import Point, RunRecord
 
-WORDS = {1: "Rose", -1: "Fell", 0: "Cannot tell whether it changed"}
-"""Verdict on a figure's change by the sign of its interval."""
 COLLAPSED, UNKNOWN = "Collapsed", "Not validated twice"
 
 
@@ -160,26 +160,6 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
                 )
             )
     return changes
-
-
-def moved_rewards(
-    run: RunRecord, validations: Validations, figures: Sequence[FigureChange]
-) -> dict[str, Interval]:
-    """Return the change of each trained role's reward from the first to the last validation, by role.
-
-    Changes whose interval has 0 are left out, and that of a reward which equals the first figure.
-    """
-    headline: Mapping[int, ByTask] = validations.get(figures[0].names[0], {}) if figures else {}
-    moved: dict[str, Interval] = {}
-    for role in run.info.trained_roles:
-        steps = validations.get(f"reward/{role}", {})
-        if len(steps) < 2:
-            continue
-        first, last = min(steps), max(steps)
-        change = difference(steps[last], steps[first])
-        equal = all(steps[end] == headline.get(end) for end in (first, last))
-        moved |= {role: change} if change.sign and not equal else {}
-    return moved
 
 
 def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:

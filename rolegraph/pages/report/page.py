@@ -15,15 +15,16 @@ from rolegraph.engine.compile.leaving import read_rule
 from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.info import RoleInfo
+from rolegraph.engine.records.numbers import number, signed
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.analysis.intervals import Interval
+from rolegraph.engine.training.analysis.changes import TrainingChange, training_change
 from rolegraph.engine.training.analysis.metrics import lasting_signs
 from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE, TrainingVerdict, training_verdict
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.report import html
-from rolegraph.pages.report.charts import MOST_BARS, interval, number, ruler, scale
+from rolegraph.pages.report.charts import MOST_BARS, interval, ruler, scale
 from rolegraph.pages.report.digest import (
     Digest,
     SampleReason,
@@ -35,10 +36,8 @@ from rolegraph.pages.report.digest import (
 from rolegraph.pages.report.outcome import (
     COLLAPSED,
     UNKNOWN,
-    WORDS,
     FigureChange,
     figure_changes,
-    moved_rewards,
     role_summaries,
 )
 from rolegraph.pages.report.panels import MEANINGS, OUTCOMES, REASONS, sections
@@ -73,7 +72,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
     """
     code, code_hash = html.script(html.CHARTS)
     figures = figure_changes(run, digest.validations)
-    moved = moved_rewards(run, digest.validations, figures)
+    change = training_change(run.info, run.lines, digest.validations)
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     policies = {name: run.info.roles[name].policies for name in run.info.trained_roles}
@@ -84,8 +83,8 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
         info=run.info,
         figures=figures,
         episodes=episode_counts(run.lines, run.info),
-        outcome=_outcome_words(figures, moved, verdict),
-        moved=moved,
+        outcome=_outcome_words(figures, change, verdict),
+        change_of=change,
         roles=role_summaries(run, digest),
         verdict=verdict,
         signs=[*lasting_signs(run.lines, policies)],
@@ -118,16 +117,14 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
 
 
 def _outcome_words(
-    figures: Sequence[FigureChange], moved: Mapping[str, Interval], verdict: TrainingVerdict
+    figures: Sequence[FigureChange], change: TrainingChange | None, verdict: TrainingVerdict
 ) -> str:
     """Return the verdict on a training in a word or a few; empty where no figure was measured."""
     if verdict.diverged:
         return COLLAPSED
     if not figures:
         return ""
-    if moved and not figures[0].sign:
-        return " and ".join(f"{role} {WORDS[change.sign].lower()}" for role, change in moved.items())
-    return WORDS[figures[0].change.sign] if figures[0].change else UNKNOWN
+    return change.words if change else UNKNOWN
 
 
 def workflow(run: RunRecord) -> str:
@@ -147,8 +144,8 @@ def spread(steps: Sequence[Step]) -> str:
         return ""
     low, high, mean = min(values), max(values), sum(values) / len(values)
     if high - low < 1e-9:
-        return html.signed(mean)
-    return f"mean {html.signed(mean)}, tokens {html.signed(low)} to {html.signed(high)}"
+        return signed(mean)
+    return f"mean {signed(mean)}, tokens {signed(low)} to {signed(high)}"
 
 
 def training_of(role: RoleInfo) -> str:
@@ -159,7 +156,7 @@ def training_of(role: RoleInfo) -> str:
 
 def reason_text(reason: SampleReason) -> str:
     """Describe why an episode is shown, such as `best: solver 1, advantage +0.5`."""
-    value = html.signed(reason.value) if reason.measure == "advantage" else number(reason.value)
+    value = signed(reason.value) if reason.measure == "advantage" else number(reason.value)
     return f"{reason.side}: {reason.instance}, {reason.measure} {value}"
 
 

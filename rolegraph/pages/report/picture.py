@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records import RunFolder
+from rolegraph.engine.training.analysis.changes import read_validations
 from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.pages.drawing.drawing import Drawing
 from rolegraph.pages.drawing.ink import document, text
@@ -27,7 +28,7 @@ from rolegraph.pages.report.charts import (
     share_ends,
     thinned,
 )
-from rolegraph.pages.report.digest import bands, read_validations
+from rolegraph.pages.report.digest import bands
 from rolegraph.pages.report.reading import Point, RunRecord, read_run
 
 _CSS = Path(__file__).with_name("picture.css")

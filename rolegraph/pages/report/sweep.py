@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolegraph.api.sweeping import SweepPointFigures, metric_names
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.drawing.ink import PALETTE, document, text
-from rolegraph.pages.report.charts import Axis, nice_ticks, number, share_ends
+from rolegraph.pages.report.charts import Axis, nice_ticks, share_ends
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 280, 26, 46, 34, 28
 _LETTER = 7.2

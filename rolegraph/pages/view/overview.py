@@ -24,8 +24,9 @@ from rolegraph.engine.records.data import count_rows
 from rolegraph.engine.records.episodes import figures as means_of
 from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.means import EqualFigures
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
-from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, number, thin
+from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, thin
 from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.outcomes import RunOutcomes

@@ -38,13 +38,7 @@ class EpisodeLocation(NamedTuple):
     @property
     def rewards(self) -> dict[str, float]:
         """Mean reward of each role that has rewards, by its name."""
-        return mean_rewards(self.entry)
-
-
-def mean_rewards(entry: IndexEntry) -> dict[str, float]:
-    """Return the mean reward of each role that has rewards in an episode."""
-    roles = entry.roles.items()
-    return {name: sum(role.rewards) / len(role.rewards) for name, role in roles if role.rewards}
+        return self.entry.rewards
 
 
 @dataclass(slots=True)
@@ -243,8 +237,9 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         entries = {number: self.numbers.outcomes[number] for number in self._outcome_numbers()}
         return {
             number: {
-                **{name: value for name, value in entry.figures.items() if name in names},
-                **{f"reward/{role}": value for role, value in mean_rewards(entry).items()},
+                name: value
+                for name, value in entry.figures_with_rewards.items()
+                if name in names or name.startswith("reward/")
             }
             for number, entry in entries.items()
         }

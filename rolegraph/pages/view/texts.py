@@ -13,11 +13,11 @@ from typing import NamedTuple, get_args
 from rolegraph.engine.records import MAIN, Episode, RunInfo, Step, Trajectory
 from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.records.info import RoleInfo
+from rolegraph.engine.records.numbers import number, signed
 from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.training.analysis.intervals import Interval
-from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import plain_answer
-from rolegraph.pages.report.html import aligned, signed
+from rolegraph.pages.report.html import aligned
 from rolegraph.pages.view.runs import EpisodeLocation
 from rolegraph.pages.view.trace import GroupTrace, SampledToken
 from rolegraph.pages.view.turns import CallRecord, TurnRecord

@@ -21,8 +21,9 @@ from rolegraph.engine.compile.structure import graph_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.wiring import dag_of, turn_graph
 from rolegraph.engine.records import NodeId
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.spec import Spec
-from rolegraph.pages.report.charts import nice_ticks, number
+from rolegraph.pages.report.charts import nice_ticks
 from rolegraph.pages.view.turns import TurnRecord
 
 MOST_LANES = 120

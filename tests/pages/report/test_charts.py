@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolegraph.engine.records.numbers import number
 from rolegraph.pages.report.charts import (
     MOST_POINTS,
     ChartLine,
@@ -17,7 +18,6 @@ from rolegraph.pages.report.charts import (
     interval,
     line_chart,
     nice_ticks,
-    number,
     ruler,
     scale,
     share_bar,

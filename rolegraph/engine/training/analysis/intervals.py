@@ -26,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 
+from rolegraph.engine.records.numbers import signed
 from rolegraph.engine.records.schema import Figure
 from rolegraph.engine.vocabulary import Floats
 
@@ -50,6 +51,11 @@ class Interval:
     high: Figure
     n: int
     """Number of tasks."""
+
+    @property
+    def signed(self) -> str:
+        """Mean and ends of a difference with their signs, such as `+0.321 [+0.250, +0.387]`."""
+        return f"{signed(self.mean)} [{signed(self.low)}, {signed(self.high)}]"
 
     @property
     def sign(self) -> Literal[-1, 0, 1]:

@@ -31,7 +31,6 @@ from rolegraph.pages.report.compare.differences import (
     template_differences,
 )
 from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_flips
-from rolegraph.pages.report.html import signed
 from rolegraph.pages.report.sweep import FigurePanel, interval_mark, rows_picture
 
 _OF_TASKS = ("data", "seed", "split", "tasks")
@@ -100,9 +99,9 @@ class SideVerdict(NamedTuple):
     def measure(self) -> str:
         """The figure's difference with its interval and tasks, and the number of flipped tasks."""
         gap = self.gap
-        shown = f"{self.figure} {signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]"
+        shown = f"{self.figure} {gap.signed}"
         for role, moved in self.moved.items():
-            shown += f", reward/{role} {signed(moved.mean)} [{signed(moved.low)}, {signed(moved.high)}]"
+            shown += f", reward/{role} {moved.signed}"
         if self.apart:
             return f"no task is the same; {self.apart}"
         if not self.flips.shared:
@@ -182,10 +181,7 @@ class Comparison(Summarized):
             (
                 " = ".join([row.figure, *equal]),
                 *(side.mean if side and side.n else None for side in row.sides),
-                *(
-                    f"{signed(gap.mean)} [{signed(gap.low)}, {signed(gap.high)}]" if gap and gap.n else None
-                    for gap in row.differences
-                ),
+                *(gap.signed if gap and gap.n else None for gap in row.differences),
             )
             for row, equal in self.distinct_rows
         ]

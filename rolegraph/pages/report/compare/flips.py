@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from rolegraph.engine.records import Episode, Trajectory
 from rolegraph.engine.records.means import EqualFigures
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.training.analysis.sides import SideResults
-from rolegraph.pages.report.charts import number, share_bar
+from rolegraph.pages.report.charts import share_bar
 from rolegraph.pages.report.digest import instance, question
 
 SOLVED = 0.5

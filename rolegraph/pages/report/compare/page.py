@@ -10,14 +10,16 @@ from string import ascii_uppercase
 from typing import NamedTuple, Protocol
 
 from rolegraph.engine.records import RunFolder, Trajectory
+from rolegraph.engine.records.numbers import number, signed
+from rolegraph.engine.training.analysis.changes import read_validations
 from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
-from rolegraph.pages.report.charts import COLOURS, Axis, number, ruler, scale
+from rolegraph.pages.report.charts import COLOURS, Axis, ruler, scale
 from rolegraph.pages.report.charts import interval as interval_picture
 from rolegraph.pages.report.compare.comparison import Comparison, FigureRow
 from rolegraph.pages.report.compare.flips import REWARD
-from rolegraph.pages.report.digest import bands, clipped, read_validations
-from rolegraph.pages.report.html import CHARTS, aligned, render, script, signed
+from rolegraph.pages.report.digest import bands, clipped
+from rolegraph.pages.report.html import CHARTS, aligned, render, script
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
 

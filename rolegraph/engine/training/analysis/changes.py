@@ -1,0 +1,140 @@
+"""Change of a training: its first figure, and the rewards of trained roles, from the first validation to the
+last, paired by task.
+
+The best checkpoint is chosen by these tasks, so that its figure is no part of the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple, TypeAlias
+
+from rolegraph.engine.records import RunFolder, RunInfo
+from rolegraph.engine.records.episodes import EpisodeFile
+from rolegraph.engine.records.means import means_by_task
+from rolegraph.engine.training.analysis.divergence import Line
+from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference
+from rolegraph.engine.training.analysis.role_metrics import equal_figures
+
+WORDS = {1: "Rose", -1: "Fell", 0: "Cannot tell whether it changed"}
+"""Verdict on a figure's change by the sign of its interval."""
+Validations: TypeAlias = Mapping[str, Mapping[int, ByTask]]
+"""Means over each task's episodes, by figure and step; `reward/{role}` among the figures."""
+
+
+class TrainingChange(NamedTuple):
+    """Change of a training's first figure, and of the rewards of roles that moved beyond chance."""
+
+    names: Sequence[str]
+    """Name of the figure, and of those that equal it at every step."""
+    over: Interval
+    """Change of the figure."""
+    steps: tuple[int, int]
+    """Steps of the first and of the last validation."""
+    moved: Mapping[str, Interval]
+    """Change of each trained role's reward whose interval leaves out 0, by role. A reward that equals the
+    figure on every task is left out."""
+
+    @property
+    def sign(self) -> int:
+        """1 for a training that is better, -1 for a worse one, 0 for neither and for both."""
+        signs = {change.sign for change in self.moved.values()}
+        return self.over.sign or (signs.pop() if len(signs) == 1 else 0)
+
+    @property
+    def words(self) -> str:
+        """Verdict in a word or a few, which names the roles where the figure itself did not move."""
+        if self.moved and not self.over.sign:
+            return " and ".join(f"{role} {WORDS[it.sign].lower()}" for role, it in self.moved.items())
+        return WORDS[self.over.sign]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Plain data: the sentence, the figures, the steps, and each change with its interval and n."""
+        return {
+            "text": str(self),
+            "figures": [*self.names],
+            "steps": [*self.steps],
+            "change": asdict(self.over),
+            "moved": {role: asdict(change) for role, change in self.moved.items()},
+        }
+
+    def __str__(self) -> str:
+        moved = "".join(f"; reward/{role} {change.signed}" for role, change in self.moved.items())
+        first, last = self.steps
+        where = f"over {self.over.n} validation tasks, step {first} to {last}"
+        return f"{self.words}: {' = '.join(self.names)} {self.over.signed} {where}{moved}"
+
+
+def training_change(info: RunInfo, lines: Sequence[Line], validations: Validations) -> TrainingChange | None:
+    """Return the change of a training's first figure; None where two validations did not measure it.
+
+    Args:
+        info: The training's run.json.
+        lines: Metrics of its steps, oldest first.
+        validations: Its validations; the first and the last suffice.
+    """
+    keys = ("validation/{}", "episode/{}")
+    groups = equal_figures(lines, info.metric_names)
+    measured = (it for it in groups if any(key.format(it[0]) in line for key in keys for line in lines))
+    names = next(measured, ("",))
+    ends = validated_ends(lines, names[0])
+    if ends is None:
+        return None
+    was, now = (validations.get(names[0], {}).get(step, {}) for step in ends)
+    if not (change := difference(now, was)).n:
+        return None
+    moved: dict[str, Interval] = {}
+    for role in info.trained_roles:
+        of_role = [validations.get(f"reward/{role}", {}).get(step, {}) for step in ends]
+        by = difference(of_role[1], of_role[0])
+        if by.sign and of_role != [was, now]:
+            moved[role] = by
+    return TrainingChange(names, change, ends, moved)
+
+
+def recorded_change(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> TrainingChange | None:
+    """Return the change of a training from its folder, of which two validations are read.
+
+    Args:
+        folder: Folder of the training.
+        info: Its run.json.
+        lines: Metrics of its steps, oldest first.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    steps = [int(line["step"]) for line in lines if any(key.startswith("validation/") for key in line)]
+    return training_change(info, lines, read_validations(folder, {*steps[:1], *steps[-1:]}))
+
+
+def validated_ends(lines: Sequence[Line], figure: str) -> tuple[int, int] | None:
+    """Return the first and the last step whose validation measured a figure; None where there are no two."""
+    steps = [int(line["step"]) for line in lines if f"validation/{figure}" in line]
+    return (steps[0], steps[-1]) if len(steps) > 1 else None
+
+
+def read_validations(run: RunFolder, steps: Collection[int] | None = None) -> Validations:
+    """Return the figures of a training's validations by task, from the index of their episodes.
+
+    Figures of a workflow that validates the training beside the first are `NAME/figure`. Broken lines are
+    left out.
+
+    Args:
+        run: Folder of the training.
+        steps: Steps to read; None for all.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    figures: dict[str, dict[int, ByTask]] = {}
+    for place, folder in enumerate(run.validations() or [run]):
+        start = f"{folder.path.name}/" if place else ""
+        for step, path in folder.episodes_files("validation"):
+            if steps is None or step in steps:
+                entries = EpisodeFile(path).entries(lambda _: None)
+                rows = ((entry.task, entry.figures_with_rewards) for entry in entries)
+                for name, values in means_by_task(rows).items():
+                    figures.setdefault(start + name, {})[step] = values
+    return figures

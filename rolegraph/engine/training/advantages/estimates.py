@@ -49,13 +49,14 @@ class Estimates:
     """Advantages of P groups, with metrics and warnings."""
 
     advantages: Sequence[Sequence[float]] = ()
-    """For each group, the advantage of each member, [G]; empty for a role that compares no rewards."""
+    """For each group, the advantage of each member, [G]; empty for a role without an estimator."""
     metrics: Metrics = field(default_factory=Metrics)
     warnings: Sequence[Note] = ()
     baselines: Sequence[Sequence[float]] = ()
-    """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
+    """For each group, the amount subtracted from each member's reward, [G]; empty where the estimator reports
+    no baseline."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
-    """States of the estimators that have one, after these groups."""
+    """States of the stateful estimators after these groups."""
     token_advantages: Sequence[Sequence[Sequence[Sequence[float]]]] = ()
     """For each group, the advantages [T] of each member's Steps, for a role without an estimator; else
     empty."""
@@ -73,11 +74,11 @@ def estimate(
         groups: Groups of any roles. Members of a group marked `too_small` get 0.
         estimators: Estimator of each trained role, None where a signal stands alone; other roles get no
             advantages.
-        signals: Advantages for roles without an estimator, by the trajectory's uid; a trajectory that is
-            missing keeps those on its steps. A number counts for all T tokens of a step, a
-            list has T numbers; a list of another length becomes zeros, with a warning and a count in
+        signals: Advantages for roles without an estimator, by the trajectory's uid; a trajectory without an
+            entry keeps the advantages on its steps. A number counts for all T tokens of a step, a list has T
+            numbers; a list of another length becomes zeros, with a warning and a count in
             `advantage/{role}/wrong_length`.
-        states: States of the estimators that have one, after the step before.
+        states: States of the stateful estimators after the previous step.
 
     Returns:
         Advantages in the order of `groups`, and the `reward/*`, `advantage/*` and `batch/*` metrics of
@@ -111,7 +112,8 @@ def estimate(
 
 
 def _expand_role(role: str, groups: Sequence[Group], signals: AdvantagesByUid) -> Estimates:
-    """Return a role's estimate from its signal's advantages: one for each response token, with metrics."""
+    """Return the Estimates of a role without an estimator, with its signal's advantages of each response
+    token."""
     steps, wrong = expand(groups, signals)
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
@@ -122,8 +124,8 @@ def _expand_role(role: str, groups: Sequence[Group], signals: AdvantagesByUid) -
 def _compare_role(
     role: str, estimator: Estimator, groups: Sequence[Group], states: Mapping[str, State]
 ) -> Estimates:
-    """Return a role's estimate: its estimator compares the rewards of the groups, each part of `group`
-    apart."""
+    """Return the Estimates of a role with an estimator, which is called once for each entry of the role's
+    `group`."""
     warnings: list[Note] = []
     if any(step.advantage is not None for group in groups for it in group.members for step in it.steps):
         text = (
@@ -198,7 +200,8 @@ def _compare(
 
 
 def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
-    """Raise AdvantageError if a role's estimator would keep more states than it may, or too long a key."""
+    """Raise AdvantageError if a role's estimator would keep too many states, or a state with too long a
+    key."""
     for role in roles:
         if role.state_key is None:
             continue

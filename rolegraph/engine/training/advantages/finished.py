@@ -15,12 +15,12 @@ from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
 
 def recorded_view(trajectory: Trajectory, steps: Sequence[Step], failure: FailureName | None) -> View:
-    """Return what others know of a recorded turn, without its reward and its place in the graph.
+    """Return the view of a recorded turn, without its reward and without its node of the graph.
 
     Args:
         trajectory: The trajectory of the turn.
         steps: Steps of the turn; empty where the model did not answer.
-        failure: Failure of the turn; None without one.
+        failure: Failure of the turn; None for a turn that did not fail.
     """
     last = steps[-1] if steps else Step()
     return View(
@@ -116,7 +116,7 @@ class FinishedEpisode:
         }
 
     def _read(self, edge: InputEdge) -> Views:
-        """Return the turns of an edge that ran."""
+        """Return the views of an input edge's turns, without those that were skipped."""
         return Views([view for _, view in turns_taken(edge, self._views)])
 
     def _place(self, name: str, index: int, round: int) -> int:

@@ -44,9 +44,10 @@ from rolegraph.engine.training.advantages.teacher_prompts import StudentChat
 from rolegraph.engine.training.advantages.terms import compared_terms, estimator_of
 
 UNUSED = "unused"
-"""Key of an episode's metadata, with `refill`: its task is not informative, or enough others were."""
+"""Key in the metadata of an episode that the update leaves out, with `refill`: the task is not informative,
+or enough other tasks are."""
 WHOLE = (GroupingPlan(),)
-"""Groupings of a role without a plan: its trajectories on one task."""
+"""Default groupings of a role: its whole trajectories are compared on each task."""
 LossWeights = Mapping[tuple[str, str], float]
 """Weight of a role's advantages in a policy's loss, by the names of policy and role."""
 
@@ -124,7 +125,8 @@ class Membership:
         ]
 
     def informative(self) -> list[str]:
-        """Return the tasks of which a group has unequal rewards or terms, by first episode.
+        """Return the ids of the tasks that have a group with unequal rewards or terms, in the order of the
+        episodes.
 
         Groups of a role without an estimator do not count.
         """
@@ -144,12 +146,12 @@ class Membership:
         kept: Collection[str] | None = None,
         version: Callable[[Trajectory], int | None] = lambda trajectory: None,
     ) -> Ledger:
-        """Return the ledger of all episodes.
+        """Return the ledger of all episodes, without advantages.
 
         Args:
-            kept: Tasks that the update uses; None uses all.
-            version: Function that returns how many updates a trajectory's policy has had; None where the
-                steps' staleness is not recorded.
+            kept: Ids of the tasks that the update uses; None uses all.
+            version: Function that returns how many updates a trajectory's policy has had, or None where the
+                staleness of its steps is not recorded.
         """
         groups = self.groups()
         sizes = [*map(len, self._members.values())]
@@ -216,7 +218,8 @@ def comparisons(
 
 
 def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int, int, float | None]]:
-    """Return (first step, number after the last step, reward) of each member that a grouping has."""
+    """Return (first step, index after the last step, reward) of each member that a trajectory has in a
+    grouping."""
     if not grouping.of_turns:
         is_compared = trajectory.by_model and not trajectory.masked
         return [(0, len(trajectory.steps), trajectory.reward)] if is_compared else []
@@ -309,7 +312,7 @@ def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Groups of one training step, and what the stages so far have made of them."""
+    """Groups of one training step, with the signals and advantages computed so far."""
 
     episodes: Sequence[Episode]
     roles: Mapping[str, RolePlan]
@@ -318,7 +321,7 @@ class Ledger:
     """Function from (role, instance index) to the name of the policy."""
     groups: Sequence[Group]
     keyless: Sequence[Member]
-    """Members that are in no group, since its key cannot be computed."""
+    """Members without a group, because their group's key cannot be computed."""
     learners: Sequence[Learner]
     """Trajectories that are compared, in the order of the episodes."""
     group_metrics: Metrics = field(default_factory=Metrics)
@@ -359,7 +362,7 @@ class Ledger:
 
     @property
     def warnings(self) -> list[Note]:
-        """Warnings that signals and estimators gave for this step."""
+        """Warnings of signals and estimators in this step."""
         return [*self.signals.warnings, *self.estimates.warnings]
 
     def filled(self, number: int, trajectory: Trajectory) -> Trajectory:
@@ -403,7 +406,7 @@ class Ledger:
 
 
 def _plus(advantage: Advantage, signal: Advantage) -> Advantage:
-    """Return an estimator's advantage of a step plus the signal's: one number or one for each token."""
+    """Add a signal's advantage to an estimator's; return a number, or a list with one for each token."""
     assert isinstance(advantage, float)
     return [advantage + value for value in signal] if isinstance(signal, Sequence) else advantage + signal
 
@@ -414,17 +417,18 @@ async def add_signals(
     teachers: Mapping[TeacherKey, LimitedModel],
     chats: Mapping[str, StudentChat],
 ) -> Ledger:
-    """Ask the teachers for advantages, token by token, as `apply_signals` does; raises its errors."""
+    """Return the ledger with the advantages that teachers give, token by token; raises the errors of
+    `apply_signals`."""
     learnt = {learner.trajectory.uid: learner.signal_rounds for learner in ledger.learners}
     return replace(ledger, signals=await apply_signals(plan, ledger.episodes, teachers, chats, learnt))
 
 
 def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
-    """Estimate the advantages of the groups, and add up those of each member.
+    """Return the ledger with the estimators' advantages, added up for each member.
 
     Args:
         ledger: The ledger, with signals.
-        states: States of the estimators after the step before.
+        states: States of the estimators after the previous step.
 
     Raises:
         AdvantageError: As `estimate` does.
@@ -510,7 +514,14 @@ def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> 
 
 
 def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> CreditRow:
-    """Return the row of a member, from the row of its whole trajectory and its place in a group."""
+    """Return the credit row of a member of a group.
+
+    Args:
+        ledger: The ledger, with advantages.
+        whole: Row of the member's whole trajectory.
+        number: Index of the group in the ledger.
+        place: Index of the member in the group.
+    """
     group, estimates = ledger.groups[number], ledger.estimates
     member, values = group.members[place], estimates.advantages[number][place : place + 1]
     if of_members := estimates.token_advantages[number]:

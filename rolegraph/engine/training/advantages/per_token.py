@@ -20,8 +20,8 @@ def expand(
     """Expand given advantages to one for each response token.
 
     Returns:
-        Advantages [T] for each group, member and step, and a warning for each step with another number of
-        them, whose advantages are zeros.
+        Advantages [T] for each group, member and step, and warnings. A step whose list of advantages has
+        another length than its response gets zeros and a warning.
     """
     warnings: list[Note] = []
 

@@ -47,8 +47,8 @@ class SignalResult:
     """Advantages of each step that a signal adds to those of an estimator, by trajectory uid; 0 for a step in
     no group."""
     details: dict[str, list[StepMetadata]] = field(default_factory=dict[str, list[StepMetadata]])
-    """Additions to each step's metadata, by trajectory uid: the turn to imitate, or the gate and the mean of
-    `added`."""
+    """Entries to add to each step's metadata, by trajectory uid: the turn to imitate, or the gate and the
+    mean of `added`."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
 
@@ -204,8 +204,10 @@ class _SignalRun:
             return 0.0
 
     def _uncomputed(self, role: str, event: str, text: str, error: Exception) -> None:
-        """Count a part of a signal that cannot be computed, and add a warning; without its reason, which may
-        quote a value, where the task has hidden fields."""
+        """Add a warning that a part of a signal cannot be computed, and count it under `event`.
+
+        The warning leaves the error out if the plan has hidden fields, which the error may quote.
+        """
         self.tallies[role].counts[event] += 1
         reason = "" if self.plan.hidden else f": {error}"
         self.result.warnings.append(Note(f"{text}{reason}", "warning", f"{event}/{role}"))

@@ -24,7 +24,8 @@ class StudentChat(Protocol):
         ...
 
     def extended(self, continued: ChatPrefix, messages: Sequence[Message]) -> TokenizedPrompt:
-        """Return the tokens of a chat whose beginning is known token for token; raises ModelError."""
+        """Return the tokens of a chat that continues `continued`, whose tokens are kept; raises
+        ModelError."""
         ...
 
     def turn(self, text: str) -> Sequence[int]:

@@ -37,8 +37,8 @@ class ConstantAnswers:
     best: str = ""
     """Answer that would score most as a constant; empty for a role without rewards."""
     scores: ByTask = field(default_factory=dict[str, float])
-    """Its reward on each task: computed where the parser allows only some words, else estimated from below:
-    where the answer was never given, 0 or the role's lowest reward below 0."""
+    """Reward of `best` on each task. If the parser allows only some words, it is computed; else it is a lower
+    bound: on a task where `best` was never given, 0 or the role's lowest reward below 0."""
 
     @property
     def share(self) -> float:
@@ -85,7 +85,7 @@ class AnswerTally:
         self._tasks: dict[str, dict[str, _Given]] = {}
         self._counts: dict[str, int] = {}
         self._of_words: dict[str, dict[str, list[float]]] = {}
-        """By word and task, the rewards that the word would have had on the turns, as far as recorded."""
+        """Recorded rewards that each word would have earned, by word, then task."""
         self._rewards: set[float] = set()
         """Different rewards, up to three."""
         self._lowest = 0.0
@@ -251,7 +251,7 @@ def constant_remark(reward: float, constant: float | None, n: float | None, answ
 
 
 def beside_rewards(metrics: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
-    """Return metrics with those of `metrics_of_answers` inserted, each role's behind its `reward/{role}`."""
+    """Return the metrics with those of `metrics_of_answers` added, each role's after its `reward/{role}`."""
     of_answers = metrics_of_answers(tallies)
     placed: dict[str, ByTask] = {}
     for name, values in metrics.items():
@@ -263,7 +263,8 @@ def beside_rewards(metrics: Mapping[str, ByTask], tallies: Mapping[str, AnswerTa
 
 
 def _answers(trajectory: Trajectory) -> list[tuple[str, float | None]]:
-    """Return (answer, reward) of each usable answer of a trajectory; the reward is None where it has none."""
+    """Return (answer, reward) of each usable answer of a trajectory; the reward is None for an answer without
+    a reward."""
     steps = [step for step in trajectory.steps if step.action is not None and not step.masked]
     if len(steps) == 1:
         return [(str(steps[0].action), trajectory.reward)] if trajectory.failure is None else []

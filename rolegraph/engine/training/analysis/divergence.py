@@ -40,22 +40,22 @@ class Divergence(NamedTuple):
 
     role: str
     since: int
-    """First step in which a rule held, and from which one held without a break."""
+    """First step of the unbroken series in which a rule held, up to the last step."""
     reason: str
-    """Figures of the last step that show it."""
+    """Metrics of the last step that show the divergence."""
 
     def __str__(self) -> str:
         return f"{self.role} diverges since step {self.since}: {self.reason}"
 
 
 def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]:
-    """Return the trained roles that diverge at the last step of a training.
+    """Return a Divergence for each trained role that diverges at the last step of a training.
 
-    A role diverges if one of these holds in the last two steps that it answered in, or all its answers failed
-    in the last one:
+    A role diverges if one of these holds in the last two steps in which it answered, or if all its answers
+    failed in the last step:
 
     - its reward is under half of that of the first step, by over four standard errors, and no trained role
-      earns more than in the first step: in a game, the one's loss is the other's gain
+      earns more than in the first step: in a game, one role's loss is another's gain
     - over half of its answers have no form that can be read, of at most a quarter in the first step
     - KL sampler‖trainer is over 0.1 nats, and over ten times that of the first step
     - its entropy is under a tenth of that of the first step, and its reward below that of the first step
@@ -67,7 +67,7 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
         roles: Names of the trained roles.
 
     Returns:
-        The roles in their order, each with its reason.
+        The divergences, in the order of `roles`; empty if no role diverges.
     """
     rl = steps_of_rl(lines)
     steps = [line for line in rl if any(f"answers/n/{role}" in line for role in roles)]
@@ -75,7 +75,7 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
 
 
 def steps_of_rl(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of metrics after the last step of a stage of imitation; all without a stage."""
+    """Return the lines of metrics after the last stage of imitation; all lines if there is no such stage."""
     begin = max((ordinal for ordinal, line in enumerate(lines, 1) if STAGE in line), default=0)
     return [*lines[begin:]]
 

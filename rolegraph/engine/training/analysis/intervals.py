@@ -70,7 +70,7 @@ def interval(values: ByTask) -> Interval:
         values: Mean of each task. A range of 0 to 1 is assumed, and stretched to the values outside of it.
 
     Returns:
-        The interval; zeros with n = 0 without tasks.
+        The interval. For no tasks, all its numbers are 0.
     """
     return _wilson(_array(values), _range(values))
 
@@ -87,7 +87,8 @@ def crossed(seeds: Sequence[ByTask], *, difference: bool = False) -> Interval:
         difference: Whether the values are differences of shares, -1 to 1, instead of shares.
 
     Returns:
-        The interval, whose n is the number of tasks; zeros with n = 0 without a common task.
+        The interval, whose n is the number of tasks. If no task is common to all seeds, all its numbers are
+        0.
     """
     tasks = sorted(set[str]().union(*seeds[:1]).intersection(*seeds))
     if not tasks:
@@ -108,12 +109,12 @@ def difference(now: ByTask, before: ByTask, *, paired: bool = True) -> Interval:
 
     Args:
         now: Mean of each task.
-        before: The same of the other side.
+        before: Mean of each task on the other side.
         paired: Whether a task id means the same task on both sides. Then the tasks that only one side has are
             left out, and the correlation of the sides narrows the interval.
 
     Returns:
-        The interval, whose n is that of the smaller side; zeros with n = 0 where a side has no task.
+        The interval, whose n is that of the smaller side. If a side has no task, all its numbers are 0.
     """
     if paired:
         now = {task: value for task, value in now.items() if task in before}

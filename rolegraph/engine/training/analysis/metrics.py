@@ -40,7 +40,7 @@ COLLAPSED_SHARE = 0.9
 
 
 def episode_metrics(plan: Plan, episode: Episode) -> Metrics:
-    """Return `correct` and the spec's metrics of one episode, without what is not known or was skipped."""
+    """Return the known values of `correct` and of the spec's metrics for one episode."""
     return {name: value for name, value in episode.figures.items() if name in ("correct", *plan.metrics)}
 
 
@@ -74,12 +74,13 @@ def failures(episodes: Sequence[Episode]) -> Metrics:
 def failure_lines(
     roles: Iterable[RolePlan], episodes: Sequence[Episode], *, every: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Yield each role with failed or unrated answers, and a line that counts them, with an example.
+    """Yield (role name, line) for each role with failed or unrated answers; the line counts them and has an
+    example.
 
     Args:
         roles: The roles.
         episodes: Their episodes.
-        every: Leave out roles of which an answer is neither failed nor unrated.
+        every: Yield only roles whose answers all failed or are unrated.
     """
     for role in roles:
         trajectories = [t for episode in episodes for t in episode.trajectories if t.name == role.name]
@@ -96,9 +97,9 @@ def failure_lines(
 def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     """Yield a trajectory of each role whose answers all failed in the same way, or whose rewards all failed.
 
-    A failure of the reward, which no training of the role mends, counts for any number of answers, and
-    whatever befell the answers that reached no reward. Another counts only for a role that ran in every
-    episode: a role that runs now and then may fail by chance.
+    A failure of the reward, which no training of the role mends, counts for any number of answers, even if
+    other answers failed before their reward. Other failures count only for a role that ran in every episode:
+    a role that runs now and then may fail by chance.
 
     Args:
         episodes: All episodes of a step.
@@ -112,9 +113,10 @@ def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
 
 
 def lost_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
-    """Yield a failed trajectory of each role of whose answers more than half failed by a machine or network.
+    """Yield a failed trajectory of each role that lost more than half of its answers to failures of a machine
+    or network.
 
-    Figures of such answers say nothing of the weights.
+    Metrics of such answers say nothing of the weights.
     """
     for trajectories in _by_role(episodes).values():
         lost = [t for t in trajectories if t.failed_by == "world"]
@@ -202,11 +204,11 @@ def update_metrics(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
 
 
 def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> Metrics:
-    """Return `optim/share/{role}`: the role's part, from 0 to 1, of its policies' sum of |advantage|.
+    """Return `optim/share/{role}`: the role's share, from 0 to 1, of the sum of |advantage| of its policies.
 
     Args:
-        batches: What each policy learns from in this step, by policy.
-        plan: The plan; roles whose policies learn nothing in this step are left out.
+        batches: Batches of this step, by policy.
+        plan: The plan; roles whose policies have no batch in this step are left out.
     """
     masses = {policy: {batch.role: batch.mass for batch in batches[policy]} for policy in batches}
     metrics: Metrics = {}
@@ -256,13 +258,13 @@ class _Sign:
 
     metric: str
     holds: Callable[[float, float], bool]
-    """Whether the sign holds, by the metric's first and present values."""
+    """Function of the metric's first and present values that returns True where the sign holds."""
     text: str
     steps: int = 5
     shared: bool = False
-    """Whether the sign concerns only roles that share their policy."""
+    """True for a sign that concerns only roles that share their policy."""
     read: Callable[[Mapping[str, float], str], float | None] | None = None
-    """Function that reads the value from a step's metrics and the role; by default the metric alone."""
+    """Function from (metrics of a step, role) to the value; None reads `metric` of the step."""
 
     def value(self, line: Mapping[str, float], role: str) -> float | None:
         """Return a role's value at a step; None where the step does not have it."""
@@ -270,9 +272,9 @@ class _Sign:
 
 
 def taught_share(line: Mapping[str, float], role: str) -> float | None:
-    """Return the share of a role's groups that taught at a step; None where the step has no groups.
+    """Return the share of a role's groups that prefer some members to others; None for a step without groups.
 
-    A signal teaches every group, whatever the rewards.
+    It is 1 for a role with a signal, which gives every group a gradient.
     """
     share = line.get(GroupOutcome.TAUGHT.metric(role))
     by_signal = any(line.get(f"signal/{role}/advantage/{end}") for end in ("min", "max"))
@@ -321,11 +323,11 @@ class LastingSign(NamedTuple):
 
     metric: str
     text: str
-    """Sentence without its end: the sign, and what to do about it."""
+    """Text of the sign and of its remedy, without a full stop."""
     steps: int
-    """Number of the last steps in a row in which it held."""
+    """Number of consecutive steps, up to the last, in which the sign held."""
     needed: int
-    """Number of such steps from which it counts."""
+    """Number of consecutive steps from which the sign counts."""
 
     def __str__(self) -> str:
         return f"for {self.steps} steps in a row, {self.text}"
@@ -399,8 +401,8 @@ def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[
 def _has_gradient(role: str, lines: Sequence[Mapping[str, float]], steps: int) -> bool:
     """Return True if the role had a share of the gradient in any of the last `steps` steps that measured it.
 
-    A role without one has a warning sign of its own, and less weight for the roles beside it does not wake
-    it.
+    A role without a gradient has another warning sign, and a smaller weight of the roles that share its
+    policy does not help it.
     """
     shares = [line[f"optim/share/{role}"] for line in lines if f"optim/share/{role}" in line]
     return any(shares[-steps:])

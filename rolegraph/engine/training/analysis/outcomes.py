@@ -1,11 +1,12 @@
-"""Outcome of each group: it taught, or why it did not; for the live table and the report.
+"""Outcome of each group: whether it has a gradient that prefers some answers, or why not; for the live table
+and the report.
 
 A group is compared where its members' rewards are. It taught where it prefers some of them to others, and
 moved where it changes the weights at all: each group that taught moved, too.
 
-Read from the rows of a step's credit. An outcome follows from the advantages, whatever the
-estimator; rLLM's `batch/*` follow from the spread of rewards. REINFORCE has a gradient where all rewards are
-equal, but it prefers no answer to another there: that outcome has a word of its own.
+Read from the rows of a step's credit. An outcome follows from the advantages, whatever the estimator; rLLM's
+`batch/*` follow from the spread of rewards. REINFORCE has a gradient where all rewards are equal, but it
+prefers no answer to another there: that outcome has a word of its own.
 """
 
 from __future__ import annotations
@@ -101,8 +102,7 @@ class GroupResult(NamedTuple):
 def group_results(rows: Iterable[CreditRow]) -> list[GroupResult]:
     """Return the outcome of each group of a step, once for each of its roles.
 
-    Masked and unanswered trajectories count, too: a task on which a role has no other has a group without
-    members.
+    If all trajectories of a role on a task are masked or unanswered, an outcome is returned for them, too.
     """
     groups: dict[int, tuple[str, GroupTally]] = {}
     left_out: dict[tuple[str, str], GroupTally] = {}

@@ -32,11 +32,13 @@ class StepMetric(NamedTuple):
     line: str = ""
     """Words before the value in the line of a step."""
     rare: str = ""
-    """Metric that a role needs a value other than 0 of for the column to be shown; empty: always shown."""
+    """Metric that decides whether the column is shown: some role must have a value other than 0. Empty always
+    shows it."""
     compares_sharing: bool = False
-    """True for a chart of the roles that share a policy alone."""
+    """True for a chart that shows only roles that share a policy."""
     measure: Callable[[Sequence[Trajectory]], float | None] | None = None
-    """Function from a role's trajectories in a batch to the value; None for a metric of other origin."""
+    """Function from a role's trajectories in a batch to the value; None for a metric that is computed
+    elsewhere."""
 
 
 def _tokens_per_response(trajectories: Sequence[Trajectory]) -> float | None:
@@ -86,15 +88,15 @@ POLICY_METRICS = (
     StepMetric("optim/grad_norm/{}", "grad norm", chart="Gradient norm"),
     StepMetric("optim/learning_rate/{}", "learning rate", ".2g", "Learning rate"),
 )
-"""Metrics of policies; those of a single policy end without its name, and lack the first two."""
+"""Metrics of policies. With a single policy, the names end without `/{}`, and the first two do not exist."""
 
 
 def equal_figures(lines: Sequence[Mapping[str, float]], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the names of a training's figures; those that are equal at every step are together.
+    """Group the names of a training's metrics: those with equal values at every step share a tuple.
 
     Args:
         lines: Metrics of the steps.
-        names: Names of figures of the episodes, and `reward/{role}`.
+        names: Names of the episodes' metrics, and `reward/{role}`.
     """
     keys = [{f"validation/{name}": name for name in names}, {batch_key(name): name for name in names}]
     rows = (
@@ -106,5 +108,5 @@ def equal_figures(lines: Sequence[Mapping[str, float]], names: Sequence[str]) ->
 
 
 def batch_key(figure: str) -> str:
-    """Return the name in `metrics.jsonl` of a figure of a training batch."""
+    """Return the name in `metrics.jsonl` of an episodes' metric of a training batch."""
     return f"{figure}/mean" if figure.startswith("reward/") else f"episode/{figure}"

@@ -15,12 +15,13 @@ from rolegraph.engine.vocabulary import short_repr
 DEFAULTS, PAID, ROUTE = "defaults/{}", "defaults/reward/{}", "route/{}/"
 """Names of the metrics: answers for which the default stood in, their mean reward, shares of routes."""
 MOST_ROUTES = 20
-"""Answers of a role that decides who is asked, of which the shares are shown."""
+"""Number of different actions of a routing role whose shares are shown."""
 
 
 @dataclass(slots=True)
 class RouteTally:
-    """Counts of the answers of roles with a default, and of roles whose answers decide who is asked."""
+    """Counts of the answers of roles with a default, and of roles whose actions decide which role is
+    asked."""
 
     plan: Plan
     answers: Counter[str] = field(default_factory=Counter[str])
@@ -28,7 +29,8 @@ class RouteTally:
     defaults: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Rewards of the unreadable answers of each role with a default, 0 where there was none."""
     routes: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    """Number of turns by action, defaults among them, of each role that decides who is asked."""
+    """Number of turns by action, defaults among them, of each role whose actions decide which role is
+    asked."""
 
     def add(self, episode: Episode) -> None:
         """Count an episode's trajectories."""

@@ -70,8 +70,8 @@ class Side:
     results: SideResults | None = None
     """Results; None for a spec, and where there are no episodes."""
     other: SideResults | None = None
-    """Results of a training's best validation, or of its last where `results` are the best; None where both
-    are one, and for a run."""
+    """Results of the other validation of a training: of the best if `results` are of the last, and the
+    reverse. None if both are the same, and for a run."""
     seconds: float | None = None
     """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
     training: Path | None = None
@@ -94,8 +94,8 @@ def side_names(paths: Sequence[str]) -> list[str]:
 def read_side(name: str, path: Path, *, best: bool = False) -> Side:
     """Read the folder of a run or training.
 
-    The results of a training are those of its last validation. The best checkpoint was chosen by its own, so
-    that its figures are too good.
+    The results of a training are those of its last validation. The best checkpoint was chosen by its own
+    validation, whose results are too good for that reason.
 
     Args:
         name: Name of the side.
@@ -208,8 +208,11 @@ def results_of(
 
 
 def _episodes(folder: RunFolder, info: RunInfo, *, best: bool) -> list[tuple[str, Path]]:
-    """Return the description and file of the episodes to compare: of a training the last validation and that
-    of the best checkpoint, or the other way round."""
+    """Return (description, file) of each file of episodes to compare; empty if there is no file.
+
+    A training has two, or one if they are the same: the last validation and that of the best checkpoint,
+    which comes first if `best`.
+    """
     if info.kind == "run":
         return [("episodes", folder.episodes)] if folder.episodes.exists() else []
     validations = dict(folder.validation.episodes_files("validation"))

@@ -27,7 +27,8 @@ class TrainingVerdict(NamedTuple):
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences of the verdict, the gravest first; empty for a training without either fault."""
+        """Sentences of the verdict, the gravest first; empty if no role diverges and no constant answer does
+        as well."""
         return [*map(str, self.diverged), *(f"{role}: {text}" for role, text in self.constants.items())]
 
 
@@ -46,7 +47,8 @@ def training_verdict(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) ->
 
 
 def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]) -> Line:
-    """Return the counts of answers of the step that ended the training by their failure; empty without."""
+    """Return the counts of answers and failures of the step that ended the training by its failure; empty if
+    no step did."""
     step = int(lines[-1]["step"]) + 1 if lines else 0
     file = folder.episodes_file("train", step)
     if not step or not file.exists():
@@ -65,7 +67,10 @@ def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]
 
 
 def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[str, str]:
-    """Return the words on the trained roles' rewards at the last validation, or at the last step without."""
+    """Return by role the remark on each trained role that earns no more than a constant answer.
+
+    Rewards are those of the last validation, or of the last step if there is no validation.
+    """
     split, mean, n = "validation", "validation/reward/{}", "validation/n/reward/{}"
     constant, where = f"validation/{CONSTANT}{{}}", "validation"
     last = _last_with(mean, info.trained_roles, lines)
@@ -89,7 +94,11 @@ def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[
 
 
 def _last_with(name: str, roles: Iterable[str], lines: Sequence[Line]) -> Line | None:
-    """Return the last line of a training step that has a metric of a role."""
+    """Return the metrics of the last training step that measured `name` for one of the roles; None if no step
+    did.
+
+    `name` has `{}` for the role.
+    """
     names = [name.format(role) for role in roles]
     return next((it for it in reversed(lines) if it["step"] and any(one in it for one in names)), None)
 

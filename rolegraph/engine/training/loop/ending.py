@@ -25,7 +25,7 @@ class Usage(NamedTuple):
     dollars: float = 0.0
 
     def since(self, before: Usage) -> Usage:
-        """Return the usage that came after an earlier one."""
+        """Return the usage since an earlier moment: this usage minus `before`."""
         return Usage(*(now - then for now, then in zip(self, before, strict=True)))
 
 

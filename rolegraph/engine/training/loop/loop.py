@@ -64,8 +64,12 @@ _LOWER = "train again with a lower learning rate, such as"
 
 
 async def check_scorers(setup: TrainingSetup) -> None:
-    """Raise UsageError where a teacher gives no log-probabilities of given tokens, with its role; WorldError
-    where it does not answer."""
+    """Check that each teacher can score given tokens.
+
+    Raises:
+        UsageError: A teacher gives no log-probabilities of given tokens; names its role.
+        WorldError: A teacher does not answer.
+    """
     plan, teachers = setup.plan, await setup.teachers()
     for name, signal in plan.signals.items():
         for teacher in signal.all_teachers:
@@ -108,14 +112,14 @@ class _Step:
     number: int
     metrics: Metrics
     batches: int
-    """Number of batches drawn for it and for the steps before it."""
+    """Number of batches drawn up to and including this step."""
     states: States
     logged: bool = False
-    """Whether its metrics are on disk, which come after the validation."""
+    """True once the step's metrics are on disk, which are written after the validation."""
     saved: bool = False
-    """Whether a checkpoint has its weights."""
+    """True once a checkpoint has the step's weights."""
     last: bool = False
-    """Whether no further step is made."""
+    """True for the last step of the training."""
 
 
 class _Loop:
@@ -132,11 +136,11 @@ class _Loop:
             (line[self._best_metric] for line in self.lines if self._best_metric in line), default=None
         )
         self.warned: set[str] = set()
-        """Subjects of the warnings that this command gave; it decides nothing, as no checkpoint holds it."""
+        """Subjects of the warnings given so far; a resumed training warns again."""
         self.constants: dict[str, str] = {}
         """Best constant answer of each role in the latest batch."""
         self.states: States = start.estimators if start else {}
-        """States of the estimators that have one."""
+        """States of the stateful estimators."""
         check_state_keys(self.trained_roles.values(), setup.tasks)
         self.drawn = (start.step if start.batches is None else start.batches) if start else 0
         """Number of batches drawn so far, those of `pending` included."""
@@ -146,7 +150,7 @@ class _Loop:
             self.step.logged, self.step.saved = start.metrics is None, True
             self.step.last = stalled(self.lines, self.train) is not None
         self.updating = False
-        """Whether an update has begun that has not ended, so that the weights are of no known step."""
+        """True while an update is under way, when the weights belong to no known step."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
         """Batches that are under way, oldest first."""
         self.began = monotonic()
@@ -228,8 +232,7 @@ class _Loop:
         return Usage(self.rollouts.tokens, monotonic() - self.began, dollars)
 
     async def save_interrupted(self) -> None:
-        """Save a checkpoint of the last updated step after an interruption, unless it is saved; cancels
-        episodes."""
+        """Cancel the episodes, and save a checkpoint of the last updated step unless it is saved."""
         step = self.step
         if step is None or step.saved or self.updating:
             return
@@ -419,7 +422,14 @@ class _Loop:
     async def _validated(
         self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]
     ) -> list[Episode]:
-        """Make the episodes of one workflow that validates, and write them to its folder."""
+        """Run the episodes of a validating workflow, and write them to the workflow's folder.
+
+        Args:
+            step: The step's number.
+            it: The workflow with its tasks.
+            rollouts: Number of episodes for each task.
+            part: Kind of the validation.
+        """
         seed, greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
         word = "greedy validation" if greedy else "validation"
         of = f" of {it.plan.name}" if self.setup.validations else ""
@@ -432,7 +442,7 @@ class _Loop:
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old checkpoints.
 
-        Of equal validations the later is the best, but the untrained model's, which no weights replace.
+        A tie counts as better, so the later weights win, except a tie with the untrained model.
         """
         value = step.metrics.get(self._best_metric)
         start = self.lines[0].get(self._best_metric)
@@ -469,7 +479,7 @@ class _Loop:
         step.saved = True
 
     async def drop_old(self, step: int) -> list[Checkpoint]:
-        """Delete episodes and checkpoints, with their weights, beyond `train.keep`; return these
+        """Delete episodes and checkpoints, with their weights, beyond `train.keep`; return the deleted
         checkpoints."""
         keep, setup = self.train.keep, self.setup
         if keep.episodes is not None:
@@ -526,13 +536,13 @@ class _Loop:
         episodes: Sequence[Episode],
         number: str = "every answer",
     ) -> None:
-        """Raise FailedRole or WorldError for a role without usable answers, unless to keep going.
+        """Raise FailedRole or WorldError for a role without usable answers; with `keep_going` only warn.
 
         Args:
             step: The step's number.
-            failed: The first trajectory of each such role.
+            failed: First failed trajectory of each such role.
             episodes: All episodes of the step.
-            number: How many of its answers failed, for the message.
+            number: Words for how many of the role's answers failed, for the message.
         """
         for first in failed:
             assert first.failure is not None
@@ -553,7 +563,7 @@ class _Loop:
         return best_constants({role.name: role.allowed_answers for role in self.setup.plan.asking}, episodes)
 
     def _diverged(self, line: Metrics) -> list[Divergence]:
-        """Return the roles that diverge at a step with these metrics."""
+        """Return the divergences at a step with these metrics."""
         return divergences([*self.lines, line], [*self.trained_roles])
 
     def _lower_rates(self, roles: Sequence[str]) -> str:
@@ -575,8 +585,8 @@ class _Loop:
 
 
 async def _completed(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine; if the caller is cancelled meanwhile, let the coroutine finish before raising
-    that."""
+    """Await a coroutine; if the caller is cancelled, let the coroutine finish before raising
+    CancelledError."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RemoteModels:
-    """The workers of a cluster, and the places of the models that they sample from.
+    """Workers of a cluster, and the places of the models from which they sample.
 
     The weights of each version are saved at the service for the time of their rollouts.
 
@@ -32,7 +32,7 @@ class RemoteModels:
         maker: The workers, which open the models that a job names.
         policies: The policies in training.
         frozen: The places of the models that are not trained.
-        staleness: Updates by which rollouts may be behind the policy.
+        staleness: Number of updates by which rollouts may lag behind the policy.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class TrainingSetup:
     remote: RemoteModels | None = None
     """Workers of a cluster that make the rollouts; None makes them in this process."""
     keep_going: bool = False
-    """True to go on where every answer of a role failed in the same way."""
+    """True to continue a training in which every answer of a role failed in the same way."""
     validations: Sequence[ValidationSetup] = ()
-    """Workflows that validate in place of the plan; none where it validates itself."""
+    """Workflows that validate in place of the plan; empty where the plan validates itself."""
     budget: Budget = NO_BUDGET
     """Limit on what this command may use; the training can be resumed after it."""
 
@@ -115,7 +115,7 @@ class TrainingSetup:
         return self.validations or ((itself,) if self.validation_tasks else ())
 
     async def teachers(self) -> Mapping[TeacherKey, LimitedModel]:
-        """Return the weights of the teachers in a step: models, starts of policies, and current weights."""
+        """Return an open model for each teacher: frozen models, starts of policies, and current weights."""
         plan = self.plan
         starts = {
             plan.policies[name].model: await self.past.start_of(name) for name in plan.reference_policies
@@ -162,8 +162,9 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             tasks: The P tasks.
             rollouts: K.
             seed: Seed of the batch; each episode derives its own.
-            opponents: Past selves that each task plays against; none are the policies' starts.
-            step: Training step, from 1, whose values numbers have; None for a validation.
+            opponents: Past selves that each task plays against; where a past policy has no entry, its start
+                plays.
+            step: Training step, from 1, for numbers that follow the step; None for a validation.
             plan: Workflow that validates in place of the training's.
             greedy: True for answers of the trained roles at temperature 0. These episodes, and those of
                 another plan, are made in this process, as the workers of a cluster have the spec's alone.
@@ -242,8 +243,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         Args:
             plan: The plan.
             against: Past selves that the episodes are played against.
-            current: Gives a policy's current weights.
-            past: Gives a past policy's copy by its path and version.
+            current: Function that returns a policy's current weights by the policy's name.
+            past: Function that returns a copy of a past policy by name, path and version.
             frozen: The models that are not trained.
         """
         models: list[T] = []

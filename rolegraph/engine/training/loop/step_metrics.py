@@ -44,10 +44,10 @@ def batch_metrics(ledger: Ledger, rows: Iterable[CreditRow], plan: Plan) -> Metr
 
 
 def _own_rewards(ledger: Ledger, plan: Plan, other_metrics: Metrics) -> Metrics:
-    """Return metrics of the rewards as they were given: `reward/{role}/n`, and `reward/{role}/*` where
-    needed.
+    """Return `reward/{role}/n`, and `reward/{role}/*` for roles whose rewards `other_metrics` does not
+    measure.
 
-    They are needed where `other_metrics` lacks them, or measures the credit of compared turns instead.
+    For a role that compares turns, `other_metrics` measures the credit of the turns instead of their rewards.
     """
     metrics: Metrics = {}
     for name, rewards in rewards_by_role(plan, ledger.episodes).items():

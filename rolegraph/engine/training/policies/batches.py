@@ -50,7 +50,7 @@ class ComparedMember(NamedTuple):
     group: int
     """Number of the group in the step."""
     member: int
-    """Number of the trajectory or turn in the step."""
+    """Number of the compared trajectory or turn in the step."""
     reward: float | None
     """Reward of the member in the group."""
 
@@ -67,9 +67,10 @@ class RoleBatch:
     steps: int = 0
     """Number of Steps with a nonzero advantage."""
     rewritten: int = 0
-    """Number of Steps that continue the messages of the Step before, but not its tokens."""
+    """Number of Steps that continue the previous Step's messages, but not its tokens."""
     share: float = 1.0
-    """Weight of one trajectory in the policy's loss; a loss of the service has it in the advantages."""
+    """Weight of one trajectory in the policy's loss; for a loss that the service computes, it is part of the
+    advantages."""
     trajectories: int = 0
     """Number of compared trajectories."""
     comparisons: list[ComparedMember] = field(default_factory=list[ComparedMember])
@@ -119,7 +120,8 @@ class StepAdvantages(NamedTuple):
     is_read: bool = False
     """True where a custom loss reads the tokens, whatever their advantages."""
     turn: int = 0
-    """Number of the turn whose tokens are a sequence apart; 0 where turns that continue are one sequence."""
+    """Number of the turn, for a custom loss that compares turns: each is a sequence. 0 elsewhere: turns that
+    continue each other are one sequence."""
 
     @property
     def counts(self) -> bool:
@@ -135,7 +137,7 @@ def policy_batches(ledger: Ledger) -> dict[str, list[RoleBatch]]:
 
     Raises:
         AdvantageError: For a Step without an advantage.
-        UsageError: For a Step to learn from without token ids or log-probabilities.
+        UsageError: For a Step with an advantage, but without token ids or log-probabilities.
     """
     batches: dict[str, dict[str, RoleBatch]] = {}
     is_any_function = any(role.loss.compute for role in ledger.roles.values())
@@ -179,10 +181,11 @@ def step_advantages(
 ) -> Iterator[StepAdvantages]:
     """Yield a trajectory's Steps with their advantages [T].
 
-    They are zeros for turns that are masked or in no group, and for answers without usable log-probabilities.
+    The advantages are zeros for turns that are masked or in no group, and for answers without usable
+    log-probabilities.
 
     Raises:
-        AdvantageError: For another Step without an advantage.
+        AdvantageError: For any other Step without an advantage.
     """
     by_key = role is not None and any(grouping.key is not None for grouping in role.groupings)
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
@@ -198,8 +201,8 @@ def step_advantages(
 
 
 def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
-    """Yield runs of consecutive Steps that one datum can hold: each prompt extends the tokens of the step
-    before.
+    """Yield runs of consecutive Steps that fit in one datum: each prompt extends the tokens of the previous
+    Step.
 
     Steps after the last that the loss reads are left out.
     """
@@ -353,10 +356,11 @@ def _scaled(datum: tinker.Datum, total: int) -> tinker.Datum:
 
 
 def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> None:
-    """Refuse a training that a policy's service would make into another one.
+    """Check that a policy's service trains as the plan says.
 
     Raises:
-        UsageError: The service lacks a trait that the plan counts on, or this process a library.
+        UsageError: The service lacks a trait that the plan needs, or a library for custom losses is not
+            installed.
     """
     roles = [role for role in plan.trained.values() if policy in plan.policies_of(role.name)]
     lacks = [

@@ -48,7 +48,8 @@ async def score_starts(
 
     Args:
         batches: Batches of a step, by policy.
-        start_of: Gives a model with the weights that a policy started from.
+        start_of: Function that returns a model with the weights that a policy started from, by the policy's
+            name.
 
     Raises:
         WorldError: The model gives no log-probabilities.
@@ -89,7 +90,7 @@ class CustomPass:
 
     @property
     def data(self) -> list[tinker.Datum]:
-        """Datums with their target tokens alone, which are all that a service reads."""
+        """Datums without their loss inputs: services read only the target tokens."""
         return [
             tinker.Datum(
                 # Older SDKs send these as JSON, which takes no arrays.
@@ -102,7 +103,7 @@ class CustomPass:
     def __call__(
         self, data: Sequence[tinker.Datum], logprobs: Sequence[Tensor]
     ) -> tuple[Tensor, dict[str, float]]:
-        """Return a tensor with the loss's value and gradient, and no metrics, which `result` has."""
+        """Return (tensor with the loss's value and gradient, no metrics); `result` has the metrics."""
         try:
             self.result = self._computed(logprobs)
         except FOREIGN_ERRORS as error:  # a loss may be code of a package

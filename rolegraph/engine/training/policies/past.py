@@ -36,15 +36,15 @@ class PastSelves:
         self.kept: dict[str, tuple[PastCopy, ...]] = {name: saved.get(name, (STARTING,)) for name in plans}
         """Copies of each past policy, oldest first, by name."""
         self.starts: dict[str, str] = dict(start.starts) if start else {}
-        """Path of the weights that a policy started from, by name; only of weights that are a teacher."""
+        """Path of the starting weights of each policy whose start a teacher or a loss reads, by the policy's
+        name."""
         self._dropped: list[tuple[str, str]] = []
         """Policy and path of copies that are no longer kept."""
         self._models: dict[str, LimitedModel] = {}
         """Open copies and starts by path."""
 
     async def keep_starts(self, names: Sequence[str]) -> None:
-        """Save a copy of the starting weights of these policies, unless the resumed checkpoint has its
-        path."""
+        """Save a copy of the starting weights of these policies, unless `starts` has a path for them."""
         for name in names:
             if name not in self.starts:
                 self.starts[name] = await self._policies[name].save_copy("start")
@@ -100,7 +100,7 @@ class PastSelves:
 
         Args:
             checkpoints: The training's checkpoints.
-            dropped: Those that were removed, whose copies may be named no more.
+            dropped: Checkpoints that were just removed.
         """
         self._dropped += [
             (self._plans[name].of, path)

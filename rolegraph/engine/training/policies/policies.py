@@ -110,8 +110,11 @@ class PolicyClient:
 
     @contextmanager
     def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
-        """Convert any error of a block to a WorldError with the service's URL, the failed action and the
-        reason, or to that of `final_refusal`."""
+        """Convert any error of a block to the error of `final_refusal`, or to a WorldError.
+
+        The WorldError names the service's URL, the failed action and the reason, which `if_unreadable` is
+        added to if the response could not be parsed.
+        """
         try:
             yield
         except ModelError as error:  # of the server to sample from
@@ -185,7 +188,7 @@ class PolicyClient:
         return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
 
     async def delete_copy(self, path: str) -> None:
-        """Delete a copy at the service; a service that keeps it is no fault."""
+        """Delete a copy at the service; a service that cannot delete it raises no error."""
         try:
             async with asyncio.timeout(_DELETE_SECONDS):
                 await awaitable(self._rest().delete_checkpoint_from_tinker_path(path))
@@ -202,7 +205,7 @@ class PolicyClient:
         return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
 
     async def compute_functions(self, batches: Sequence[RoleBatch]) -> FunctionResults:
-        """Add the gradients of the custom losses, before any step is made.
+        """Compute the gradients of the custom losses at the service, before the optimizer's step.
 
         Raises:
             AdvantageError: A loss raises, or a number or gradient of it is not finite.

@@ -48,7 +48,7 @@ class SamplingServer:
     async def load(
         self, client: tinker.TrainingClient, rest: tinker.RestClient, pulse: Pulse, version: int
     ) -> TokenServer:
-        """Let the server sample with a policy's weights as they are now; return the model.
+        """Load a policy's current weights on the server, and return a model that samples with them.
 
         Args:
             client: The policy's training client.

@@ -38,12 +38,12 @@ class _Text(NamedTuple):
     text: Template | Expression
     roles: Mapping[str, str]
     owner: str = ""
-    """Role whose action is `action`; empty for none."""
+    """Role whose action the name `action` means; empty where the text has no own action."""
     is_condition: bool = False
 
 
 class _Misread(NamedTuple):
-    """Read of an action that has no such value."""
+    """Read of a value that an action does not have."""
 
     position: int
     word: str
@@ -67,7 +67,7 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def _texts(names: ResolvedNames) -> Iterator[_Text]:
-    """Yield the texts and expressions of a spec that compiled."""
+    """Yield all texts and expressions of a spec, except those with findings."""
     turns = [(name, *(f"{name}.{link}" for link in LINKS)) for name in names.roles]
     every = {name: of_role[0] for of_role in turns for name in of_role}
     for name, role in names.roles.items():
@@ -131,7 +131,8 @@ class _ActionReader:
                 yield from self.computed(node)
 
     def role(self, node: nodes.Node) -> str | None:
-        """Return the role of which a syntax node is a turn; None for another value."""
+        """Return the role whose turn a syntax node means, such as `solver[0]`; None for a node that means no
+        turn."""
         match node:
             case nodes.Name(name=name):
                 return self.text.roles.get(name)
@@ -146,7 +147,8 @@ class _ActionReader:
                 return None
 
     def read(self, node: nodes.Node) -> tuple[str, Shape] | None:
-        """Return the text and the schema of a value inside of an action; None for another value."""
+        """Return (text, JSON Schema) of a node that reads an action or another field of a turn, such as
+        `judge.action.score`; None for any other node."""
         match node:
             case nodes.Name(name="action") if self.text.owner:
                 return "action", self.shape(self.text.owner)
@@ -168,7 +170,7 @@ class _ActionReader:
                 return None
 
     def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[_Misread]:
-        """Yield the fault of a field that a value inside of an action cannot have."""
+        """Yield the fault of a field that the value before it cannot have."""
         key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
         match node.node:
             case nodes.Name(name=loop) if loop in self.names.spec.loops and key != "rounds":
@@ -201,7 +203,7 @@ class _ActionReader:
             yield _Misread(node.lineno, key, message, hint, "error" if is_closed else "warning")
 
     def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[_Misread]:
-        """Yield the fault of a comparison of a value inside of an action with values that it never has."""
+        """Yield the fault of a comparison of a turn's value with values that it never has."""
         read, values = self.read(one), _constants(other)
         if read is None:
             read, values = self.read(other), _constants(one) if sign not in ("in", "notin") else None
@@ -223,7 +225,7 @@ class _ActionReader:
         yield _Misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
 
     def mapped(self, mapping: nodes.Dict, key: nodes.Node) -> Iterator[_Misread]:
-        """Yield the warning of a mapping that lacks a word which the action may be."""
+        """Yield the warning of a mapping without an entry for a word that the action may be."""
         read, keys = self.read(key), _constants(nodes.List([pair.key for pair in mapping.items]))
         words = cast("Sequence[Any]", read[1].get("enum", ())) if read else ()
         if read and keys and (lost := [str(word) for word in words if word not in keys]):
@@ -233,7 +235,7 @@ class _ActionReader:
             yield _Misread(mapping.lineno, "action", message, "add each word", "warning")
 
     def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[_Misread]:
-        """Yield the fault of arithmetic on a text."""
+        """Yield the fault of arithmetic on a text in an action."""
         parts = [node.left, node.right] if isinstance(node, nodes.BinExpr) else [node.node]
         for text, shape in filter(None, map(self.read, parts)):
             words = cast("Sequence[Any]", shape.get("enum", ()))
@@ -245,7 +247,7 @@ class _ActionReader:
                 yield _Misread(node.lineno, _word(text), f"{text} is {described(shape)}, and no number", hint)
 
     def may_be(self, shape: Shape, value: Any, sign: str) -> bool:
-        """Return True if a value of a schema can be equal to a constant, or in order with it."""
+        """Return True if `value SIGN constant` can hold for some value of a schema."""
         kind, is_number = shape.get("type"), isinstance(value, int | float) and not isinstance(value, bool)
         if value is None:
             return True
@@ -266,12 +268,13 @@ class _ActionReader:
 
 
 def _word(text: str) -> str:
-    """Return the last name of a text that `read` returns."""
+    """Return the last name in a dotted text, such as `score` in `judge.action.score[0]`."""
     return text.partition("[")[0].rpartition(".")[2]
 
 
 def _constants(node: nodes.Node) -> list[Any] | None:
-    """Return the values that an expression can have where it is written out; None for any other."""
+    """Return the values that an expression of constants can have, such as both of `a if t else b`; None for
+    any other expression."""
     match node:
         case nodes.Const(value=value):
             return [value]

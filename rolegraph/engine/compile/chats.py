@@ -17,7 +17,7 @@ from rolegraph.engine.spec import Edge, Finding, Role, Spec
 
 _BRANCH = Edge(join="branch")
 Turn = tuple[str, int]
-"""Name of a role, and a round."""
+"""(name of a role, number of the turn from 1)."""
 
 
 def chats_of(spec: Spec) -> list[list[str]]:
@@ -39,15 +39,17 @@ def _sharing(spec: Spec, name: str) -> list[str]:
 
 
 def _forked(spec: Spec, name: str) -> str | None:
-    """Return the role that a role's `memory.fork` names; None without one, and for an unknown name."""
+    """Return the role that a role's `memory.fork` names; None for a role without `fork`, and for an unknown
+    name."""
     memory = spec.roles[name].memory
     return memory.fork if memory and memory.fork in spec.roles else None
 
 
 def trunk_of(spec: Spec, name: str) -> list[str]:
-    """Return the roles from whose turns the conversation of a fork goes on; none for another role.
+    """Return the trunk of a fork: the roles whose conversation it continues; empty for a role without
+    `memory.fork`.
 
-    They are the roles that keep the conversation of `memory.fork`, and its own trunk.
+    The trunk has the roles that keep the conversation of `memory.fork`, and the trunk of that conversation.
     """
     trunk: list[str] = []
     while (forked := _forked(spec, name)) is not None and forked not in trunk:
@@ -73,10 +75,11 @@ def instance_in(spec: Spec, instances: Instances, name: str, other: str, member:
 
 
 def turns_before(spec: Spec) -> dict[str, dict[int, tuple[Turn, ...]]]:
-    """Return by role and turn number the turns of its conversation since the turn before, oldest first.
+    """Return the turns that each turn finds in its conversation since the conversation's previous turn,
+    oldest first.
 
-    The turn before, of this conversation itself, is included; a fork has turns of its trunk after it. The
-    first turn of a conversation and roles without `memory` have no entry.
+    The result is by role, then by turn number. The turns include that previous turn itself; for a fork, turns
+    of its trunk follow it. The first turn of a conversation and roles without `memory` have no entry.
     """
     before: dict[str, dict[int, tuple[Turn, ...]]] = {}
     chats = chats_of(spec)
@@ -131,8 +134,10 @@ def turns_read(spec: Spec) -> dict[str, list[str]]:
 
 
 def chat_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
-    """Find conversations with a single turn, of roles that differ, or of roles without an order, and forks
-    that nothing comes before.
+    """Find faults of conversations and forks.
+
+    A conversation is at fault with a single turn, with roles of different settings, and with roles whose
+    turns have no order; a fork is at fault if it continues itself or if its trunk has no turn before it.
 
     Args:
         spec: The parsed spec, whose graph has no fault.
@@ -153,7 +158,7 @@ def chat_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
 
 
 def _alone(spec: Spec) -> Iterator[Finding]:
-    """Find conversations of a single turn, which no fork goes on from and no other role was to share."""
+    """Find conversations of a single turn that no fork continues and no other role shares."""
     trunks = {_forked(spec, name) for name in spec.roles}
     for (first, *others), memory in ((roles, spec.roles[roles[0]].memory) for roles in chats_of(spec)):
         if others or memory is None or memory.fork or first in trunks or spec.loop_of(first) is not None:
@@ -167,8 +172,8 @@ def _alone(spec: Spec) -> Iterator[Finding]:
 
 
 def _unordered(spec: Spec, roles: Sequence[str]) -> Finding | None:
-    """Return a finding for the first two roles of a conversation, or of it and its trunk, without an
-    order."""
+    """Return a finding for the first two roles of a conversation and its trunk whose turns have no order;
+    None where all have one."""
     needs, trunk = role_graph(spec), trunk_of(spec, roles[0])
     line = [name for name in nx.topological_sort(needs) if name in {*roles, *trunk}]
     for one, two in pairwise(line):
@@ -186,7 +191,7 @@ def _unordered(spec: Spec, roles: Sequence[str]) -> Finding | None:
 
 
 def _circles(spec: Spec) -> Iterator[Finding]:
-    """Find forks that go on from each other, or from themselves."""
+    """Find forks that continue each other, or themselves."""
     forks = {name: [forked] for name in spec.roles if (forked := _forked(spec, name))}
     for name in (name for name, (forked,) in forks.items() if forked in _sharing(spec, name)):
         message = f"{name} goes on from its own conversation"
@@ -200,7 +205,11 @@ def _circles(spec: Spec) -> Iterator[Finding]:
 
 
 def _fork(spec: Spec, roles: Sequence[str], instances: Instances) -> Iterator[Finding]:
-    """Find faults of a fork beside its trunk: no turns, no turn before, other instances, fields or tools."""
+    """Find faults of a fork against its trunk.
+
+    They are: a trunk without a conversation or without an earlier turn, another number of instances, hidden
+    fields that only the trunk sees, other tools, and a `system` of the fork's own.
+    """
     name, *_ = roles
     trunk = _forked(spec, name)
     if trunk is None:
@@ -237,7 +246,7 @@ def _fork(spec: Spec, roles: Sequence[str], instances: Instances) -> Iterator[Fi
 
 
 def _unjoined(spec: Spec) -> Iterator[Finding]:
-    """Find conversations that have the name of a role which keeps another one of its own (`memory: chat`)."""
+    """Find conversations named like a role that keeps a conversation of its own (`memory: chat`)."""
     for name, role in spec.roles.items():
         if (owner := _keeps_its_own(spec, role.memory and role.memory.chat)) is not None:
             message = f"{name} keeps the conversation {owner}, and the role {owner} keeps one of its own"
@@ -248,7 +257,8 @@ def _unjoined(spec: Spec) -> Iterator[Finding]:
 
 
 def _keeps_its_own(spec: Spec, chat: str | None) -> str | None:
-    """Return the name of a chat if it is that of a role with another conversation, else None."""
+    """Return `chat` if it is the name of a role that keeps a conversation of its own (`memory: chat`), else
+    None."""
     memory = spec.roles[chat].memory if chat and chat in spec.roles else None
     return chat if memory is not None and memory.chat is None else None
 
@@ -279,6 +289,7 @@ def _differences(spec: Spec, one: str, other: str, instances: Instances) -> Iter
 
 
 def _policies(role: Role, count: int) -> Sequence[str]:
-    """Return the policies of a role's instances, each once where all have the same."""
+    """Return the policies of a role's instances, in order; a single name where all instances have the same
+    policy."""
     policies = role.policy_names(count)
     return [*dict.fromkeys(policies)] if len({*policies}) == 1 else [*policies]

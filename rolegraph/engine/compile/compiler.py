@@ -80,8 +80,11 @@ class CompileResult:
 
 
 def data_findings(plan: Plan) -> Iterator[Finding]:
-    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; find
-    demonstrations that do not fit a training row. Both files are read, and no other data set."""
+    """Find faults of a plan's data; reads the training and validation files, and no other data set.
+
+    Warnings are of validation rows that are also training rows, and of fewer validation rows than
+    `validation.tasks`; demonstrations that do not fit a training row are faults.
+    """
     files = CompileResult(plan, ()).files()
     if "train" in files:
         yield from demonstration_findings(plan, files["train"].rows(None))
@@ -98,7 +101,7 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def marker_findings(plan: Plan) -> Iterator[Finding]:
-    """Warn of endpoints whose server makes tokens of texts in which chat markers are not escaped."""
+    """Warn of endpoints whose server does not escape chat markers in texts before it turns them to tokens."""
     spec = plan.spec
     used = [endpoint.model for endpoint in plan.endpoints]
     for path, ref in policies.models_of(spec):
@@ -172,13 +175,13 @@ def check_file(
 def check_source(
     source: Source, further: PlanCheck | None = None, *, runs: bool = False, validates: bool = False
 ) -> CompileResult:
-    """Import a source's Python files, then load, check and compile its spec, with those that validate it.
+    """Import a source's Python files, then load, check and compile its spec and the specs that validate it.
 
     Args:
         source: The spec, overrides and options.
         further: A check of the plan for one use.
         runs: True if the plan is to run now, which makes a missing permission a fault, else a warning.
-        validates: True for a spec that validates another, whose own validation has no meaning.
+        validates: True for a spec that validates another one; its own `train.validation` is then not read.
 
     Returns:
         The plan, if there are no faults, and all faults and warnings.
@@ -268,7 +271,12 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
 def _stages(
     names: ResolvedNames, instances: Instances, loaded: LoadedSpec, imports: Sequence[vocabulary.Import]
 ) -> list[tuple[StagePlan, Plan]]:
-    """Compile the spec as of each stage of the training, and report the findings of all stages."""
+    """Compile the spec for each stage of the training, and report the findings of all stages.
+
+    Returns:
+        For each stage its StagePlan, and the plan of the spec in that stage; only stages before the first
+        fault.
+    """
     spec, stages, first = names.spec, list[tuple[StagePlan, Plan]](), 1
     resolved = [
         ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
@@ -391,7 +399,7 @@ def _assemble(
 
 
 def _turns_in(texts: Iterable[object], spec: Spec) -> list[str]:
-    """Return the turns that those of `texts` read that are expressions."""
+    """Return the names of turns that the expressions among `texts` read; other objects read none."""
     read = {name for text in texts if isinstance(text, Expression) for name in text.mentions}
     return vocabulary.named_turns(read, spec.roles)
 
@@ -399,8 +407,8 @@ def _turns_in(texts: Iterable[object], spec: Spec) -> list[str]:
 def _scorers(
     role: role_plan.ResolvedRole, answering: Sequence[role_plan.Endpoint]
 ) -> dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]]:
-    """Return the texts whose log-probabilities a role's reward reads, with the endpoint that scores for each
-    instance."""
+    """Return each text whose log-probabilities a role's reward reads, with the endpoint that scores it for
+    each instance."""
     texts: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
     for likelihood, it in role.likelihoods.items():
         model = it.model
@@ -414,8 +422,8 @@ def _scorers(
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
-    """Return `record`'s values for the field names of the dataclass `kind`, as keyword arguments; `others`
-    win."""
+    """Return `record`'s values for the fields of the dataclass `kind`, as keyword arguments; values in
+    `others` replace them."""
     return {its.name: getattr(record, its.name) for its in fields(kind)} | others
 
 
@@ -428,8 +436,8 @@ def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:
 
 
 def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
-    """Return the functions of role `name`'s tools that no model is offered, because a `run: function` calls
-    them."""
+    """Return the functions of role `name`'s tools that its model may not call, because a `run: function`
+    calls them."""
     functions: set[str] = set()
     for role in names.roles.values():
         if role.run and (called := role.run.tool.session):

@@ -17,8 +17,7 @@ from rolegraph.engine.vocabulary import Reward, Tool
 
 
 def scored(rewards: Rewards) -> RoleGraph:
-    """Return a graph of roles with an edge from each role whose reward another role's reward reads to that
-    role."""
+    """Return a graph with an edge from each role to the roles whose rewards read its reward."""
     return graph_of({name: reward.roles if reward else () for name, reward in rewards.items()})
 
 
@@ -90,7 +89,7 @@ def _paid_alike(
 
 
 def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
-    """Return the largest number of actions that one turn of role `name` can choose from with a choosing
+    """Return the largest number of actions from which one turn of role `name` can choose with a choosing
     tool."""
     wanted = tool.pairs[:1] if tool.pairs else tool.roles
     edges = [(other, edge) for key, other, edge in spec.roles[name].edges if not wanted or key in wanted]
@@ -138,7 +137,7 @@ def _rewards_of(roles: Iterable[str]) -> tuple[Path, ...]:
 
 
 def _unjudged(rewards: Rewards) -> Iterator[Finding]:
-    """Find rewards that compare a verdict with a role that no reward calls right or wrong."""
+    """Find rewards that read whether another role is right, although that role cannot be right or wrong."""
     right = judged(rewards)
     for name, reward in rewards.items():
         for other in reward.facts.compares_verdicts if reward else ():
@@ -152,8 +151,8 @@ def _unjudged(rewards: Rewards) -> Iterator[Finding]:
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
-    """Find a `right` without effect, and values of `on_failure.reward`: the role has no reward, or does not
-    score failed turns."""
+    """Find a `right` or an `on_failure.reward` without effect: the role has no reward, or masks its failed
+    turns, or ends the episode."""
     for name, role in spec.roles.items():
         failing = role.on_failure
         if role.right is not None and role.reward is None:
@@ -240,8 +239,8 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
 def words_read(spec: Spec) -> RoleGraph:
     """Return a graph of roles with an edge to each role from every role whose words it may read.
 
-    It reads answers of this round or an earlier one, arguments of its callers, results of the roles that it
-    calls, and turns of its conversation.
+    A role reads answers of this round or an earlier one, arguments of its callers, results of the roles that
+    it calls, and turns of its conversation.
     """
     chats = turns_read(spec)
     read: dict[str, list[str]] = {}

@@ -60,7 +60,7 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
 
     Args:
         spec: The parsed spec.
-        data: The spec as it was read, which shows prompts that did not fit the model.
+        data: The spec as it was read, in which invalid prompts, absent from `spec`, still stand.
     """
     for name, role in spec.roles.items():
         path = ("roles", name)
@@ -273,8 +273,10 @@ def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:
 
 
 def _size(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
-    """Yield a finding for each input that chunks do not divide, and for the first role at which the
-    turns, edges or lineages of the spec pass a limit."""
+    """Find inputs that cannot be divided into chunks, and specs that are too large.
+
+    The second finding is at the first role at which the turns, edges or lineages of an episode pass a limit.
+    """
     counts: dict[str, int] = {}
     total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
     for name in nx.topological_sort(needs):

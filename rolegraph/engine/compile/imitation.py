@@ -19,7 +19,7 @@ from rolegraph.engine.vocabulary import ParseFailure, short_repr
 
 
 def stages_findings(spec: Spec) -> Iterator[Finding]:
-    """Find roles of stages that are not there or not trained, and stages longer than the training."""
+    """Find roles of stages that do not exist or are not trained, and stages longer than the training."""
     for place, stage in enumerate(spec.train.stages):
         for name in stage.imitation:
             path: Path = ("train", "stages", place, "imitation", name)
@@ -94,7 +94,7 @@ def demonstration_findings(plan: Plan, rows: Iterable[Task]) -> Iterator[Finding
 
 
 def _fault_of(role: RolePlan, template: Template, row: Task) -> str:
-    """Return the reason why a demonstration cannot be learnt for a row; empty for none."""
+    """Return the reason why a role cannot learn a demonstration for a row; empty if it can."""
     try:
         text = template.render({"task": row}).strip()
     except PromptError as error:

@@ -28,16 +28,16 @@ class RoleEdge(NamedTuple):
     """The role that the edge joins."""
     edge: Edge
     earlier: bool
-    """True where both roles are in one loop and the edge joins earlier rounds of it only."""
+    """True where both roles are in one loop and the edge reads only earlier rounds."""
 
 
 class RoleInputs(NamedTuple):
-    """Inputs of one role's turns: other roles, its own earlier turns, and what the `until` of its loops
-    reads."""
+    """Inputs of one role's turns: other roles, its own earlier turns, and the roles that the `until` of its
+    loops reads."""
 
     edges: tuple[RoleEdge, ...]
     own_turns: bool
-    """True where a turn reads the turns of its own instance before it, and so waits for them."""
+    """True where a turn reads the earlier turns of its own instance, and so waits for them."""
     untils: tuple[tuple[str, ...], ...]
     """For each loop around the role, the outermost first, the roles that its `until` reads."""
 
@@ -73,13 +73,14 @@ def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
-    """Parse the templates of each role and return the roles, fields and histories that they mention.
+    """Parse the templates and conditions of each role, and return the inputs of each role that follow from
+    them.
 
     A text that is not a valid template or condition reads nothing.
 
     Args:
-        spec: The parsed spec.
-        texts: By role, the sources of its prompt, system and tool value. Conditions are in the spec.
+        spec: The parsed spec, with the conditions.
+        texts: By role, the sources of its prompt, system and tool value.
     """
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():

@@ -53,18 +53,19 @@ class DisclosureRule:
     is_hidden: Callable[[str], bool]
     """Function that returns whether a task field is hidden."""
     plain: frozenset[str] = frozenset()
-    """Roles whose texts can quote no hidden field; none without a spec, which alone tells them."""
+    """Roles whose texts can quote no hidden field; empty without a spec, which would name them."""
     quoting: frozenset[str] = frozenset()
-    """Other roles of the spec."""
+    """All other roles of the spec."""
     grouped: frozenset[str] | None = None
-    """Roles whose groups may tell the value of a hidden field; None without a spec, for all."""
+    """Roles whose group keys may reveal the value of a hidden field; None without a spec, when any role's
+    may."""
 
     def may_quote(self, role: str) -> bool:
-        """Return whether the texts of a role may quote a hidden field."""
+        """Return True if the texts of a role may quote a hidden field."""
         return role not in self.plain
 
     def hides_message(self, role: str, failure: str) -> bool:
-        """Return whether the message of a failure may quote a hidden field; a reward sees the whole task."""
+        """Return True if the message of a failure may quote a hidden field; rewards see the whole task."""
         return self.may_quote(role) or failure in REWARD_FAILURES
 
     def visible(self, task: Task) -> dict[str, Any]:
@@ -91,9 +92,9 @@ def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> Disc
 
 
 def _may_read(expression: str, is_hidden: Callable[[str], bool]) -> bool:
-    """Return whether an expression has the name of a hidden field, as an attribute or in a text.
+    """Return True if an expression has the name of a hidden field, as an attribute or in a text.
 
-    True where it cannot be parsed.
+    True also for an expression that cannot be parsed.
     """
     try:
         tree = Environment().parse(f"{{{{ ({expression}) }}}}")
@@ -165,8 +166,11 @@ def _trajectory(trajectory: Trajectory, rule: DisclosureRule) -> Trajectory:
 
 
 def _without_keys(metadata: StepMetadata) -> StepMetadata:
-    """Return a step's metadata without digests of the values by which turns are grouped: equal digests tell
-    equal values, and a digest can be guessed. Steps of version 0.2 have them in `group` and `groups`, too."""
+    """Return a step's metadata without the digests by which turns are grouped.
+
+    Equal digests reveal equal values of hidden fields, and a digest can be guessed. Steps of version 0.2 have
+    digests in `group` and `groups`, too.
+    """
     kept = {name: value for name, value in metadata.items() if name not in ("by", "group", "groups")}
     return cast("StepMetadata", kept)
 
@@ -187,7 +191,7 @@ def _plain(step: Step) -> Step:
 
 
 def _without_texts(step: Step) -> Step:
-    """Return a step with the identity, numbers and outcome of another, and none of its texts and tokens."""
+    """Return a copy of a step without its texts and tokens; identity, numbers and outcome stay."""
     usage = {"prompt_tokens": step.prompt_tokens, "completion_tokens": step.response_tokens}
     kept: dict[str, Any] = {key: value for key, value in step.metadata.items() if key in _OF_STEPS}
     kept |= {"usage": usage} if any(usage.values()) else {}
@@ -204,8 +208,11 @@ def _without_texts(step: Step) -> Step:
 
 
 def _call(call: FunctionCallMetadata) -> FunctionCallMetadata:
-    """Return a call without its error. The name that a model gives a function which does not exist is a text
-    of the model, and such a call fails."""
+    """Return the record of a call without its error.
+
+    If the call failed because no such function exists, the function's name is left out, too: the model wrote
+    it.
+    """
     return {"name": "tool", "error": LEFT_OUT} if call.get("error") else {"name": call["name"]}
 
 

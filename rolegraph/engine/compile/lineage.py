@@ -26,7 +26,7 @@ class Instance(NamedTuple):
     lineage: Mapping[str, frozenset[int]]
     """Numbers of the instances that this instance descends from, by role."""
     path: tuple[int, ...]
-    """Number under each parent on the way down; the last is its own."""
+    """Numbers of the instance and of its ancestors among their siblings, the oldest ancestor first."""
     parents: range
     """Positions of its parents among their role's instances, from 0; empty without an edge that fans out."""
 
@@ -60,8 +60,8 @@ class CallSite(NamedTuple):
 
 
 def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:
-    """Return every turn that may call role `name` as a tool, by caller, instance and round; none if
-    uncalled."""
+    """Return every turn that may call role `name` as a tool, by caller, instance and round; empty for a role
+    that is not called."""
     sites: list[CallSite] = []
     start = 0
     for caller in spec.callers_of(name):
@@ -131,10 +131,10 @@ class _Siblings(NamedTuple):
 
     lineage: Mapping[str, frozenset[int]]
     path: tuple[int, ...]
-    """Path of the instances without their own numbers."""
+    """Common beginning of the instances' paths, without the last number."""
     parents: range
     numbers: range
-    """Last numbers of their paths."""
+    """Last numbers of the instances' paths."""
 
 
 def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> Iterator[_Siblings]:
@@ -166,8 +166,8 @@ def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> It
 
 
 def _needed(role: Role, done: Mapping[str, Sequence[Instance]]) -> dict[str, frozenset[int]]:
-    """Return by role the instances that an instance of `role` descends from through its `needs` of this
-    round."""
+    """Return the instances from which an instance of `role` descends through its `needs` of this round, by
+    role."""
     others = [other for _, other, edge in role.edges if edge.round == "this"]
     return _union([instance for other in others for instance in done[other]])
 

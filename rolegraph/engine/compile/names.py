@@ -57,7 +57,10 @@ SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 
 
 def _numbers(path: Path, verdict: Expression | None, what: str) -> Iterator[Finding]:
-    """Find a verdict that can only be a number; `what` says of what it is the verdict."""
+    """Find a verdict that can only be a number.
+
+    `what` says what the verdict should be, such as "an answer is right or not".
+    """
     if verdict is not None and is_number(verdict):
         message = f"{verdict.source} is a number, and {what}"
         hint = "compare it: … >= 0.5; of several instances, write all(…) or any(…)"
@@ -182,7 +185,8 @@ class ResolvedNames:
     def _formulas(
         self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None
     ) -> Mapping[str, Expression | None]:
-        """Compile the expressions of a role's reward, each once."""
+        """Compile the expressions of a role's reward, by their text; None for an expression with a
+        finding."""
         expressions: dict[str, Expression | None] = {}
         if reward is None or call is None:
             return expressions
@@ -259,7 +263,7 @@ class ResolvedNames:
         return environment
 
     def _tools(self, name: str) -> list[vocabulary.Tool | None]:
-        """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
+        """Resolve the tools that a role's model may call; the model gives a tool's argument, not the spec."""
         role, tools = self.spec.roles[name], list[vocabulary.Tool | None]()
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
@@ -292,7 +296,14 @@ class ResolvedNames:
         return tools
 
     def _check_agent(self, name: str, call: ItemCall, path: Path) -> None:
-        """Report what a role whose model an agent program asks cannot have: the program writes the chat."""
+        """Add a fault for each key that a role may not have because an agent program writes its chat, such as
+        `system`.
+
+        Args:
+            name: The role.
+            call: The agent program.
+            path: Key of the agent program in the spec.
+        """
         role = self.spec.roles[name]
         others = {"system": role.system, "examples": role.examples, "memory": role.memory}
         for key in (key for key, value in others.items() if value is not None):
@@ -341,7 +352,7 @@ class ResolvedNames:
         return loss
 
     def _example_metric(self) -> str:
-        """Return expressions of the spec's own roles that a metric may be."""
+        """Return examples of metrics over the spec's own roles, for a hint."""
         first, *_, last = (*self.spec.roles, *self.spec.roles)
         return f"{last}.right, mean({first}.reward)"
 
@@ -358,7 +369,7 @@ class ResolvedNames:
         return metric and MetricPlan(metric, (metric.role,) if metric.role else ())
 
     def _of_episode(self, path: Path, text: str) -> EpisodeExpression | None:
-        """Compile an expression over the episode; None, with findings added, on failure."""
+        """Compile an expression over the episode; on failure add findings and return None."""
         readable = {**self.spec.roles, **self.spec.loops}
         reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
         if unknown := [it for it in reads.read_roles if it not in readable]:
@@ -372,8 +383,10 @@ class ResolvedNames:
         return expression and EpisodeExpression(expression, roles, reads.facts.compares_verdicts)
 
     def _correct(self) -> list[EpisodeExpression | None]:
-        """Compile the expressions of `episode.correct`; without any, whether the one role is right that can
-        be."""
+        """Compile the expressions of `episode.correct`.
+
+        Without `episode.correct`, an episode is correct if the only role that can be right is right.
+        """
         path, right = ("episode", "correct"), judged(self.rewards)
         verdicts = {
             name: f"all({name}.right)" if self.counts[name] > 1 else f"{name}.right"
@@ -395,14 +408,14 @@ class ResolvedNames:
         return expressions
 
     def _unjudged(self, path: Path, reads: vocabulary.Reward) -> Iterator[Finding]:
-        """Warn of an expression that reads whether a role without a reward is right."""
+        """Warn of an expression that reads the reward or the verdict of a role without a reward."""
         for other in reads.roles:
             if other in self.spec.roles and self.spec.roles[other].reward is None:
                 message = f"{other} has no reward, so nothing says what it earned or whether it is right"
                 yield Finding(path, message, "a role with a reward", severity="warning", word=other)
 
     def _tool(self, name: str, role: Role) -> vocabulary.Tool | None:
-        """Resolve the tool of a tool role; None for another role."""
+        """Resolve the tool that a role runs; None for a role with a model."""
         path = ("roles", name, "run")
         tool = self._build(vocabulary.tools, role.run, path)
         if tool is None or role.run is None:
@@ -428,10 +441,10 @@ class ResolvedNames:
         return tool
 
     def _session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
-        """Return the tools of another role whose function `tool` calls (`run: function`); empty for any other
+        """Return the tools of the role whose function `tool` calls (`run: function`); empty for any other
         tool.
 
-        Adds a fault if that role has no tools to call.
+        Adds a fault if that role has no tools.
         """
         roles = {key: other for key, other, _ in self.spec.roles[name].edges}
         if tool.session is None or (other := roles.get(tool.session.role, "")) not in self.spec.roles:
@@ -456,7 +469,14 @@ class ResolvedNames:
                 self.findings.append(Finding(path, message, hint=hint, word=file.name))
 
     def _check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
-        """Add a fault where an item of role `name` reads role `other`, which its `needs` lacks."""
+        """Add a fault if role `name` reads role `other` without an entry for it in `needs`.
+
+        Args:
+            name: The role.
+            other: The role that is read.
+            path: Key of the item that reads `other`.
+            verb: Verb of the message, such as `reads`.
+        """
         needs = self.spec.roles[name].needs
         if other not in needs:
             aliases = [f"it is known as {key} there" for key, edge in needs.items() if edge.of == other]
@@ -469,8 +489,10 @@ class ResolvedNames:
     def _build(
         self, registry: Registry[ItemT], call: ItemCall | None, path: Path, others: str = ""
     ) -> ItemT | None:
-        """Build the vocabulary item that `call` names; return None, with findings added, where it cannot be
-        built. `others` is what a spec may write in place of a name."""
+        """Build the vocabulary item that `call` names; on failure add findings and return None.
+
+        `others` names what a spec may write in place of an item, for messages.
+        """
         arguments = {
             "folder": self.loaded.folders[0],
             "interpreter": self.interpreter,
@@ -480,8 +502,8 @@ class ResolvedNames:
         return None if call is None else self._make(partial(registry.build, call, **context), path, others)
 
     def _make(self, make: Callable[[], ItemT], path: Path, others: str = "") -> ItemT | None:
-        """Return the item that `make` builds; record its code and permissions, or add findings where `make`
-        fails."""
+        """Return the item that `make` builds, and record its code and permissions; on failure add findings
+        and return None."""
         with vocabulary.record_items(self.used):
             item, findings = resolve(make, path, others)
         self.findings += findings
@@ -530,10 +552,10 @@ class ResolvedNames:
         return {split: part(split) for split in SPLITS}
 
     def _add_examples(self) -> tuple[str, ...] | None:
-        """Let the rows of each split carry the examples that `data.examples` asks for, or add faults.
+        """Add the examples of `data.examples` to the rows of each split, or add faults.
 
         Returns:
-            The fields of an example; None without examples.
+            The fields of an example; None for a spec without examples or with faults in them.
         """
         examples, train, columns = self.spec.data.examples, self.data.get("train"), columns_of(self.data)
         if examples is None or columns is None:

@@ -44,7 +44,8 @@ class StepNumbers:
         return validate(values_at(self.data, self.at(step))).value
 
     def extremes(self) -> list[int]:
-        """Return the steps in which a number is least or greatest: limits that hold there hold in all."""
+        """Return the steps in which any number is least or greatest: limits that hold there hold in all
+        steps."""
         extremes: set[int] = set()
         for expression in self.by_path.values():
             values = [(expression.value({"step": step}), step) for step in self.steps]
@@ -52,7 +53,7 @@ class StepNumbers:
         return sorted(extremes)
 
     def curves(self, last: int) -> dict[str, list[tuple[int, float]]]:
-        """Return for each number the steps up to the last at which its slope changes, with its values."""
+        """Return for each number (step, value) at the steps up to `last` at which its slope changes."""
         steps = sorted({last, *(step for step in self.steps if step < last)})
         return {".".join(map(str, path)): _bends(it, steps) for path, it in self.by_path.items()}
 
@@ -68,7 +69,7 @@ def numbers_of(loaded: LoadedSpec) -> tuple[StepNumbers | None, list[Finding]]:
     """Compile the expressions over the step, and give the spec the values of step 0.
 
     Returns:
-        The numbers, or None for a spec without any, and for faulty ones; and findings, with their step.
+        The numbers, None for a spec without any or with faulty ones; and the findings, which name their step.
     """
     compiled: dict[Path, Expression] = {}
     findings: list[Finding] = []
@@ -108,12 +109,13 @@ def numbers_of(loaded: LoadedSpec) -> tuple[StepNumbers | None, list[Finding]]:
 
 
 def in_step(step: int, finding: Finding) -> Finding:
-    """Return a finding about the numbers of a step with that step in its message."""
+    """Return a finding whose message names the step to whose numbers it applies."""
     return replace(finding, message=f"in step {step}: {finding.message}")
 
 
 def _checked_steps(spec: Spec) -> Sequence[int]:
-    """Return the steps of the training, from 0; of a long one as many, evenly spread, as are checked."""
+    """Return the steps in which numbers are checked, from 0: all steps of a short training, evenly spread
+    steps of a long one."""
     count = spec.train.steps or SPEC_STEPS.most
     return [*range(0, count, math.ceil(count / SPEC_STEPS.most)), count - 1]
 

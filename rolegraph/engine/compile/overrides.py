@@ -33,7 +33,7 @@ def override_findings(loaded: LoadedSpec, spec: Spec, counts: Mapping[str, int])
 
 
 def _asked(spec: Spec, counts: Mapping[str, int]) -> Iterator[Path]:
-    """Yield the path of each setting that some call of a model reads."""
+    """Yield the path of each setting of a model or sampling that some model call reads."""
     trained = trained_policies(spec, counts)
     for name, count in counts.items():
         for key in Sampling.model_fields:
@@ -49,7 +49,7 @@ def _asked(spec: Spec, counts: Mapping[str, int]) -> Iterator[Path]:
 
 
 def _trained(spec: Spec, counts: Mapping[str, int]) -> Iterator[Path]:
-    """Yield the path of each adapter's setting, rate and number of rollouts that a training reads."""
+    """Yield the path of each adapter setting, learning rate and number of rollouts that a training reads."""
     train, policies = spec.train, trained_policies(spec, counts)
     stages = train.stages if sum(stage.steps for stage in train.stages) == train.steps else []
     for key in ("learning_rate", "rollouts") if policies else ():

@@ -44,7 +44,7 @@ class Node:
     round: int = 1
     """Round of the role's loop; `id.round` counts through the rounds of the loop around it."""
     outer: int = 1
-    """Round of the loop around the role's loop."""
+    """Round of the outer loop around the role's loop; 1 without one."""
 
 
 class InputEdge(NamedTuple):
@@ -69,16 +69,18 @@ class Block:
     nodes: Sequence[int]
     inputs: tuple[InputEdge, ...]
     until_inputs: tuple[InputEdge, ...] = ()
-    """Turns of the round before that the `until` of a loop reads on this branch."""
+    """Turns of the previous round, on this branch, that the `until` of a loop reads."""
     until_loop: int = -1
-    """Position in `Plan.loops` of the loop whose `until` is asked before the block; -1 for none."""
+    """Position in `Plan.loops` of the loop whose `until` is evaluated before the block; -1 where no loop's
+    is."""
     back: int = 1
-    """Number of the role's turns from the block that was asked before, of that loop, to this block."""
+    """Number of turns of the role from one evaluation of that `until` to the next."""
     may_skip: bool = False
     """True where some of the nodes may be skipped."""
     chat_before: tuple[int, ...] = ()
-    """Nodes of the conversation that the block's nodes continue, oldest first: of a fork, its own turn before
-    and the turns of its trunk since. The first node's block has those before."""
+    """Nodes of the conversation that the block's nodes continue, oldest first: the conversation's previous
+    turn, then for a fork the turns of its trunk since. Earlier turns are in the block of that previous
+    turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,19 +91,22 @@ class TurnGraph:
     """Nodes in the order of roles, then rounds, then instances."""
     blocks: tuple[Block, ...]
     waits: tuple[Wait, ...]
-    """For each block, then for each step of an environment, its nodes and what they wait for."""
+    """For each block, then for each transition of an environment, its nodes and the nodes that they wait
+    for."""
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     """Turns that the reward of each node reads; each edge is named as the reward names it: `judge`, or
     `judge.history`."""
     signal_inputs: Mapping[int, tuple[InputEdge, ...]]
-    """Turns of roles outside of `needs` that the signal of each node reads, as `reward_inputs`."""
+    """Turns of roles outside of `needs` that the signal of each node reads; edges are named as in
+    `reward_inputs`."""
     episode_inputs: tuple[InputEdge, ...]
     """Turns that `episode.correct` and the metrics read; each edge is named as they name it."""
     lineages: Mapping[str, Sequence[Lineage]]
     """By role, the instances that each of its instances descends from."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
-    """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
-    the caller has ended: the nodes of calls have a result then, and the others are skipped."""
+    """Nodes for the calls of each node that may call roles, by the called role, in order. Their blocks become
+    ready when the caller has ended: nodes that answered a call have a result then, and the others are
+    skipped."""
 
 
 class StagePlan(NamedTuple):
@@ -144,7 +149,7 @@ class Plan(TurnGraph):
     correct: tuple[role_plan.EpisodeExpression, ...]
     """Expressions that say whether an episode is correct: all of those whose roles ran must hold."""
     judged: frozenset[str]
-    """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""
+    """Roles that can be right: their reward judges the answer, or passes on the verdict on another role."""
     metrics: Mapping[str, role_plan.MetricPlan]
     hidden: frozenset[str]
     """Task fields that prompts do not see."""
@@ -158,7 +163,7 @@ class Plan(TurnGraph):
     numbers: StepNumbers | None = None
     """Numbers that follow the step of a training; the roles have those of its last step."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Values of these numbers that the roles have, by path."""
+    """Values of `numbers` that the roles have, by path."""
     last_step: int = 0
     """Last step of the training, from 0, which expressions read as `step` in a run, an evaluation or a
     validation; 0 where no expression reads it, or the spec has no `train`."""
@@ -179,13 +184,13 @@ class Plan(TurnGraph):
 
     @cached_property
     def defaults(self) -> dict[str, str]:
-        """By role, the action that stands in for an unreadable answer, as far as it is one."""
+        """Action that stands in for an unreadable answer, by role; roles without a default have no entry."""
         standing_in = {role.name: role.parser.default for role in self.asking}
         return {name: str(action) for name, action in standing_in.items() if action not in (None, "")}
 
     @cached_property
     def routers(self) -> frozenset[str]:
-        """Roles of whose answers the condition `when` of another role depends."""
+        """Roles whose action another role's condition `when` reads."""
         mentioned = {
             name.partition(".")[0] for role in self.roles if role.when for name in role.when.mentions
         }
@@ -193,9 +198,10 @@ class Plan(TurnGraph):
 
     @cached_property
     def word_scored(self) -> frozenset[str]:
-        """Roles of which a run computes what each word that their parser allows would have earned.
+        """Roles for which a run computes the reward of every word that their parser allows.
 
-        The reward is fast, and reads nothing that another answer of the role would have changed.
+        Their rewards are fast to compute, and read nothing that another answer of the role would have
+        changed.
         """
         graph = role_graph(self.spec)
         return frozenset(
@@ -211,12 +217,12 @@ class Plan(TurnGraph):
 
     @cached_property
     def wiring(self) -> Wiring:
-        """The order of nodes and blocks as counters, for runs."""
+        """Order of nodes and blocks as counters, for runs."""
         return counters(self.waits)
 
     @cached_property
     def dag(self) -> nx.DiGraph[Vertex]:
-        """The order of nodes and blocks as a DAG, for questions about it."""
+        """Order of nodes and blocks as a DAG, for analyses."""
         return frozen(dag_of(self.waits))
 
     @cached_property
@@ -249,7 +255,7 @@ class Plan(TurnGraph):
 
     @property
     def named_fields(self) -> dict[str, str]:
-        """Task fields that each task must have, with the key of the spec that names the field."""
+        """Task fields that each task must have, each with the key of the spec that reads the field."""
         fields = dict.fromkeys(self.spec.data.hidden, "data.hidden")
         for role in self.roles:
             fields |= dict.fromkeys(role.spec.sees, f"roles.{role.name}.sees")
@@ -288,7 +294,8 @@ class Plan(TurnGraph):
         return self._policies_of_teachers(start=False)
 
     def _policies_of_teachers(self, *, start: bool) -> list[str]:
-        """Return the policies in training whose starting weights, or weights of the step, are a teacher's."""
+        """Return the policies in training that are teachers: with their starting weights if `start`, else
+        with their weights of the step."""
         names: dict[str, None] = {}
         for role, signal in self.signals.items():
             for teacher in signal.all_teachers:
@@ -298,11 +305,11 @@ class Plan(TurnGraph):
         return list(names)
 
     def weights_of(self, teacher: role_plan.TeacherPlan, role: str, index: int) -> TeacherKey:
-        """Return the weights of a teacher of instance `index`, from 1, of a trained role.
+        """Return the weights of the teacher of instance `index`, from 1, of a trained role.
 
         Returns:
-            A model, which stands for the start of a policy as well, or the name of a policy whose weights of
-            the step are meant.
+            A model, or the name of a policy, which means the policy's weights of the step. The start of a
+            policy is the model that it starts from.
         """
         if teacher.model is not None:
             return teacher.model
@@ -337,38 +344,39 @@ class Plan(TurnGraph):
 
     @property
     def can_be_correct(self) -> bool:
-        """True where one of the expressions in `correct` can hold: it reads a role that can be right, or
-        compares values itself."""
+        """True where an expression in `correct` can hold: it reads a role that can be right, or compares
+        values itself."""
         return any(not it.verdicts or self.judged.intersection(it.verdicts) for it in self.correct)
 
     @property
     def own_metric_names(self) -> tuple[str, ...]:
-        """`correct`, where an episode can be correct, and the names of the metrics."""
+        """Names of the metrics, after `correct` if an episode can be correct."""
         first = ("correct",) if self.can_be_correct else ()
         return (*first, *(name for name in self.metrics if name not in first))
 
     @property
     def validation_metric_names(self) -> tuple[str, ...]:
-        """Metrics of the workflows that validate: the first's own, and `NAME/metric` of others; this
-        workflow's own where none is named."""
+        """Names of the metrics of the workflows that validate: the first workflow's, and `NAME/metric` of the
+        others; this workflow's where it validates itself."""
         return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_metric_names)
 
     @property
     def validating(self) -> list[tuple[str, Plan]]:
-        """Workflows that validate, each with the beginning of its metrics' names: `NAME/`, empty for the
-        first."""
+        """Workflows that validate, each with the prefix of its metrics' names: empty for the first, `NAME/`
+        for others."""
         named = enumerate(self.validations.items())
         return [(f"{name}/" if place else "", plan) for place, (name, plan) in named] or [("", self)]
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Figures of the episodes of a training and of its validation."""
+        """Names of the metrics of a training's episodes and of its validations."""
         return tuple(dict.fromkeys((*self.own_metric_names, *self.validation_metric_names)))
 
     def env_at(self, block: int) -> tuple[int, int] | None:
-        """Return (position in `envs`, position as a node) of the environment transition with number `block`.
+        """Return (index in `envs`, number in the node table) of the environment transition `block`; None for
+        a block of turns.
 
-        Transitions are numbered after the blocks; None is returned for a block of turns.
+        Transitions have the numbers after those of the blocks and of the nodes.
         """
         if block < len(self.blocks):
             return None
@@ -394,7 +402,8 @@ class Plan(TurnGraph):
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 
     def cost(self, trajectory: Trajectory) -> float | None:
-        """Return the dollars of a trajectory's answers; None where neither the endpoint nor a price tells.
+        """Return the dollars of a trajectory's answers; None where neither the endpoint reports dollars nor
+        the spec has a price.
 
         Args:
             trajectory: A trajectory of this workflow.

@@ -36,7 +36,7 @@ def _used(spec: Spec, counts: Mapping[str, int]) -> set[str]:
 def past_policies(
     spec: Spec, counts: Mapping[str, int], trained: Mapping[str, PolicyPlan]
 ) -> dict[str, PastPlan]:
-    """Return by name the policies that are past copies of a trained policy and that some role uses."""
+    """Return the policies of past selves that some role uses, by name."""
     used = _used(spec, counts)
     return {
         name: PastPlan(policy.of, policy.every, policy.keep, policy.pick)
@@ -105,7 +105,7 @@ def body_findings(spec: Spec) -> Iterator[Finding]:
 
 
 def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """Find checkpoints that no role asks; `counts` are the numbers of instances by role."""
+    """Find checkpoints of models that no role asks; `counts` are the numbers of instances by role."""
     trained = trained_policies(spec, counts)
     asked = {it.model.weights for name in counts for it in endpoints_of(spec, name, counts[name], trained)}
     for path, ref in _checkpoints(spec, counts):
@@ -176,8 +176,7 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator[Finding]:
-    """Find faults in the policy `name`: of copies of a past policy, or keys for such copies in another
-    policy."""
+    """Find faults in the policy `name`: of past selves, or keys for past selves in a trained policy."""
     policy, here = spec.policies[name], ("policies", name)
     written = [key for key in policy.model_fields_set if getattr(policy, key) is not None]
     if policy.of is None:

@@ -1,8 +1,8 @@
-"""Checks of what is looked for where it cannot be: values in actions, words in prompts. Pure.
+"""Checks of values that actions cannot have, and of words that prompts never mention. Pure.
 
-An action is known as far as its parser or tool says what it gives; nothing is found in an unknown one. A
-prompt mentions a word that it writes itself, or that it may pass on: from the task, an environment, a tool,
-or another role whose prompt mentions the word.
+Actions are known from the JSON Schema of their parser or tool; nothing is found where it gives none. A prompt
+mentions a word that it writes itself, or that it may pass on: from the task, an environment, a tool, or
+another role whose prompt mentions the word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {"string": "text", "number": "a number", "integer": "a number", "boolea
 
 
 class _Obstacle(NamedTuple):
-    """Reason why a value cannot be read, which ends a sentence, and a hint."""
+    """Reason why a value cannot be read, as the end of a sentence, and a hint."""
 
     reason: str
     hint: str
@@ -38,7 +38,7 @@ class _Obstacle(NamedTuple):
 
 
 def read_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Find the values that a reward or a tool reads although the action that it reads has none there."""
+    """Find values that a reward or a tool reads from an action that cannot have them."""
     shapes: dict[str, Shape] = {}
     for name, role in names.roles.items():
         written, tool = role.spec, role.run.tool if role.run else None
@@ -103,7 +103,7 @@ def described(shape: Shape) -> str:
 
 
 def inside(shape: Shape, key: str) -> Shape:
-    """Return the mapping at `key` of a JSON Schema; empty where there is no mapping."""
+    """Return the mapping at `key` of a JSON Schema; empty where the key has no mapping."""
     value = shape.get(key)
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
@@ -163,7 +163,8 @@ def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def default_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Warn of each default that opens the way to the roles that pay its role, unreadable or not."""
+    """Warn of each default that is paid and decides whether another role is asked, so that an unreadable
+    answer earns a reward."""
     deciding = {
         mentioned.partition(".")[0]: other
         for other, role in names.roles.items()
@@ -220,8 +221,8 @@ class _Mentions:
     words: Sequence[str]
 
     def may_show(self, name: str) -> bool:
-        """Return True if the role's prompts, or texts of other roles that they pass on, may contain a
-        word."""
+        """Return True if the role's prompts, or texts of other roles that they pass on, may contain one of
+        the words."""
         words, edges = {*self.words}, self.passed_on.edges
 
         def passes(before: str, after: str) -> bool:

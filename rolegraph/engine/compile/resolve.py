@@ -95,7 +95,7 @@ def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> 
 
 
 def _of_argument(error: BadOptions, detail: ErrorDetails, path: Path) -> Finding:
-    """Return the finding for a wrong value or option of a call; `path` is its key in the spec."""
+    """Return the finding for a wrong option of a vocabulary item; `path` is the item's key in the spec."""
     loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
     name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
     problem = detail["msg"].removeprefix("Value error, ")
@@ -159,10 +159,11 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
 
 
 def checkpoint_place(loaded: LoadedSpec, checkpoint: str | None, path: Path) -> str | None:
-    """Return where a checkpoint is that a spec names: beside the spec, where a folder of that name is there.
+    """Return the place of a checkpoint that a spec names: the folder beside the spec, if one of that name
+    exists.
 
-    One of the command line, a `tinker://` path and any other folder stay as they are: relative to the working
-    folder.
+    A checkpoint of the command line, a `tinker://` path and any other folder are returned as they are; a
+    folder is relative to the working folder.
     """
     training = None if checkpoint is None else PolicyPath.parse(checkpoint)
     if training is None or loaded.source.is_overridden(path):

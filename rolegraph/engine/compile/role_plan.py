@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
     """Name of a policy of past selves, whose copies answer in training steps in place of `model`."""
 
     def same_tokens(self, other: Endpoint) -> bool:
-        """Return True if token ids of one endpoint mean the same at the other: both have one base model."""
+        """Return True if token ids mean the same at both endpoints: both have one base model."""
         mine, theirs = self.model, other.model
         is_one = (mine.provider, mine.name, mine.base_url) == (theirs.provider, theirs.name, theirs.base_url)
         return is_one and (mine.names_model or mine.checkpoint == theirs.checkpoint)
@@ -41,7 +41,7 @@ class PolicyPlan(NamedTuple):
     """The model that the policy starts from; its `checkpoint`, if any, names weights of that model."""
     lora: Lora
     learning_rate: float | None
-    """Before the schedule; None follows the size of the model (`engine/models/rates.py`)."""
+    """Peak learning rate; None computes it from the size of the model (`engine/models/rates.py`)."""
 
 
 class PastPlan(NamedTuple):
@@ -95,7 +95,8 @@ class SignalPlan(NamedTuple):
 
     @property
     def keyed_teachers(self) -> list[tuple[str, TeacherPlan]]:
-        """Teachers that the signal may ask, each with a word for the value that picks it, and a space."""
+        """Teachers that the signal may ask, each after its key and a space: the value that picks it, `other`,
+        or an empty text."""
         keyed = [(f"{key} " if key else "", teacher) for key, teacher in self.teachers.items()]
         return [*keyed, *([("other ", self.otherwise)] if self.otherwise else [])]
 
@@ -111,7 +112,7 @@ class SignalPlan(NamedTuple):
         return gate.union(*(teacher.mentions for teacher in self.all_teachers))
 
     def teacher_for(self, task: Mapping[str, Any]) -> tuple[str, TeacherPlan | None]:
-        """Return the key and the teacher of a task; None where the spec masks its signal."""
+        """Return (key, teacher) for a task; the teacher is None where the spec masks the task's signal."""
         key = "" if self.by is None else self.by.of(task)
         return (key, self.teachers[key]) if key in self.teachers else ("else", self.otherwise)
 
@@ -155,7 +156,7 @@ class StateKey:
 
     expression: Expression
     hidden: frozenset[str]
-    """Task fields that it does not see."""
+    """Task fields that the expression does not see."""
 
     def of(self, task: Mapping[str, Any]) -> str:
         """Return the key of a task; empty where it cannot be computed."""
@@ -171,9 +172,10 @@ class ResolvedLikelihood(NamedTuple):
     """Text whose log-probabilities a reward reads, with its resolved names."""
 
     text: Template | None
-    """None for a template with a finding."""
+    """Template of the text; None for a template with a finding."""
     model: ModelRef | Literal["policy", "base"]
-    """Model that scores: `policy`, which answers, `base`, from which training starts, or another."""
+    """Model that scores: `policy` for the model that answers, `base` for the one from which training starts,
+    or another."""
 
 
 class LikelihoodPlan(NamedTuple):
@@ -181,7 +183,7 @@ class LikelihoodPlan(NamedTuple):
 
     text: Template
     endpoints: tuple[int, ...]
-    """Position in `Plan.endpoints` for each instance."""
+    """Position in `Plan.endpoints` of each instance's scorer."""
 
 
 class Permission(NamedTuple):
@@ -201,7 +203,7 @@ class ResolvedRole:
     spec: Role
     """Settings as they are written, such as `weight` or `timeout`."""
     prompt: Template | None
-    """None for a role that runs a tool."""
+    """Template of the user message; None for a role that runs a tool."""
     run: RunPlan | None
     system: Template | None
     examples: Template | None
@@ -219,9 +221,9 @@ class ResolvedRole:
     reset: Expression | None
     """A turn begins the conversation anew where this condition is true."""
     formulas: Mapping[str, Expression | None]
-    """Expressions that the reward reads the value of, by their text."""
+    """Expressions whose values the reward reads, by their text."""
     likelihoods: Mapping[vocabulary.Likelihood, Any]
-    """Texts that the reward reads the log-probabilities of: ResolvedLikelihood, in a plan LikelihoodPlan."""
+    """Texts whose log-probabilities the reward reads: ResolvedLikelihood, in a plan LikelihoodPlan."""
     groupings: tuple[GroupingPlan, ...]
     """Groups in which its rewards are compared; their advantages are added."""
     state_key: StateKey | None
@@ -266,7 +268,7 @@ class RolePlan(ResolvedRole):
 
     parser: vocabulary.Parser
     tools: tuple[vocabulary.Tool, ...]
-    """Tools that the model may call in its turn, roles aside."""
+    """Tools that the model may call in its turn, without the roles that it may call."""
     formulas: Mapping[str, Expression]
     likelihoods: Mapping[vocabulary.Likelihood, LikelihoodPlan]
     count: int
@@ -279,9 +281,9 @@ class RolePlan(ResolvedRole):
     loop: int | None
     """Position in `Plan.loops`."""
     rounds: int
-    """Turns of one instance at most, in all rounds of all loops around the role."""
+    """Largest number of turns of one instance, in all rounds of all loops around the role."""
     times: int
-    """Rounds of the role's own loop at most; 1 outside loops."""
+    """Largest number of rounds of the role's own loop; 1 outside loops."""
     nodes: range
     """The role's turns in `Plan.nodes`: all instances in the first round, then all in the next."""
     prompt_per_instance: bool
@@ -293,7 +295,7 @@ class RolePlan(ResolvedRole):
     callees: tuple[CalleePlan, ...] = ()
     """Roles that the model may call in its turn."""
     trunk: frozenset[int] = frozenset()
-    """Other roles from whose turns the conversation goes on (`memory.fork`), by position."""
+    """Positions of the other roles whose conversation this role continues (`memory.fork`)."""
     group_keys: tuple[Expression, ...] = field(init=False)
     """Expressions of the groupings, computed for each turn."""
     has_functions: bool = field(init=False)
@@ -331,7 +333,7 @@ class RolePlan(ResolvedRole):
         return any(grouping.of_turns for grouping in self.groupings)
 
     def round_at(self, number: int) -> tuple[int, int]:
-        """Return the round of turn `number` of an instance, from 1, and the round of the loop around."""
+        """Return (round, round of the outer loop) of turn `number`, from 1, of an instance."""
         outer, before = divmod(number - 1, self.times)
         return before + 1, outer + 1
 
@@ -341,12 +343,11 @@ class RolePlan(ResolvedRole):
         return self.rounds > self.times
 
     def number_of(self, view: vocabulary.View) -> int:
-        """Return the number, from 1, of a view's turn among all turns of its instance, over all loops around
-        it."""
+        """Return the number, from 1, of a view's turn among all turns of its instance, in all loops."""
         return (view.outer - 1) * self.times + view.round
 
     def explain(self, remark: str) -> str:
-        """Return the words of a remark (`REMARKS`) on answers of the role, for messages."""
+        """Return the explanation of a remark (`REMARKS`) on the role's answers, for messages."""
         if remark != "unrated":
             return REMARKS[remark]
         raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
@@ -356,7 +357,7 @@ class RolePlan(ResolvedRole):
 
     @property
     def reads_environment(self) -> bool:
-        """True where the role earns the environment's rewards, which a trajectory adds up."""
+        """True where the role earns the environment's rewards, which a trajectory sums."""
         return self.reward is not None and self.reward.reads_environment
 
 
@@ -367,14 +368,14 @@ class EpisodeExpression(NamedTuple):
     roles: tuple[str, ...]
     """Roles that it reads."""
     verdicts: tuple[str, ...]
-    """Roles of which it reads whether they are right."""
+    """Roles whose verdict, right or wrong, it reads."""
 
 
 class MetricPlan(NamedTuple):
     """Metric of an episode, compiled."""
 
     measure: Expression | vocabulary.Metric
-    """Expression over the last turns of the roles, or a function of the episode."""
+    """Expression over the last turns of the roles, or a function that measures the episode."""
     roles: tuple[str, ...]
     """Roles that it reads."""
 
@@ -403,26 +404,27 @@ class CalleePlan(NamedTuple):
     function: vocabulary.Function
     """Name, description and arguments for the model; the scheduler runs the role in place of `call`."""
     parallel: int
-    """Most calls of the role in one answer."""
+    """Largest number of calls of the role in one answer."""
 
 
 class EnvPlan(NamedTuple):
     """Environment of a loop, and its players.
 
     The environment's transitions are part of the wiring: one before each round and one after the last. They
-    are numbered behind the blocks, and as nodes behind the nodes, after those of the environments before it.
-    A transition waits for the players' turns of the round before, and the players' turns of its own round
-    wait for it.
+    are numbered after the blocks, and also as nodes after the turns; environments follow each other. A
+    transition waits for the players' turns of the previous round, and the players' turns of its own round
+    wait for the transition.
     """
 
     environment: vocabulary.Environment
     loop: int
     """Position in `Plan.loops`."""
     transitions: range
-    """Positions of its transitions as nodes."""
+    """Numbers of its transitions in the node table."""
     players: Mapping[int, int]
     """Player number of the first instance of each role."""
     player_nodes: tuple[tuple[int, ...], ...]
     """For each round, the nodes of the players in the order of their numbers."""
     turns: Mapping[int, int]
-    """Number of turns of an instance in a round, by role; more than 1 for a role of an inner loop."""
+    """Number of turns of an instance in a round, by position of the role; more than 1 for a role of an inner
+    loop."""

@@ -16,7 +16,7 @@ from rolegraph.engine.vocabulary import Item, ItemCall
 
 ItemT = TypeVar("ItemT", bound=Item)
 _KEPT = 8
-"""Plans that are kept: batches that are under way are of several steps."""
+"""Number of plans in the cache: unfinished batches belong to several steps."""
 
 
 def plan_at(plan: Plan, step: int | None) -> Plan:
@@ -77,7 +77,7 @@ def last_step(plan: Plan) -> int:
 
 
 def _role_at(role: RolePlan, spec: Spec) -> RolePlan:
-    """Return a role with the numbers of `spec`."""
+    """Return a role with the numbers of a step, as they stand in `spec`."""
     written = spec.roles[role.name]
     weights = [grouping.weight for grouping in written.group] if role.compares_rewards else [1.0]
     signal = role.signal
@@ -96,7 +96,7 @@ def _role_at(role: RolePlan, spec: Spec) -> RolePlan:
 
 
 def _item_at(item: ItemT, call: ItemCall | None) -> ItemT:
-    """Return an item, built anew where the call that made it had other numbers."""
+    """Return the item, built anew if `call` has other numbers than the call that built it."""
     if call is None or item.origin is None or item.origin.call == call:
         return item
     return cast("ItemT", item.origin.registry.build(call, **item.origin.context))

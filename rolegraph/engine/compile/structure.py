@@ -25,10 +25,10 @@ def graph_of(before: Mapping[T, Iterable[T]]) -> nx.DiGraph[T]:
 
 
 def role_graph(spec: Spec) -> RoleGraph:
-    """Return the graph of what each role waits for, which may have cycles.
+    """Return the graph with an edge to each role from every role that it waits for; it may have cycles.
 
     A node has the `loops` around the role, the outermost first. An edge has `joins`: the entries of `needs`
-    between the two roles, by name; none where a call, or the end of a loop, makes the edge.
+    between the two roles, by name; empty where a call, or the end of a loop, makes the edge.
     """
     graph = graph_of(spec.role_needs())
     for name, role in spec.roles.items():
@@ -56,7 +56,7 @@ def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
 
 
 def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:
-    """Yield cycles of two nodes or more that share no node, each from the first of its nodes in the graph."""
+    """Yield cycles of two or more nodes that share no node; each begins with its first node in the graph."""
     rest = graph.copy()
     rest.remove_edges_from([(node, node) for node in rest])
     # From a node of a cycle, `find_cycle` searches once; from any node, it may search once for each node.

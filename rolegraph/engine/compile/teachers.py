@@ -19,7 +19,7 @@ from rolegraph.engine.spec.validation import name_not_found
 
 M = TypeVar("M", bound=BaseModel)
 ONE = ""
-"""Key of the teacher of a role that has one for all tasks."""
+"""Key of the only teacher of a role whose teacher does not depend on the task."""
 _EXPECTED = "base, a model such as tinker:NAME or local:FOLDER, or a mapping with policy, base or model"
 
 

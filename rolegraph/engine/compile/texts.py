@@ -43,7 +43,7 @@ _ANOTHER_ROLE = "the key mentions {!r}, which is another role"
 KEY_OF_SELF = ("index", "lineage")
 """Fields of `self` that the key of a group may read in every role."""
 MANY = 2
-"""A number of instances that makes an input a list."""
+"""Number of instances for an input that is always a list."""
 
 
 def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
@@ -77,7 +77,11 @@ class TextReader:
     """Syntax nodes of the templates and conditions so far."""
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
-        """Compile a role's prompt and system; None without one or with a finding. Warns of unread needs."""
+        """Compile a role's prompt and system, and warn of entries of `needs` that neither reads.
+
+        Returns:
+            The prompt and the system; None for a text that is missing or has a finding.
+        """
         role, around = self.spec.roles[name], self._around(name)
         prompt = self._template(("roles", name, "prompt"), role.prompt, around)
         system = self._template(("roles", name, "system"), role.system, around)
@@ -96,10 +100,10 @@ class TextReader:
         return prompt, system
 
     def example_answer(self, name: str, prompt: Template | None) -> Template | None:
-        """Compile the answer to a role's examples; None without one, or with a finding.
+        """Compile the answer to a role's examples; None for a role without examples, or with a finding.
 
-        Adds a fault where the tasks carry no examples, or where the prompt reads what an example does not
-        have.
+        Adds a fault where the tasks carry no examples, or where the prompt reads a name that an example does
+        not have.
         """
         source, path = self.spec.roles[name].examples, ("roles", name, "examples")
         fields, examples = self.example_fields, self.spec.data.examples
@@ -118,7 +122,14 @@ class TextReader:
         return self._template(path, source, around)
 
     def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
-        """Yield a fault for each name that a prompt reads and its rendering for an example would not have."""
+        """Yield a fault for each name that a prompt reads, but that an example of the task, rendered with it,
+        does not have.
+
+        Args:
+            name: The role.
+            prompt: The role's prompt.
+            fields: Fields of an example.
+        """
         allowed = {"task", *(f"task.{field}" for field in fields)}
         for mention in sorted(prompt.mentions - allowed if prompt else ()):
             if mention.partition(".")[0] != SELF:
@@ -138,9 +149,10 @@ class TextReader:
         return (self._template if is_text else self._compiled)(path, tool.source, around)
 
     def demonstration(self, path: Path, source: str | None) -> Template | None:
-        """Compile a demonstrated answer's template; None without one, or with a finding.
+        """Compile a demonstrated answer's template; None for a role without a demonstration, or with a
+        finding.
 
-        The template is rendered after the episode, so it may read every role, and `self` as one of them.
+        The template is rendered after the episode, so it may read every role, its own among them as `self`.
         """
         made = self.instances or {}
         counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
@@ -155,7 +167,7 @@ class TextReader:
         return self._template(path, source, around)
 
     def teacher(self, name: str, path: Path, source: str | None, sees: frozenset[str]) -> Template | None:
-        """Compile a template of a teacher of role `name`; None without one, or with a finding.
+        """Compile a template of a teacher of role `name`; None without a source, or with a finding.
 
         The template is rendered after the episode. The names in the role's `needs` mean what they mean in the
         role's prompt, other roles are read as the role's reward would read them.
@@ -172,14 +184,14 @@ class TextReader:
         return self._template(path, source, around)
 
     def gate(self, name: str, path: Path, source: str) -> Expression | None:
-        """Compile the gate of a role's signal, which may read all fields of the task, as it shows
-        none."""
+        """Compile the gate of a role's signal, which may read hidden fields of the task: its value is only a
+        factor."""
         around = replace(self._after(name), hidden=frozenset[str](), text=_EXPRESSION, values=OF_A_GATE)
         around = replace(around, is_condition=True, has_value=True, beside=self._beside)
         return self._compiled_expression(path, source or None, around)
 
     def _after(self, name: str) -> TemplateScope:
-        """Return what a text of role `name` may read that is rendered after the episode."""
+        """Return the TemplateScope of role `name` for a text that is rendered after the episode."""
         around = self._around(name)
         of_self = (*RECORDED_FIELDS, PROMPT, *around.self_fields)
         fields = tuple(dict.fromkeys(of_self).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
@@ -194,7 +206,7 @@ class TextReader:
         )
 
     def when(self, name: str) -> Expression | None:
-        """Compile a role's condition `when`; None without one, or with a finding."""
+        """Compile a role's condition `when`; None for a role without `when`, or with a finding."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, name, can_draw=True)
 
     def reset(self, name: str) -> Expression | None:
@@ -267,8 +279,10 @@ class TextReader:
         return self._compiled_expression(path, source, around)
 
     def _on_branch(self, name: str) -> dict[str, int]:
-        """Return for each role the number of its instances on a branch of role `name` at most; of its own all
-        of them."""
+        """Return for each role the largest number of its instances on one branch of role `name`.
+
+        For `name` itself, all instances count.
+        """
         made = self.instances
         if made is None:  # the graph has a fault: add no findings that may follow from it
             return {**dict.fromkeys(self.spec.roles, 1), name: self.spec.roles[name].count}
@@ -276,11 +290,12 @@ class TextReader:
         return {**counts, name: len(made[name])}
 
     def _linked(self, counts: Mapping[str, int], name: str | None = None) -> dict[str, int]:
-        """Return the names of further turns of roles in loops, such as `judge.history`, each with its number.
+        """Return the other turns of roles in loops that an expression may name, such as `judge.history`, each
+        with its number of instances.
 
         Args:
-            counts: Instances of each role that the expression reads.
-            name: The role whose reward reads them; None for an expression over the episode.
+            counts: Number of instances of each role that the expression reads.
+            name: The role whose reward is the expression; None for an expression over the episode.
         """
         links: dict[str, int] = {}
         for other in filter(self.spec.loops_around, counts):
@@ -290,7 +305,13 @@ class TextReader:
         return links
 
     def _beside(self, role: str, other: str, most: int) -> int:
-        """Return how many of the instances of a role are on the branch of one instance of another at most."""
+        """Return the largest number of instances of role `other` on the branch of one instance of `role`.
+
+        Args:
+            role: A role, or a name of its turns, such as `judge.history`.
+            other: Another such name.
+            most: Number of instances, if the branch does not limit it.
+        """
         (role, _, _), (other, _, link) = role.partition("."), other.partition(".")
         if self.instances is None or most == 1 or link == "history":
             return most
@@ -314,8 +335,14 @@ class TextReader:
     def _expression(
         self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
     ) -> Expression | None:
-        """Compile the expression `source` over the task; `further` overrides fields of the scope. None on
-        failure."""
+        """Compile the expression `source` over the task; None without a source, or with a finding.
+
+        Args:
+            path: Key of the expression.
+            source: The expression.
+            outside: Message and hint for a role of the spec that the expression may not read.
+            further: Fields of the TemplateScope to replace.
+        """
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
         around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
         return self._compiled_expression(path, source, around)
@@ -325,7 +352,7 @@ class TextReader:
         return tuple(file for file, labels in self.labels.items() if labels & hidden)
 
     def _around(self, name: str) -> TemplateScope:
-        """Return the names and fields that the prompts, system prompt and `when` of a role may read."""
+        """Return the TemplateScope of a role's prompt, system and `when`."""
         role, roles = self.spec.roles[name], self.spec.roles
         edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
         seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
@@ -351,8 +378,7 @@ class TextReader:
         return tuple(tool.arguments) if tool else None
 
     def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
-        """Yield the names of the fields of `self`, such as `round`, that a role has in loops, games and
-        calls."""
+        """Yield the fields of `self` that a role has because it is in a loop, plays a game or is called."""
         loops = self.spec.loops_around(name)
         yield from in_a_loop if loops else ()
         yield from checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()
@@ -360,8 +386,8 @@ class TextReader:
         yield from checks.IN_A_CALL if self.spec.roles[name].callable else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
-        """Return the most instances of the role `other` that one instance of `name` reads by `edge`; MANY for
-        a history."""
+        """Return the largest number of instances of `other` that one instance of `name` reads by `edge`; MANY
+        for a history."""
         if edge.round == "history":
             return MANY
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
@@ -392,13 +418,13 @@ class TextReader:
         return self._expression(path, source, outside, has_value=False, can_draw=True)
 
     def _template(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
-        """Compile a text of the spec, or the file that it names; None, with findings added, on failure."""
+        """Compile a text of the spec, or the file that it names; on failure add findings and return None."""
         if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
         return self._counted(path, *read_template(path, source, self.folders, around))
 
     def _compiled(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
-        """Compile the template at `path` of the spec; None, with findings added, on failure."""
+        """Compile the template at `path` of the spec; on failure add findings and return None."""
         if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
         return self._counted(path, *read_text(path, source, around))
@@ -406,7 +432,7 @@ class TextReader:
     def _compiled_expression(
         self, path: Path, source: str | None, around: TemplateScope
     ) -> Expression | None:
-        """Compile the expression at `path` of the spec; None, with findings added, on failure."""
+        """Compile the expression at `path` of the spec; on failure add findings and return None."""
         if source is None or self.compiled > SPEC_TEMPLATES.most:
             return None
         return self._counted(path, *read_expression(path, source, around))

@@ -53,13 +53,18 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def metric_findings(spec: Spec, figures: Sequence[str]) -> Iterator[Finding]:
-    """Find a figure of `train.validation.best` that no validation has."""
+    """Find a `train.validation.best` that names no metric of a validation.
+
+    Args:
+        spec: The parsed spec.
+        figures: Names of the metrics of a validation.
+    """
     if (best := spec.train.validation.best) not in figures:
         yield name_not_found("figure", best, figures, ("train", "validation", "best"))
 
 
 def _loss_findings(role: ResolvedRole) -> Iterator[Finding]:
-    """Find a role's loss that cannot train what its signal or its groupings give."""
+    """Find a loss that cannot train a role with its signal or its groupings."""
     path: Path = ("roles", role.name, "loss")
     loss = role.spec.loss.name if role.spec.loss else "cross_entropy"
     if role.signal and role.signal.signal.advantages is None and loss != "cross_entropy":
@@ -149,7 +154,7 @@ def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
 
 
 def training_findings(plan: Plan) -> Iterator[Finding]:
-    """Find what keeps a plan without faults from being trained."""
+    """Find the reasons why a plan without faults cannot be trained."""
     yield from policy_findings(plan)
     yield from sampling_findings(plan)
 
@@ -201,7 +206,7 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def drawn(plan: Plan, role: RolePlan, key: str) -> dict[Path, Sampling]:
-    """Return the samplings that a role's instances use, each by the path in the spec of its setting `key`."""
+    """Return the samplings of a role's instances, by the path in the spec that sets `key` for them."""
     return dict(samplings_of(plan.spec, role.name, role.count, key))
 
 
@@ -215,7 +220,7 @@ KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "se
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Checks of the groups whose rewards are compared, before anything runs."""
+    """Checks, before a run, of the groups whose rewards are compared."""
 
     names: ResolvedNames
 
@@ -267,8 +272,8 @@ class _Groups:
     def known_keys(
         self, name: str, grouping: GroupingPlan, key: Expression, instances: Sequence[Instance]
     ) -> Iterator[tuple[str, str]]:
-        """Yield (policy, group key) of each turn or trajectory of one rollout, leaving out keys unknown
-        before a run."""
+        """Yield (policy, group key) of each turn or trajectory of one rollout; keys that only a run can
+        compute are left out."""
         times = self.names.spec.loops[loop].times if (loop := self.names.spec.loop_of(name)) else 1
         for index, policy in self.learning(name).items():
             for number in range(self.names.spec.rounds_of(name) if grouping.of_turns else 1):
@@ -299,11 +304,10 @@ class _Groups:
             yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
 
     def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:
-        """Return a pair: groups of a role's instances that always get the same prompt, and whether rollouts
-        differ.
+        """Return (groups of a role's instances that always get the same prompt, True if a prompt may differ
+        between rollouts of a task).
 
-        Instances are indices from 0; the second value is True if a prompt may differ between rollouts of a
-        task.
+        Instances are indices from 0.
         """
         role, mentions = self.names.spec.roles[name], self.names.roles[name].mentions
         rounds = self.names.spec.rounds_of(name)

@@ -24,22 +24,22 @@ _Edges = tuple[InputEdge, ...]
 
 
 _BlockInputs = tuple[_Edges, _Edges, tuple[Sequence[int], ...]]
-"""Inputs that the instances of one block share: its edges, those of a loop's `until`, and further nodes
-that the block waits for: the turn before, of the instance or of its conversation, and what the roles that it
-may call need."""
+"""Inputs that the instances of one block share: its edges, the edges of a loop's `until`, and further nodes
+that the block waits for: the previous turn of the instance or of its conversation, and the turns that its
+callees need."""
 
 
 class _Until(NamedTuple):
     """Condition that may end a loop before a turn."""
 
     loop: int
-    """Position of the loop; -1 for no condition."""
+    """Position of the loop; -1 where no condition is evaluated."""
     back: int
-    """Number of the role's turns since the condition was asked before."""
+    """Number of turns of the role from one evaluation of the condition to the next."""
     edges: Sequence[RoleEdge]
     """Roles that the condition reads."""
     depth: int
-    """Number of loops around the turn, from the outermost, down to the loop of the condition."""
+    """Number of loops from the outermost to the loop of the condition."""
 
 
 def _ranges(sizes: Mapping[str, int], start: int = 0) -> dict[str, range]:
@@ -114,7 +114,8 @@ class UnrolledGraph:
         """Number of parallel branches of each loop; each branch ends by itself."""
 
     def _blocks(self) -> Iterator[tuple[Block, tuple[Sequence[int], ...]]]:
-        """Yield each block of turns, with the sets of nodes (positions) that must end before it can start."""
+        """Yield each block of turns, with the sets of nodes (positions) that must end before the block
+        starts."""
         for position, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
                 me = self.instances[site.caller][site.member]
@@ -142,10 +143,10 @@ class UnrolledGraph:
                     yield Block(position, number, nodes, inputs, until, *ends, may_skip, chat), awaited
 
     def _asked_before(self, name: str, number: int) -> _Until:
-        """Return the loop condition (`until`) that is evaluated before a turn, which may end a loop.
+        """Return the loop condition (`until`) that is evaluated before a turn.
 
-        It is that of the role's loop in all but the loop's first round, else of the loop around it; a loop
-        without a condition passes on the one around it.
+        In all but the first round of the role's loop it is that loop's `until`; in the first round, or if
+        that loop has no `until`, it is that of the outer loop, by the same rule.
         """
         loops, untils = self.loops[name], self.inputs[name].untils
         for depth in range(len(loops), 0, -1):
@@ -157,8 +158,14 @@ class UnrolledGraph:
         return _Until(-1, 1, (), 0)
 
     def _grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
-        """Group a role's instances (positions from 0) by the turns that they read in one round, one block for
-        each."""
+        """Group a role's instances (positions from 0) by the turns that they read in one round; each group
+        becomes a block.
+
+        Args:
+            name: The role.
+            number: Number of the turn, from 1.
+            asked: The condition that is evaluated before the turn.
+        """
         groups: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
         called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
@@ -192,8 +199,8 @@ class UnrolledGraph:
         return tuple(nodes)
 
     def _node_at(self, name: str, member: int, number: int) -> int:
-        """Return the position in the node table of the turn of instance `member` (from 0) of role `name` in
-        round `number` (from 1)."""
+        """Return the position in the node table of turn `number` (from 1) of instance `member` (from 0) of
+        role `name`."""
         return self.nodes_of[name].start + (number - 1) * len(self.instances[name]) + member
 
     def _nodes_of_players(self, loop: str) -> tuple[tuple[int, ...], ...]:
@@ -220,8 +227,10 @@ class UnrolledGraph:
     def _turns(
         self, role: str, members: Sequence[int], rounds: range, *, by_round: bool = False
     ) -> Sequence[int]:
-        """Return the node positions of some instances (from 0) of a role in some rounds, by instance or by
-        round."""
+        """Return the node positions of some instances (from 0) of a role in some rounds.
+
+        They are ordered by instance, then by round; the reverse if `by_round`.
+        """
         if len(members) == len(self.instances[role]) and (by_round or len(rounds) == 1):
             # The order of the node table.
             return range(self._node_at(role, 0, rounds.start), self._node_at(role, 0, rounds.stop))
@@ -238,11 +247,11 @@ class UnrolledGraph:
     ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that the node's reward, or signal, reads, as one InputEdge for each role.
 
-        A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
-        compared, and for the roles in `by_turn`, of roles in the same loop the last turn in the same round,
-        and of a role that it calls the turns that it called. Of its caller, a turn that was called reads the
-        calling turn. Of its own role, all instances are read. `judge.previous` and `judge.history` are what
-        they are in `needs`; `judge.final` is the last turn that ran.
+        Of each instance on the turn's branch, a reward reads the last turn that ran. Where turns are
+        compared, and for the roles in `by_turn`, it reads the last turn in the same round of roles in the
+        same loop, and of a role that it calls, the turns that it called. A called turn reads the calling turn
+        of its caller. All instances of the own role are read. `judge.previous` and `judge.history` mean the
+        same as in `needs`; `judge.final` is the last turn that ran.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes if rewards else ()):
@@ -270,9 +279,9 @@ class UnrolledGraph:
     def _named_edge(
         self, name: str, members: Sequence[int] | None = None, rounds: range | None = None
     ) -> InputEdge:
-        """Return the turns that an expression after the episode names, such as `judge.history`.
+        """Return the edge for the turns that an expression after the episode names, such as `judge.history`.
 
-        They are of all instances and rounds, unless `members` or `rounds` are given.
+        By default, the turns are those of all instances (`members`) and all `rounds`.
         """
         role, _, link = name.partition(".")
         members = range(len(self.instances[role])) if members is None else members
@@ -282,8 +291,7 @@ class UnrolledGraph:
         return InputEdge(name, self.positions[role], turns, 1 if is_history or not rounds else len(rounds))
 
     def _of_a_call(self, place: int, name: str, other: str, *, per_turn: bool) -> Sequence[int] | None:
-        """Return the nodes of role `other` tied by a call to the node at `place`: its caller, or the turns it
-        called.
+        """Return the nodes of role `other` that called the node at `place`, or that the node called.
 
         None means that calls do not decide which turns of `other` the node's reward reads.
         """

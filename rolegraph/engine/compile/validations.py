@@ -90,7 +90,7 @@ def fit_validations(plan: Plan, others: Sequence[Plan | None]) -> tuple[dict[str
 
 
 def _unfit(plan: Plan, other: Plan, before: Mapping[str, Plan], path: Path) -> Iterator[Finding]:
-    """Find the reasons why a workflow cannot validate a training."""
+    """Yield a finding for each reason why a workflow cannot validate a training."""
     policies = ", ".join(plan.policies)
     if unknown := [name for name in other.policies if name not in plan.policies]:
         message = f"{other.name} asks the policy {unknown[0]}, which {plan.name} does not train"

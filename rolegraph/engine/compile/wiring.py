@@ -25,7 +25,8 @@ class Vertex(NamedTuple):
 
     kind: Literal["block", "join", "node"]
     number: int
-    """Position in the plan's table of blocks, joins or nodes, behind which the environments' are."""
+    """Index in the plan's table of blocks, joins or nodes; environments' transitions come after the plan's
+    own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def turn_graph(turns: Sequence[T], dag: nx.DiGraph[Vertex]) -> nx.DiGraph[T]:
     graph: nx.DiGraph[T] = nx.DiGraph()
     graph.add_nodes_from(turns)
     awaited: dict[Vertex, set[int]] = {}
-    """For each vertex, the turns that the vertices after it wait for."""
+    """For each vertex, the turns that its successors wait for."""
     for vertex in nx.topological_sort(dag):
         sources = set[int]().union(*(awaited[before] for before in dag.pred[vertex]))
         if vertex.kind == "node" and vertex.number < len(turns):

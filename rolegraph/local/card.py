@@ -13,7 +13,7 @@ from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
 _DATA_CHARACTERS = 500
-"""Length of `data` in the table of facts at most; longer data is in the spec below it."""
+"""Largest length of `data` in the table of facts; longer data is in the spec below the table."""
 
 
 def model_card(
@@ -37,9 +37,9 @@ def model_card(
         policy: Name of the exported policy.
         base: Name or path of the base model.
         digest: Digest of the base model's weights.
-        merged: Whether the adapter is merged into the base model.
-        before: Figures of the validation before training; None where there was none.
-        controls: Reference figures.
+        merged: True if the adapter is merged into the base model.
+        before: Metrics of the validation before training; None where there was no such validation.
+        controls: Reference values to compare the trained workflow with.
     """
     shown = Path(base).name if Path(base).is_absolute() else base
     head = {
@@ -120,5 +120,5 @@ def _fenced(text: str, language: str) -> str:
 
 
 def _fence(text: str, least: str) -> str:
-    """Return a row of backticks, at least `least`, that is longer than any in the text."""
+    """Return a row of at least `least` backticks that is longer than any such row in the text."""
     return max([least, *(f"{ticks}`" for ticks in re.findall("`+", text))], key=len)

@@ -146,8 +146,8 @@ def fetch_command(
 def export_command(run: str, where: Mapping[str, str] = MappingProxyType({}), **weights: Any) -> None:
     """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
 
-    An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card. With an
-    option that writes episodes: those of RUN, a run or a training, in another form.
+    Writes an adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card. An
+    option for episodes writes the episodes of RUN, a run or a training, in another form instead.
     """
     if where:
         raise api.UsageError("filters of episodes need an option that writes episodes, such as --sft FILE")
@@ -178,7 +178,7 @@ class ByteProgress:
         self._text = ""
 
     def observe(self, state: FetchProgress) -> None:
-        """Show a state; a new step begins a new line in place of the one before."""
+        """Show a state of the fetch; a new step replaces the line of the previous step."""
         if state.text != self._text:
             self.progress.remove_task(self._line)
             self._text = state.text

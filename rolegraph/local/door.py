@@ -1,4 +1,4 @@
-"""Commands of models on this machine, and `--fresh` of each command that opens a model."""
+"""Commands of models on this machine, and the option `--fresh` of each command that opens a model."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ START_SECONDS = 900.0
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 10.0
 _INSTALLED = ".installed"
-"""File of an environment that holds the requirements that were installed in it."""
+"""File of an environment that lists the requirements installed in it."""
 _LOG_LINES = 8
 
 
@@ -60,17 +60,17 @@ class TinkerEngine:
     python: str
     """Version of Python that the package needs, such as `3.12`."""
     sdk: str
-    """Versions of the Tinker SDK that the service takes, as far as they are equal, such as `0.25`."""
+    """Beginning of the versions of the Tinker SDK that the service works with, such as `0.25`."""
     command: Callable[[EngineStart], list[str]]
-    """Function that returns the words of its command line; it may write a config file into the state's
-    folder."""
+    """Function that returns the words of the engine's command line; it may write a config file into the
+    state's folder."""
     health: str = "/api/v1/healthz"
     """Path that answers once the service is ready."""
     needs_gpu: bool = False
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of the environment of its process."""
     hints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Remedies by a text in the output of a failed start."""
+    """Remedies for a failed start, by a text in its output."""
 
     @property
     def folder(self) -> Path:
@@ -87,7 +87,7 @@ class TinkerEngine:
 
     @property
     def lacks_gpu(self) -> bool:
-        """True where it needs a GPU, and none is here."""
+        """True where the engine needs a GPU, but this machine has none."""
         return self.needs_gpu and shutil.which("nvidia-smi") is None
 
     def lacks(self) -> list[str]:
@@ -214,7 +214,7 @@ def _uv() -> str | None:
 
 
 def _own_python(environment: Path) -> dict[str, str]:
-    """Return the variables that an activated environment has."""
+    """Return the environment variables that activating an environment sets."""
     path = os.pathsep.join([str(environment / "bin"), os.environ.get("PATH", "")])
     return {"VIRTUAL_ENV": str(environment), "PATH": path, "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"}
 
@@ -258,7 +258,7 @@ def _served_models(url: str, key: str) -> list[str]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End an engine and all processes that it started."""
+    """Stop an engine and all processes that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -55,7 +55,7 @@ async def export_async(
         checkpoint: Folder of a training, for its best weights (also `FOLDER#POLICY`), or a `tinker://` path.
         out: The new folder; by default `adapter` or `merged` in the training's folder.
         policy: Policy whose weights to write; by default `main`, or the only one.
-        merged: Whether to write a whole model for transformers, vLLM and others, in place of an adapter in
+        merged: True to write a whole model for transformers, vLLM and others, in place of an adapter in
             PEFT's form.
         model: Folder or name of the weights' base model, where it has moved.
         base_url: URL of the service that holds weights which are not on this machine.
@@ -116,9 +116,10 @@ export = blocking(export_async)
 
 
 def _address(run: RunFolder) -> str | None:
-    """Return the URL of the service that trained a run, None for the default.
+    """Return the URL of the service that trained a run; None for the default.
 
-    Raises UsageError for a URL of another machine that only the folder names: the key would be sent there.
+    Raises UsageError for a URL of another machine that only the run's folder names: the key would be sent to
+    it.
     """
     info = run.training()
     if info.base_url is not None and not is_this_machine(info.base_url):
@@ -147,7 +148,7 @@ async def _downloaded(path: str, folder: Path, base: Path | None, url: str | Non
 
 
 def _from_hub(name: str, *, whole: bool) -> Path:
-    """Download a model from the hub, `whole` or its tokenizer files alone; return its folder."""
+    """Download a model from the hub, if not `whole` only its tokenizer files; return the model's folder."""
     import huggingface_hub
 
     download = cast("Callable[..., str]", cast("Any", huggingface_hub).snapshot_download)

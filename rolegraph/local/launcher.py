@@ -38,7 +38,7 @@ KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
 SERVICE = ("-P", "-m", "rolegraph.local.service")
 """Words between Python and the options on the service's command line."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
-"""A requirement of the distribution's metadata: an unconditional one, or one of the extra `local`."""
+"""A requirement in the distribution's metadata that is unconditional or belongs to the extra `local`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,21 @@ class ServiceOptions:
     state_dir: str | None = None
     """The folder of the checkpoints; None for a temporary one."""
     threads: int | None = None
-    """torch's threads; None to choose them by the size of the model."""
+    """Number of torch's threads; None follows the size of the model."""
     name: str | None = None
-    """The model's name for clients; None for that of `model_name`."""
+    """The model's name for clients; None uses `model_name`."""
     host: str = "127.0.0.1"
     port: int = 0
     """The port to listen at; 0 takes a free one."""
     any_key: bool = False
-    """True if OpenAI's API takes any key."""
+    """True if OpenAI's API accepts any key."""
     bf16: bool = False
-    """True to compute in bfloat16 on a CPU, too."""
+    """True to compute in bfloat16 on a CPU as well; a GPU always does."""
     silent: float | None = None
     """Seconds without a request after which a client counts as gone; None for the limit."""
     lent_at: str | None = None
-    """The Unix socket of a service that stays and is lent to commands."""
+    """Unix socket of a service that outlives its command and is lent to others; None for a service that ends
+    with its parent."""
     idle_seconds: float = 0.0
     """Seconds without a borrower after which a service that stays ends."""
 
@@ -98,7 +99,7 @@ def model_name(folder: Path, name: str | None = None) -> str:
 
     Args:
         folder: The model's folder.
-        name: A name chosen by the user; by default that of a model of the package, else the path.
+        name: A name chosen by the user; by default the name of a shipped model, else the path.
     """
     path = folder.resolve()
     return name or next((model for model, shipped in MODELS.items() if shipped == path), str(path))

@@ -1,4 +1,4 @@
-"""Prompts that the shipped models were trained on: those of the shipped specs, and no others."""
+"""Prompts that the shipped models were trained on: exactly those of the shipped specs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def foreign_prompts(plan: Plan) -> str:
         plan: The plan.
 
     Returns:
-        One sentence, or an empty text where there is no such role.
+        One sentence; empty if there is no such role.
     """
     roles: dict[str, list[str]] = {}
     for role in plan.asking:

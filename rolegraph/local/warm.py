@@ -1,7 +1,7 @@
-"""Local services that stay for the next command, so that it need not load the model again.
+"""Local services that outlive their command, so that the next command need not load the model again.
 
 Each has a Unix socket in a folder that only the user can open; the socket's name begins with the digest of
-all that the service depends on. A command that connects borrows the service until it disconnects; see
+everything that the service depends on. A command that connects borrows the service until it disconnects; see
 `rolegraph.local.service.serving`. On Windows, and where there is no such folder, each command starts a
 service of its own.
 """
@@ -30,23 +30,24 @@ from rolegraph.local.taught import foreign_prompts as foreign_prompts
 
 ANSWER_SECONDS = 20.0
 _LONGEST_PATH = 100
-"""Bytes of a socket's path that every system accepts."""
+"""Largest number of bytes of a socket's path that every system accepts."""
 _BUSY: dict[str, Any] = {"busy": True}
 _PACKAGE = Path(__file__).parents[1]
 
 
 class _Kept:
-    """Settings of this process: seconds that unused services stay, and whether it has started one since."""
+    """Settings of this process: seconds for which unused services stay, and True once this process has
+    started such a service."""
 
     seconds = 0.0
     started = False
 
 
 def keep_services(seconds: float) -> None:
-    """Let the local services that this process starts from now on stay for other commands of the user.
+    """Keep the local services that this process starts from now on running for other commands of the user.
 
     Args:
-        seconds: How long a service stays after its last use; 0 ends it with its use, as is the default.
+        seconds: Seconds that a service stays after its last use; 0, the default, ends it after its use.
     """
     _Kept.seconds, _Kept.started = seconds, False
 
@@ -57,10 +58,10 @@ def has_started_service() -> bool:
 
 
 def stop_services() -> tuple[int, int]:
-    """End the services that stay and are not in use.
+    """Stop the services that stay and are not in use.
 
     Returns:
-        How many ended, and how many are in use.
+        (number of stopped services, number of services in use).
     """
     with ExitStack() as stack:
         answers = [_ask(path, stack, stop=True) for path in _sockets()]
@@ -68,7 +69,7 @@ def stop_services() -> tuple[int, int]:
 
 
 def bf16_speeds() -> Mapping[str, float]:
-    """Measure how many times as fast as in float32 this machine computes in bfloat16."""
+    """Measure this machine's speed in bfloat16 relative to float32, for `sampled` and `trained`."""
     from rolegraph.local.service.bf16 import relative_speeds  # imports torch
 
     return relative_speeds()
@@ -131,8 +132,8 @@ def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
     """Connect to a service's socket until the stack closes, send a request, and return the answer.
 
     Returns:
-        The answer: empty where the service ends, and busy where it gives none in time; None if nothing
-        listens there, and the socket of a service that was killed is deleted.
+        The answer; empty if the service ended, `{"busy": true}` if it did not answer in time. None if no
+        service listens at the socket; the socket of a killed service is deleted.
     """
     connection = stack.enter_context(socket.socket(socket.AF_UNIX))
     connection.settimeout(ANSWER_SECONDS)
@@ -151,7 +152,7 @@ def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
 
 
 def _folder() -> Path | None:
-    """Return the folder of services' sockets, created if missing; None if others could write into it."""
+    """Return the folder of services' sockets, created if missing; None if other users could write into it."""
     if sys.platform == "win32":
         return None
     runtime = os.environ.get("XDG_RUNTIME_DIR")

@@ -38,7 +38,7 @@ class CallForm:
     """True where the list of tools, calls and results are texts of messages, for templates without them."""
 
     def find(self, text: str, functions: Functions = ()) -> tuple[str, tuple[ToolCall, ...]]:
-        """Split an answer into its text without calls, and its calls; malformed calls stay in the text."""
+        """Return (text without calls, calls) of an answer; malformed calls stay in the text."""
         rest, calls = self.split(text, functions)
         if not calls:
             return text, ()
@@ -58,7 +58,8 @@ class CallSyntax(NamedTuple):
     between: str
     """Text between a call's name and its arguments."""
     joint: str | None
-    """Text between a call's arguments and the next call's name; None where an answer has one call at most."""
+    """Text between a call's arguments and the next call's name; None where an answer can hold only one
+    call."""
     after: str
     """Text after the last call's arguments."""
 
@@ -85,16 +86,17 @@ def call_syntax(one: str, two: str, name: str, arguments: str) -> CallSyntax | N
 
 
 Read = Callable[[re.Match[str], Functions], Sequence[ToolCall]]
-"""Function from a match and the offered functions to calls; a malformed call has no name."""
+"""Function from a match and the offered functions to the calls in the match; a malformed call has no name."""
 
 
 def _by_pattern(begins: str, pattern: re.Pattern[str], read: Read) -> Callable[..., Any]:
-    """Return a function that splits answers by a pattern of one call or a list of calls.
+    """Return a function, for `CallForm.split`, that finds calls by a pattern of one call or of a list of
+    calls.
 
     Args:
         begins: Text that every call contains.
         pattern: The pattern.
-        read: Reader of a match.
+        read: Function that reads the calls from a match.
     """
 
     def split(text: str, functions: Functions) -> tuple[str, Sequence[ToolCall]]:
@@ -113,7 +115,7 @@ def _by_pattern(begins: str, pattern: re.Pattern[str], read: Read) -> Callable[.
 
 
 def _nine_characters(name: str, number: int) -> str:
-    """Return an id of nine characters for the `number`-th call of an answer, from 1."""
+    """Return the id of an answer's call: its number, from 1, in nine characters."""
     return f"call{number:05}"
 
 
@@ -149,8 +151,8 @@ def _unread(body: str) -> ToolCall:
 
 
 def _of_value(value: object, key: str) -> ToolCall | None:
-    """Return the call that a JSON object with `name` and arguments under `key` describes; None for other
-    values."""
+    """Return the call that a JSON object with `name` and arguments under `key` describes; None for any other
+    value."""
     if not isinstance(value, dict):
         return None
     call = cast("dict[str, Any]", value)
@@ -232,6 +234,6 @@ FORMS = (
     CallForm("Mistral", _by_pattern("[ARGS]", _MISTRAL, _parts), ids=_nine_characters),
     CallForm("DeepSeek", _by_pattern("<｜tool▁call▁begin｜>", _DEEPSEEK, _parts), text_arguments=True),
 )
-"""Forms in the order in which they are tried; those of packages follow (`rolegraph.call_forms`)."""
+"""Forms in the order in which they are tried; forms of other packages follow (`rolegraph.call_forms`)."""
 IN_MESSAGES = replace(HERMES, name="text of messages", in_messages=True)
 """Form for a template that takes no tools, or writes calls in an unknown form."""

@@ -48,7 +48,7 @@ CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
 _PROBE_ARGUMENTS = {"a": 1}
 _PROBE_WRITTEN = r'\{\s*"a"\s*:\s*1\s*\}'
-"""Pattern of those arguments as JSON."""
+"""Pattern of the probe's arguments as JSON."""
 _SAMPLE_TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
 _PROBED = Function(_PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, never_called)
 _ENDS_A_CALL = "<|eom_id|>"
@@ -61,7 +61,7 @@ _Turns = list[dict[str, Any]]
 
 
 class Tokenizer(Protocol):
-    """Part of a `transformers` tokenizer that is used here."""
+    """Methods of a `transformers` tokenizer that this package calls."""
 
     @property
     def eos_token_id(self) -> int | None:
@@ -105,7 +105,7 @@ class ChatPrefix(NamedTuple):
     ids: Sequence[int]
     """Token ids of the prompt and of the sampled response."""
     messages: int
-    """Number of messages that `ids` stand for."""
+    """Number of messages that `ids` encode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class ChatFormat:
         return self._render(json.dumps([messages, described(tools)]))
 
     def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
-        """Split tokens into parts of text, each with True for an added token such as the marker of a turn."""
+        """Split tokens into (text, True for an added token, such as the marker of a turn)."""
         added = self._tokenizer.added_tokens_decoder
         parts: list[tuple[str, bool]] = []
         for special, group in groupby(ids, lambda token: token in added):
@@ -173,22 +173,21 @@ class ChatFormat:
         return TokenizedPrompt((*continued.ids, *self._encode(added)), thinking=self._opens(added))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
-        """Decode response `ids`; return `(thought, text)` without the token or stop text that ended the
-        response."""
+        """Decode response `ids`; return `(thought, text)` without the end token or the stop text."""
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
 
     def strange_tokens(self, ids: Sequence[int], text: str) -> tuple[str, ...]:
-        """Return the special tokens that a model sampled inside its answer and that `text`, its final text,
+        """Return the special tokens that a model sampled inside its answer and that its final `text`
         contains.
 
-        Those that the template itself writes before an answer, and tags of reasoning, belong to answers.
+        Tokens that the template writes before an answer, and tags of reasoning, are not among them.
         """
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return tuple(marker for marker in self._markers.strange(kept, self._opening) if marker in text)
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
-        """Split an answer into its text without calls, and its calls of `tools`."""
+        """Return (text without calls, calls of `tools`) of an answer."""
         return self.call_form.find(text, tools) if tools else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
@@ -197,17 +196,17 @@ class ChatFormat:
         return (*self.text_ids(text), *self.end_ids[:1])
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an answer apart from any chat; of the markers that it spells, only those of
-        tool calls become tokens."""
+        """Return the tokens of an answer outside of a chat. Markers of tool calls in it become tokens, all
+        other markers plain text."""
         return self._encode(self._markers.named(text, among=self._sample_answer))
 
     def same_tokens(self, other: ChatFormat) -> bool:
-        """Return True if both tokenizers have the same vocabulary, so that token ids mean the same."""
+        """Return True if both tokenizers have the same vocabulary, so that a token id means the same text in
+        both."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
     def _render_whole(self, chat: str) -> TokenizedPrompt:
-        """Render and encode a chat given as JSON of messages and tools, a form that can be a key of the
-        cache."""
+        """Render and encode a chat; `chat` is JSON of messages and tools, which can be a key of the cache."""
         messages, tools = json.loads(chat)
         try:
             text = self._named(messages, tools, add_generation_prompt=True)
@@ -221,7 +220,7 @@ class ChatFormat:
         """Return the rendered text of the messages after `continued`, with names in place of the template's
         markers.
 
-        None means that the template would change the messages before.
+        Return None if the template would change the messages of `continued`.
         """
         last = continued.messages - 1
         try:
@@ -249,11 +248,11 @@ class ChatFormat:
     def _named(self, messages: Sequence[Message], tools: _Turns, *, add_generation_prompt: bool) -> str:
         """Render a chat, with names in place of the markers that the template itself writes.
 
-        So a marker that a message spells stays distinct from them.
+        The names keep these markers distinct from markers that a message spells.
 
         Raises:
             TemplateError: The template refuses the messages.
-            ModelError: The template makes markers of a text that holds none.
+            ModelError: The template makes markers of a text without any.
         """
         render = partial(self._text, add_generation_prompt=add_generation_prompt)
         placeholders = Placeholders()
@@ -281,7 +280,10 @@ class ChatFormat:
             return None
 
     def _encode(self, named: str) -> tuple[int, ...]:
-        """Return the token ids of a text: names of markers become their tokens, spelt markers plain text."""
+        """Return the token ids of a text in which names stand for markers.
+
+        Each name becomes its marker's token; a marker that the text spells becomes plain text.
+        """
         ids = encode(self._tokenizer, self._markers.plain(named))
         if self._markers.among(ids) == self._markers.named_ids(named):
             return ids
@@ -293,13 +295,13 @@ class ChatFormat:
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
-        """Copy of the tokenizer in which special tokens have other texts, and its ids that differ
-        from the model's, each with the model's id. None without a tokenizer.json to rename them in.
-        """
+        """(Copy of the tokenizer in which special tokens have other texts, model's id by id of the copy where
+        they differ). None without a tokenizer.json in which to rename them."""
         return renamed(self._tokenizer, self._markers.names)
 
     def _warn_of_escapes(self, reason: str) -> None:
-        """Log a warning, once per chat format, that spelt markers get a space, with the reason."""
+        """Log a warning, once per chat format, that a space is put into markers that messages spell; `reason`
+        says why."""
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
@@ -323,7 +325,7 @@ class ChatFormat:
 
     @cached_property
     def _found_form(self) -> tuple[CallForm, str]:
-        """Syntax in which the chat template writes tool calls, found by rendering one, and that call."""
+        """(Form in which the chat template writes tool calls, a call that it rendered)."""
         for form in self._forms():
             try:
                 answer = self._rendered_calls(form, 1)
@@ -396,8 +398,7 @@ class ChatFormat:
         return text
 
     def _around_answer(self) -> tuple[str, str]:
-        """Return the pair of texts that the template adds to an answer: between prompt and answer, and after
-        it."""
+        """Return (text that the template writes between a prompt and its answer, text after the answer)."""
         before, probe, after = self._sample_chat.rpartition(_PROBE)
         if not probe:
             return "", ""
@@ -416,8 +417,7 @@ class ChatFormat:
             return ""  # the end-of-text token has to do
 
     def _opens(self, named: str) -> bool:
-        """Return True if a rendered prompt ends inside a reasoning block that the template opened with
-        `<think>`."""
+        """Return True if a rendered prompt ends inside a `<think>` block that the template opened."""
         return self._markers.plain(named).rstrip().endswith(OPEN)
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -428,9 +428,11 @@ class ChatFormat:
 
 
 def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
-    """Split a text into `(thought, answer)`: the `<think>…</think>` block at its start, and the rest.
+    """Split a text into `(thought, answer)`: the `<think>…</think>` block at its start, and the text after
+    it.
 
-    A block that is not closed leaves no answer. A text without a block is returned unchanged as the answer.
+    If the block is not closed, the answer is empty. A text without a block is returned unchanged as the
+    answer.
 
     Args:
         text: A decoded response.
@@ -446,7 +448,7 @@ def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """Cut a text at the first of the `stop` texts."""
+    """Return a text up to the first occurrence of any of the `stop` texts."""
     ends = [position for position in (text.find(mark) for mark in stop if mark) if position >= 0]
     return text[: min(ends)] if ends else text
 
@@ -471,6 +473,10 @@ def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     """Return the ids of the tokens that end an assistant's turn: the template's own first, then end-of-text.
 
     Some models have an end-of-text token that their template does not write.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        ending: Text that the template writes after an answer.
     """
     after = encode(tokenizer, ending)[:1]
     ends = [token for token in after if token in tokenizer.added_tokens_decoder]

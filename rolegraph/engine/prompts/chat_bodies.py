@@ -20,21 +20,22 @@ T = TypeVar("T")
 HINTS = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "strict", "user"}
 )
-"""Fields on which no answer depends, or that a model may take as a hint: taken, and without effect."""
+"""Fields that are accepted without effect: no answer depends on them, or a model may ignore them."""
 
 
 class RequestBody(BaseModel):
     """A JSON body, or an object within one.
 
-    A value of an undeclared field is refused by the field's name, unless the value is null, false, 0 or
-    empty, or listed below: clients send such values unasked.
+    A field that is not declared is refused by its name, unless its value is null, false, 0 or empty, or the
+    field is in `ignored` or `neutral`: clients send such values unasked.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
     ignored: ClassVar[frozenset[str]] = frozenset()
-    """Undeclared fields without effect, of `HINTS`."""
+    """Undeclared fields that are accepted without effect, a part of `HINTS`."""
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    """Undeclared fields with the values, besides null, that ask for nothing; all other values are refused."""
+    """Undeclared fields, each with the values besides null that request nothing; all other values are
+    refused."""
 
     @model_validator(mode="after")
     def _refuse_unserved(self) -> Self:
@@ -47,7 +48,8 @@ class RequestBody(BaseModel):
 
 
 def without_effect(body: RequestBody) -> set[str]:
-    """Return the names of the fields in a body, and in objects within it, that are taken without effect."""
+    """Return the names of the fields in a body, and in objects within it, that are accepted without
+    effect."""
     names = {name for name, value in (body.model_extra or {}).items() if value and name in body.ignored}
     if isinstance(body, BodyMessage) and body.name and body.role != "tool":
         names.add("name")
@@ -131,7 +133,7 @@ class BodyMessage(RequestBody):
     tool_calls: Annotated[list[BodyToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: Name | None = None
     reasoning_content: str | None = None
-    """Reasoning of an earlier answer, which chat templates leave out."""
+    """Reasoning of an earlier answer, which is not passed on to the chat template."""
 
     def message(self) -> Message:
         """Return the message with its text parts joined."""
@@ -168,7 +170,7 @@ class BodyTool(RequestBody):
     function: OfferedFunction
 
     def as_function(self) -> Function:
-        """Return the function; the client, not the service, carries its calls out."""
+        """Return the function; its calls run at the client, not at the service."""
         offered = self.function
         return Function(offered.name, offered.description, offered.parameters, never_called)
 
@@ -205,7 +207,7 @@ class ChatFields(RequestBody):
 
     @property
     def chosen_name(self) -> str | None:
-        """Name of the only function that the answer may call; None without one."""
+        """Name of the only function that the answer may call; None where it may call any."""
         return self.tool_choice.function.name if isinstance(self.tool_choice, ChosenFunction) else None
 
     @property

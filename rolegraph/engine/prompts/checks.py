@@ -35,7 +35,7 @@ _MEANT = {
     "answer": "action",
     "output": "action",
 }
-"""Fields of a turn by words that other projects have for them."""
+"""Names that other projects use for fields of a turn, each with the field."""
 _SECRETS = {
     "reward",
     "right",
@@ -71,7 +71,7 @@ _ONLY = {
     **dict.fromkeys(WITH_AN_ENVIRONMENT, "only in a loop with `env`"),
     **dict.fromkeys(IN_A_CALL, "only in a role with `callable`"),
 }
-"""Description, for each field of `self`, of the roles that have it."""
+"""Description, for each such field of `self`, of the roles that have it."""
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
 _NODES = (
@@ -97,7 +97,7 @@ _INSTEAD = {
     "random": "draw in `when` or `until`: chance(0.25)",
     "get": "use a filter: task.field | default('…')",
 }
-"""Hints by the name that a template cannot use."""
+"""Hints for names that a template cannot use, by name."""
 
 _ARGUMENTS = {NUMBER: "one value", RAMP: "two numbers, steps, and `after`: ramp(0.1, 0, 100)"}
 """Description of what a function takes."""
@@ -130,7 +130,8 @@ class TemplateFault:
     message: str
     hint: str = ""
     lacking: Literal["needs", "loops"] | None = None
-    """Key of the role, or of the spec, that would give the name."""
+    """Part of the spec to extend so that the name exists: the role's `needs`, or the spec's `loops`; None for
+    neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class TemplateScope:
     """Names that one template may use, with their kinds and fields, for its check."""
 
     needs: Mapping[str, int]
-    """Names of the role's inputs, each with the number of instances that are read at most."""
+    """Names of the role's inputs, each with the largest number of instances that it can have."""
     roles: Sequence[str] = ()
     """All roles of the spec, for messages."""
     columns: Sequence[str] | None = None
@@ -156,13 +157,14 @@ class TemplateScope:
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of inputs by role, for roles whose input has another name."""
     outside: tuple[str, str] = _NOT_NEEDED
-    """Message and hint for a role of the spec that is not an input."""
+    """Message and hint for the name of a role that is in the spec, but no input; `{!r}` and `{}` are the
+    name."""
     text: str = "a prompt"
     """Kind of the text that is checked, for messages."""
     is_condition: bool = False
-    """True for an expression, in which hints cannot suggest a `for`."""
+    """True for an expression, False for a template; hints for an expression never suggest a `for`."""
     has_value: bool = False
-    """True for an expression whose value counts, not only its truth."""
+    """True for an expression whose value is used; False where only its truth is."""
     can_draw: bool = False
     """True for a condition that may draw by `chance`."""
     values: tuple[str, ...] = ()
@@ -172,9 +174,10 @@ class TemplateScope:
     example_fields: tuple[str, ...] | None = None
     """Fields of an item of `task.examples`; None where they are not known."""
     is_after: bool = False
-    """True for a text that is rendered after the episode, and for an expression that is computed then."""
+    """True for a text that is rendered, or an expression that is evaluated, after the episode."""
     beside: Callable[[str, str, int], int] = lambda role, other, most: most
-    """`beside(role, other, most)`: instances of `other` at most on the branch of one instance of `role`."""
+    """Function of (role, other, most) to the largest number of instances of `other` on the branch of one
+    instance of `role`; `most` is the number that `needs` has for `other`."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
@@ -272,8 +275,8 @@ class _Walk:
         return self.attribute(node, self.holder(node.node, node.attr, scope), node.attr)
 
     def holder(self, node: nodes.Expr, field: object, scope: dict[str, Kind]) -> Kind:
-        """Check the expression before a `.field` or `[field]`; return the kind of its value, such as
-        `task`."""
+        """Check the expression before a `.field` or `[field]`; return the kind of the expression's value,
+        such as `task`."""
         if isinstance(field, str) and isinstance(node, nodes.Name):
             kind = scope.get(node.name)
             if kind in ("self", "task", "episode"):
@@ -435,8 +438,8 @@ class _Walk:
         return "other"
 
     def written(self, node: nodes.Node, kind: Kind, wanted: str = "text") -> None:
-        """Record a fault where a template writes a role instance itself instead of a field, as in `{{ solver
-        }}`."""
+        """Record a fault where a template writes a role instance instead of one of its fields, as in `{{
+        solver }}`."""
         if kind not in ("several", "single", "view", "chosen", "self"):
             return
         first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
@@ -480,8 +483,10 @@ class _Walk:
         return "other"
 
     def chance(self, node: nodes.Call) -> None:
-        """Report a call of `chance` that cannot draw; a draw depends on `self`, in a loop on the roles of the
-        round."""
+        """Record the names that a call of `chance` reads, and a fault if it cannot draw or has wrong options.
+
+        A draw depends on `self`, in a loop's condition on the roles of the round.
+        """
         self.mentions |= {CHANCE, *(("self",) if self.around.self_fields else self.around.needs)}
         if not self.around.can_draw:
             message = f"{CHANCE}(…) cannot be called in {self.around.text}"
@@ -517,7 +522,10 @@ class _Walk:
             self.fault(node.node, name, f"{name} cannot take these options: {error}")
 
     def aggregate(self, node: nodes.Call, name: str, scope: dict[str, Kind]) -> Kind:
-        """Check a function over several: inside of it, the first role that it names is a single instance."""
+        """Check an aggregate, such as `mean(solver.tokens)`; return the kind of its value.
+
+        Inside the aggregate, the first role that it names is a single instance.
+        """
         others = [it for it in node.kwargs if it.key != "where"]
         if not node.args or node.dyn_args or node.dyn_kwargs or others:
             message = f"{name} takes what it goes over, and `where=` a condition"

@@ -39,7 +39,7 @@ from rolegraph.engine.vocabulary import (
 )
 
 Evaluate = Callable[[RenderScope], Any]
-"""Compiled expression: its value for the variables of a scope."""
+"""Compiled expression: function from the scope with the variables to the expression's value."""
 AGGREGATES = frozenset("mean min max sum count any all first last sorted".split())
 """Functions over the instances of a role, or over a list."""
 RAMP = "ramp"
@@ -51,9 +51,10 @@ CHANCE = "chance"
 PER = ("task", "episode", "turn")
 """Scopes in which a draw of `chance` is made once, the widest first."""
 DRAW = "_draw"
-"""Variable behind `chance`: a `Draw`."""
+"""Name of the variable that holds the `Draw` of `chance`."""
 Draw = Callable[[str, "str | int"], float]
-"""`draw(per, key)`: a number from 0 to below 1; the key is that of the call, else its position."""
+"""Function from (per, key) of a `chance` call to a number from 0 to below 1; a call without a key has its
+position as the key."""
 FUNCTIONS = (RAMP, NUMBER, CHANCE, *SCORERS)
 """Functions that an expression may call, besides aggregates and `range`."""
 _PER_TURN = 8 * ITEM
@@ -61,15 +62,15 @@ _PER_TURN = 8 * ITEM
 
 
 Roles = Mapping[str, int]
-"""Roles by the names that an expression knows them by, with the number of instances at most."""
+"""Names of roles in an expression, each with the largest number of instances that it can have."""
 
 
 def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
     """Return an expression as a function of its variables.
 
     Args:
-        node: Root of the expression, which `checks` found without a fault.
-        roles: Names of roles that it may read.
+        node: Root of the expression, in which `checks` found no fault.
+        roles: Names of roles that the expression may read.
     """
     part: Callable[[nodes.Node], Evaluate] = partial(compiled, roles=roles)
     match node:
@@ -128,7 +129,7 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
 
 
 def named_in(node: nodes.Node, names: Set[str]) -> list[str]:
-    """Return those of `names` that a syntax tree reads, in the order of their first mention."""
+    """Return the names among `names` that a syntax tree reads, in the order of their first mention."""
     places = [(it.lineno, it.name) for it in node.find_all(nodes.Name)]
     if isinstance(node, nodes.Name):
         places.append((node.lineno, node.name))
@@ -136,12 +137,12 @@ def named_in(node: nodes.Node, names: Set[str]) -> list[str]:
 
 
 def _known(value: Any) -> Any:
-    """Return a value of Jinja2, with UNKNOWN for what it calls undefined or missing."""
+    """Return a value of Jinja2; UNKNOWN for a value that Jinja2 calls undefined or missing."""
     return UNKNOWN if isinstance(value, Undefined) else value
 
 
 def _if_known(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `function(*arguments)`, or UNKNOWN where an argument is unknown."""
+    """Return `function(*arguments)`; UNKNOWN where an argument is unknown."""
     return UNKNOWN if any(it is UNKNOWN for it in arguments) else _known(function(*arguments))
 
 
@@ -161,7 +162,7 @@ def _field(value: Any, attribute: str) -> Any:
 
 
 def _item(value: Any, key: Any) -> Any:
-    """Return `value[key]`; UNKNOWN for a key that a mapping lacks, and for a position behind a list's end."""
+    """Return `value[key]`; UNKNOWN for a key that a mapping lacks, and for a position after a list's end."""
     result = ENVIRONMENT.getitem(value, key)
     may_end = isinstance(key, int) and type(value) in (str, list, tuple)
     if isinstance(result, Undefined) and not (may_end or isinstance(value, Mapping)):
@@ -170,7 +171,10 @@ def _item(value: Any, key: Any) -> Any:
 
 
 def _logic(is_and: bool, left: Evaluate, right: Evaluate) -> Evaluate:
-    """Return `left and right`, or `left or right`: the right side is not asked where the left decides."""
+    """Return the function that evaluates `left and right`, or `left or right`.
+
+    The right side is not evaluated where the left one decides.
+    """
 
     def evaluate(scope: RenderScope) -> Any:
         first = left(scope)
@@ -198,7 +202,8 @@ def _comparison(scope: RenderScope, signs: Sequence[str], first: Any, *others: A
 
 
 def _taken(function: Any, scope: RenderScope) -> Callable[..., Any]:
-    """Return a filter, or a test, of Jinja2 with the argument that it takes before the value."""
+    """Return a Jinja2 filter or test with its first parameter bound, if it takes a context or an environment
+    before the value."""
     match PassArg.from_obj(function):
         case PassArg.context:
             return partial(function, scope)
@@ -214,7 +219,7 @@ _Arguments = Callable[[RenderScope], tuple[list[Any], dict[str, Any]]]
 
 
 def _arguments(node: nodes.Filter | nodes.Test | nodes.Call, roles: Roles) -> _Arguments:
-    """Return a function that computes the positional and the named arguments of a call."""
+    """Return a function that computes the positional and the named arguments of a call from the variables."""
     positional = _each(roles, node.args)
     keywords = [(str(it.key), compiled(it.value, roles)) for it in node.kwargs]
 
@@ -273,7 +278,7 @@ def draw_of(node: nodes.Call) -> tuple[str, str | int]:
     """Return the scope and the key of a call of `chance`; without a key, its position in the expression.
 
     Raises:
-        ValueError: It has other options, or is sure to draw with a number that is no probability.
+        ValueError: The call has other options, or its constant probability is not from 0 to 1.
         Impossible: An option is not a constant.
     """
     options = {str(it.key): it.value.as_const() for it in node.kwargs}
@@ -305,8 +310,7 @@ def _chance(draw: Draw, per: str, key: str | int, probability: Any) -> bool:
 
 
 def _ramp(step: float, start: float, end: float, steps: float, after: float = 0) -> float:
-    """Return the number between `start` and `end` at a training step: `steps` steps on the way, behind
-    `after`."""
+    """Return the number of a training step: `start` until `after`, then `steps` steps on a line to `end`."""
     return start + (end - start) * min(max((step - after) / steps, 0.0), 1.0)
 
 
@@ -362,10 +366,11 @@ def _number(parse: Callable[..., Any], scope: RenderScope, value: Any) -> Any:
 
 
 def _aggregate(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
-    """Return the reduction of what an expression gives for each instance of the first role that it names.
+    """Return an aggregate as a function of its variables: `name` reduces the values of its argument.
 
-    Without a role, and where a single role gives a list, the reduction is that of the list's items. Of
-    several arguments, or a list that is written out, it is that of their values.
+    The argument is evaluated for each instance of the first role that it names. If it names no role, or a
+    single instance whose value is a list, the list's items are reduced; if the call has several arguments, or
+    a written list, their values are.
     """
     reduce = _REDUCTIONS[name]
     inside = node.args[0]
@@ -405,7 +410,7 @@ def _aggregate(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
 
 
 def _listed(scope: RenderScope, name: str, value: Any) -> list[Any]:
-    """Return the items of a list that an aggregate goes over; of an unknown list one unknown item."""
+    """Return the items of an aggregate's list; for an unknown list, one unknown item."""
     if value is UNKNOWN:
         return [UNKNOWN]
     if not isinstance(value, list | tuple | Views | range):
@@ -444,14 +449,18 @@ def _sum(values: Sequence[Any]) -> Any:
 
 
 def _count(values: Sequence[Any]) -> Any:
-    """Count values: a truth value counts where it is true, any other value counts one."""
+    """Count values: true counts 1, false 0, any other value 1."""
     if any(it is UNKNOWN for it in values):
         return UNKNOWN
     return sum(1 for it in values if it is not False)
 
 
 def _quantified(decides: bool, values: Sequence[Any]) -> Any:
-    """Return `decides` where a known value decides; UNKNOWN of nothing, or where a value is unknown."""
+    """Return the value of `any` (`decides` is True) or `all` (False) of some values.
+
+    That is `decides` if a known value equals it; else UNKNOWN for no values, or if a value is unknown; else
+    the opposite.
+    """
     if any(it is not UNKNOWN and bool(it) is decides for it in values):
         return decides
     return UNKNOWN if not values or any(it is UNKNOWN for it in values) else not decides

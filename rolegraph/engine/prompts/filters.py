@@ -40,9 +40,9 @@ _FIELD = 10 * ITEM
 _SET_UP = 40 * ITEM
 """Units for a filter that resolves its arguments before it reads any item."""
 _READ_AT_ONCE = 8
-"""Characters of two texts that a unit compares."""
+"""Number of characters of two texts that are compared for one unit."""
 _NUMBER = 400
-"""Characters of a float in `format` at most, without its width and precision."""
+"""Largest number of characters of a float in `format`, without its width and precision."""
 
 
 def _filter(name: str) -> Callable[[Filter], Filter]:
@@ -306,7 +306,8 @@ _COMPARING: Mapping[str, tuple[Filter, bool, int]] = {
     "unique": (_unique, False, 1),
     "groupby": (jinja.sync_do_groupby, True, 3),
 }
-"""For each name: Jinja2's filter, True where it sorts, and how often it resolves arguments."""
+"""For each filter: Jinja2's function, True if it sorts, and the number of times that it resolves its
+arguments."""
 for _name in _COMPARING:
     _filter(_name)(partial(_compare, _name))
 
@@ -325,9 +326,10 @@ def _lookups(*options: object) -> int:
 
 
 def _of_known(name: str, function: Filter) -> Filter:
-    """Return a filter that is unknown where its value or an argument is.
+    """Return a filter that gives UNKNOWN where its value or an argument is unknown.
 
-    Of a list with unknown items it reads the known ones; how many there are, and their sum, is unknown.
+    Of a list with unknown items it reads the known ones, but the length and the sum of such a list are
+    UNKNOWN.
     """
     place = int(hasattr(function, "jinja_pass_arg"))
 
@@ -361,9 +363,9 @@ def wrong_arguments(function: Callable[..., Any], positional: int, keywords: Seq
     """Return the fault of a filter's or test's arguments, such as "missing a required argument: 'old'".
 
     Args:
-        function: Filter or test, as a key's value of `TAKING` or of Jinja2's tests.
-        positional: Number of arguments without names behind the value.
-        keywords: Names of the others.
+        function: Function of a filter, from `TAKING`, or of a test of Jinja2.
+        positional: Number of positional arguments after the value.
+        keywords: Names of the keyword arguments.
 
     Returns:
         The fault; empty where the arguments fit.

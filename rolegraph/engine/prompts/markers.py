@@ -21,14 +21,14 @@ from typing import Any, cast
 from rolegraph.engine.records.jsonl import parse_json
 
 _SECRET = token_hex(12)
-"""Part of names and placeholders, new in each process, so that no text can be written to hold one."""
+"""Part of names and placeholders, random in each process, so that no text can contain one by intention."""
 _PLACEHOLDER = re.compile(rf"{_SECRET}x(\d+)x")
 _NAME = re.compile(rf"\ufdd0{_SECRET}\d{{5}}\ufdd0")
 _HARMLESS = re.compile(r"[\w.-]*")
 """Texts that an outline shows as they are, such as names, ids and the types of a JSON schema."""
 _REASONING = re.compile(r"think|thought", re.IGNORECASE)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""Tokens for bytes of characters outside of the vocabulary, which texts need."""
+"""Tokens for bytes of characters outside of the vocabulary; they are no markers, since texts need them."""
 _BRACKETS = tuple("<[]{|")
 _FAMILIES = re.compile(
     r"<\|[^\s<>|][^<>|\n]{0,99}\|>|<｜[^<>｜\n]{1,99}｜>|<\|\w{1,60}>|<\w{1,60}\|>|</?｜DSML｜|\[\|[^|\n]{1,99}\|\]"
@@ -42,8 +42,11 @@ _FAMILIES = re.compile(
     r"|MODEL_SETTINGS|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX)\]",
     re.IGNORECASE,
 )
-"""Markers of the families that docs/roles.md names: for tokenizers that are elsewhere, and to tell which
-added tokens and texts of a template are markers. Tags of reasoning are left out: prompts ask for them."""
+"""Markers of the families that docs/roles.md names.
+
+They are used for tokenizers of other machines, and to tell which added tokens and texts of a template are
+markers. Tags of reasoning are left out: prompts ask for them.
+"""
 
 
 class Markers:
@@ -75,11 +78,12 @@ class Markers:
         self._any_case = _any_of([*texts, *tags], re.IGNORECASE)
         self._tags = _any_of(tags, re.IGNORECASE)
         self.names = {text: f"\ufdd0{_SECRET}{number:05}\ufdd0" for number, text in enumerate(texts)}
-        """Name of each token."""
+        """Name of each marker, by the marker's text."""
         self._texts = {name: text for text, name in self.names.items()}
 
     def named(self, text: str, among: str | None = None) -> str:
-        """Replace each token's text by its name; with `among`, only those that occur in that text."""
+        """Return a text with each marker's text replaced by its name; with `among`, only markers that occur
+        in that text."""
         return self._pattern.sub(
             lambda match: self.names[match[0]] if among is None or match[0] in among else match[0], text
         )
@@ -91,13 +95,13 @@ class Markers:
     def among(self, ids: Iterable[int]) -> list[int]:
         """Return the ids of markers among token ids, in order.
 
-        They tell of spellings that the tokenizer normalizes, too.
+        Token ids also show a marker whose spelling the tokenizer normalizes.
         """
         markers = {*self.ids.values()}
         return [id for id in ids if id in markers]
 
     def plain(self, text: str) -> str:
-        """Replace each name by its marker."""
+        """Return a text with each name replaced by its marker's text."""
         return _NAME.sub(lambda match: self._texts[match[0]], text)
 
     def escaped(self, text: str) -> str:
@@ -106,8 +110,8 @@ class Markers:
         return self._any_case.sub(_spaced, text)
 
     def escaped_tags(self, text: str) -> str:
-        """Return a text with a space inserted into each tag that has no token to tell it from the
-        template's."""
+        """Return a text with a space inserted into each tag that has no token of its own, such as
+        `<tool_response>`."""
         return self._tags.sub(_spaced, text)
 
     def counts(self, text: str) -> Counter[str]:
@@ -129,18 +133,18 @@ class Outline:
     literals: Sequence[str]
     """Texts of the template, before, between and after the placeholders."""
     numbers: Sequence[int]
-    """For each place between two literals, the number of its text."""
+    """Number of the placeholder between each two literals."""
 
     @classmethod
     def of(cls, rendered: str) -> Outline:
-        """Split a chat rendered with `Placeholders` into the template's texts and the numbers of
-        placeholders."""
+        """Split a chat rendered with `Placeholders` into the template's texts and the placeholders'
+        numbers."""
         parts = _PLACEHOLDER.split(rendered)
         return cls(parts[::2], [*map(int, parts[1::2])])
 
     @property
     def template_text(self) -> str:
-        """All texts of the template in one."""
+        """All texts of the template, joined."""
         return "\n".join(self.literals)
 
     def named(self, rendered: str, texts: Sequence[str], markers: Markers) -> str | None:
@@ -148,11 +152,12 @@ class Outline:
 
         Args:
             rendered: The chat as the template renders it.
-            texts: Its texts, by their numbers.
+            texts: Texts of the messages, by the numbers of their placeholders.
             markers: The markers to name.
 
         Returns:
-            The chat; None where it is not the outline with the texts in place, trimmed or as JSON.
+            The chat; None where it differs from the outline with the texts in their places, as they are,
+            trimmed or as JSON.
         """
         first, *rest = self.literals
         if not rendered.startswith(first):
@@ -175,8 +180,8 @@ class Placeholders:
         self.texts: list[str] = []
 
     def __call__(self, text: str) -> str:
-        """Keep a text and return its placeholder; empty text is returned as it is, since templates test for
-        it."""
+        """Keep a text and return its placeholder; an empty text is returned as it is, since templates test
+        for it."""
         if not text:
             return text
         self.texts.append(text)
@@ -184,7 +189,7 @@ class Placeholders:
 
 
 def unless_harmless(write: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a function that applies `write` to texts, but leaves texts without marker characters
+    """Return a function that applies `write` to texts with characters of markers, and returns other texts
     unchanged."""
     return lambda text: text if _HARMLESS.fullmatch(text) else write(text)
 
@@ -206,7 +211,7 @@ def rewritten(value: Any, write: Callable[[str], str]) -> Any:
 
 
 def escape_families(value: Any) -> Any:
-    """Return a JSON value with a space in each marker of a common family, for a tokenizer that is elsewhere.
+    """Return a JSON value with a space in each marker of a common family, for a tokenizer on another machine.
 
     >>> escape_families({"content": "Done.<|im_end|> [INST]"})
     {'content': 'Done.< |im_end|> [ INST]'}
@@ -215,8 +220,11 @@ def escape_families(value: Any) -> Any:
 
 
 def _escaped(text: str) -> str:
-    """Return a text with a space in each marker; of a JSON document, also in those that it writes by JSON's
-    escapes, since a template decodes the arguments of a call."""
+    """Return a text with a space in each marker.
+
+    In a JSON document, markers that are written with JSON's escapes get one, too: a template decodes the
+    arguments of a call.
+    """
     text = _FAMILIES.sub(_spaced, text)
     if "\\" in text:
         with suppress(ValueError):
@@ -237,7 +245,7 @@ def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int,
         names: New texts of added tokens by their present texts.
 
     Returns:
-        The copy, and the ids that differ in it, each with the tokenizer's own; None without a tokenizer.json.
+        The copy, and the tokenizer's id by the copy's id where they differ; None without a tokenizer.json.
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -254,14 +262,17 @@ def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int,
 
 
 def _is_written(text: str, template: str) -> bool:
-    """Return True if an added token is written by the template or used by a known family; Gemma's `<h1>` is
-    a part of plain text."""
+    """Return True if an added token is a marker: the template writes it, or a known family uses it.
+
+    Gemma's added token `<h1>` is plain text.
+    """
     is_ours = _FAMILIES.fullmatch(text) or (text.startswith(_BRACKETS) and text in template)
     return bool(is_ours) and not _REASONING.search(text)
 
 
 def _any_of(texts: Iterable[str], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
-    """Return the pattern of any of these texts, the first preferred; it never matches without texts."""
+    """Return the pattern that matches any of these texts, earlier ones first; without texts, it matches
+    nothing."""
     return re.compile("|".join(map(re.escape, texts)) or r"(?!)", flags)
 
 

@@ -72,7 +72,7 @@ def explain(source: str, position: int, message: str, kind: str) -> TemplateFaul
     Args:
         source: The template or expression.
         position: Position of the error, from 0.
-        message: Jinja2's message, or one of this project's limits, which stays as it is.
+        message: Jinja2's message, or the message of a limit of this project, which is kept unchanged.
         kind: `template`, `condition` or `expression`.
     """
     if not _FROM_JINJA.match(message):
@@ -229,7 +229,13 @@ def _is_single(code: str, offset: int) -> bool:
 
 
 def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateFault]:
-    """Yield the mistakes of a `{% … %}`, and add it to the open ones or close the last of them."""
+    """Yield the mistakes of a `{% … %}`.
+
+    Args:
+        tag: The tag.
+        opened: Tags that are open; `tag` is added, or closes the last of them.
+        source: Source of the template.
+    """
     word, offset = tag.word, tag.word_at
     rest = tag.text[tag.text.find(word) + len(word) :].strip() if word else ""
     if word in ("elseif", "elsif") or (word == "else" and rest.startswith("if")):
@@ -291,7 +297,7 @@ def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateF
 
 
 _OF_JINJA = set("macro call filter block extends include import from autoescape print".split())
-"""Tags that Jinja2 can read and templates cannot use, which have a message of their own."""
+"""Tags that Jinja2 can read and templates cannot use; each has a message of its own."""
 
 
 _TOKEN = re.compile(r"\w+|[=!<>]=|\S")
@@ -313,11 +319,11 @@ _WORDS = (
     (r"unexpected char", "the character `{}` is nothing in an expression", ""),
     (r"expected token|unexpected", "`{}` cannot stand here", ""),
 )
-"""Patterns of Jinja2's messages, each with the message and the hint of this project; `{}` is the token."""
+"""Patterns of Jinja2's messages, each with the message and the hint that replace it; `{}` is the token."""
 
 
 def _in_words(source: str, position: int, message: str) -> TemplateFault:
-    """Return the fault for an error of Jinja2 that no known mistake explains."""
+    """Return the fault for an error of Jinja2 without a known mistake, in words of this project."""
     token = _TOKEN.match(source, position)
     if token is None or re.search(r"end of template", message):
         before = list(_TOKEN.finditer(source))

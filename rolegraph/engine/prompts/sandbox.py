@@ -1,9 +1,9 @@
 """The sandbox that templates render in: few filters, no calls, and a budget for whatever can grow.
 
-Templates are untrusted. The part of Jinja2 that remains is pure, and time and memory are paid for from
-one budget before they are used, so that rendering ends without a timeout. The sandbox cannot be turned off.
+Templates are untrusted. The part of Jinja2 that remains is pure, and time and memory are paid for from one
+budget before they are used, so that rendering ends without a timeout. The sandbox cannot be turned off.
 
-Operations of fixed cost are paid for with the turn of the loop around them; outside loops, the template's
+Operations of fixed cost are charged with each pass of the loop around them; outside loops, the template's
 size bounds their number. All others are rewritten in the syntax tree to calls of
 `rolegraph.engine.prompts.scope`, which take the scope as the filters do.
 """
@@ -37,9 +37,9 @@ _CALLS: Mapping[type[nodes.Node], int] = {
     **dict.fromkeys((nodes.Getitem, nodes.Output), 4),
     nodes.Getattr: 2,
 }
-"""Cost of the call behind a node, in nodes."""
+"""Cost of the call that a syntax node makes, as a number of nodes."""
 _ARITHMETIC = 20
-"""Cost of an arithmetic operation, in nodes."""
+"""Cost of an arithmetic operation, as a number of nodes."""
 
 
 def check_shape(tree: nodes.Template) -> int:
@@ -71,7 +71,8 @@ def check_shape(tree: nodes.Template) -> int:
 
 
 def _units_of(loop: nodes.For) -> int:
-    """Return the most budget units of one pass of a template's loop: its nodes, calls and literal text.
+    """Return the largest number of budget units of one pass of a template's loop: its nodes, calls and
+    literal text.
 
     Each inner loop counts once; its own passes are charged as they run.
     """
@@ -82,7 +83,8 @@ def _units_of(loop: nodes.For) -> int:
 
 
 def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Yield a node and all nodes inside it that one evaluation runs once, so not the body of a loop."""
+    """Yield a node and the nodes inside it that run once for each evaluation; the bodies of loops are left
+    out."""
     yield node
     inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
     for child in inside:
@@ -95,7 +97,7 @@ def too_deep() -> str:
 
 
 SELF = "_self"
-"""Variable behind `self`, which Jinja2 uses for something else."""
+"""Name of the variable that holds `self`, which has another meaning in Jinja2."""
 _MOST_TOKENS = 8 * PROMPT_PARTS.most
 """Tokens, white space among them, of the largest template that can be within `prompt_parts`."""
 _FIELDS: Mapping[type, Sequence[str]] = {
@@ -103,13 +105,14 @@ _FIELDS: Mapping[type, Sequence[str]] = {
     LoopContext: "depth depth0 first index index0 last length nextitem previtem revindex revindex0".split(),
     GroupTuple: ("grouper", "list"),
 }
-"""Fields that a template may read of values that are neither mappings nor records."""
+"""Fields that a template may read of values of other types than mappings and records."""
 
 
 def metered(tree: nodes.Template) -> nodes.Template:
-    """Rewrite a syntax tree, in place, so that its operations are charged to the rendering budget.
+    """Rewrite a syntax tree, in place, so that its operations are charged to the rendering budget; return the
+    tree.
 
-    It also makes `self` the role instance. The same tree is returned.
+    `self` becomes the variable `SELF`.
     """
     _rewrite(tree)
     tree.set_environment(ENVIRONMENT)
@@ -135,8 +138,8 @@ def _rewrite(node: nodes.Node) -> None:
 
 
 def _rewritten(value: Any) -> Any:
-    """Return a node rewritten so that its operations (`~`, comparisons, slices) are charged; else the
-    value."""
+    """Return the call that replaces an operation (`~`, comparison, slice) and charges it; any other value is
+    rewritten inside and returned."""
     if not isinstance(value, nodes.Node):
         return value
     _rewrite(value)
@@ -164,7 +167,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        """Return tokens whose line numbers are positions in the source, from 0, as faults are reported."""
+        """Return tokens whose line numbers are positions in the source, from 0, which faults report."""
         source = re.sub(r"\r\n?", "\n", source)
         try:
             tokens = list(islice(self.lexer.tokeniter(source, name, filename, state), _MOST_TOKENS))
@@ -177,7 +180,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return TokenStream(map(_paired, self.lexer.wrap(placed, name, filename)), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return `obj.attribute` in a template; beyond data and records Jinja2's sandbox decides."""
+        """Return `obj.attribute` in a template; Jinja2's sandbox decides for values that are neither data nor
+        records."""
         value: object = obj
         kind = type(value)
         if value is UNKNOWN:
@@ -193,8 +197,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item of a list or mapping, or the field of that name; unknown for a turn that is not
-        there."""
+        """Return an item of a list or mapping, or the field of that name; UNKNOWN for a turn that does not
+        exist."""
         if obj is UNKNOWN or argument is UNKNOWN:
             return UNKNOWN
         if isinstance(argument, str | int | float | None) or isinstance(obj, Undefined):
@@ -208,7 +212,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return self.undefined(obj=obj, name=cast("Any", argument) if isinstance(argument, int) else "item")
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute a binary operation through the budget."""
+        """Compute a binary operation, and charge it to the budget."""
         return binary(cast("Any", context), operator, left, right)
 
 

@@ -33,7 +33,7 @@ _MEASURED = 4 * ITEM
 _WRITTEN = 24 * ITEM
 """Units for writing a value other than text, whatever its size."""
 _SCALAR = 32
-"""Characters that a value takes at most that is neither text, a whole number, a list nor a mapping."""
+"""Largest number of characters of a value that is neither text, a whole number, a list nor a mapping."""
 _LISTS = (list, tuple, Views)
 # Module constants, because reading a limit's attribute costs more than the arithmetic it guards.
 _MOST_TEXT, _MOST_ITEMS, _MOST_BITS, _WORK = (
@@ -102,7 +102,8 @@ class RenderScope:
             raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
 
     def each(self, items: Iterable[Any] | Unknown, units: int) -> Iterator[Any]:
-        """Yield the items of a template's loop, each for `units` of the rendering budget."""
+        """Yield the items of a template's loop, and charge `units` of the rendering budget for each; none for
+        an unknown list."""
         for item in () if isinstance(items, Unknown) else items:
             self.left -= units  # as `spend`, without its call for each item
             if self.left < 0:
@@ -171,7 +172,7 @@ class RenderScope:
 
 Operation = Callable[..., Any]
 _BITS_PER_UNIT = 1_024
-"""Bits squared of long multiplication and division that cost a unit."""
+"""Product of the bit lengths of two numbers whose multiplication or division costs one unit."""
 _SIZED = (str, list, tuple)
 _JINJA_TESTS = cast("Mapping[str, Operation]", JINJA_TESTS)
 
@@ -227,8 +228,10 @@ def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
 
 
 def compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
-    """Compute `left sign right sign right …`, with the signs of the syntax tree: false where one comparison
-    is, else unknown where one is."""
+    """Compute `left sign right sign right …`; `further` has the signs and the right values in turn.
+
+    The result is false if a comparison is false, else UNKNOWN if a comparison is unknown.
+    """
     result: Any = True
     for sign, right in zip(further[::2], further[1::2], strict=True):
         holds = _compared(scope, sign, left, right)
@@ -241,7 +244,10 @@ def compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
 
 
 def _compared(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    """Return the result of one comparison; a value that is found among the known items of a list is in it."""
+    """Return the result of one comparison, UNKNOWN where a side is unknown.
+
+    `in` is true if the value is among the known items of a list, else UNKNOWN if an item is unknown.
+    """
     if left is UNKNOWN or right is UNKNOWN:
         return UNKNOWN
     if sign not in ("in", "notin"):
@@ -282,7 +288,8 @@ def slice_(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, s
 
 
 def _spread(scope: RenderScope, value: Any) -> Any:
-    """Return the arguments of a call's `*value` or `**value`, charged to the rendering budget."""
+    """Return the value of a call's `*value` or `**value`, after charging the rendering budget for its
+    items."""
     if isinstance(value, Mapping):
         scope.make_list(len(cast("Mapping[str, object]", value)))
         return cast("Mapping[str, object]", value)
@@ -305,7 +312,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "_spread": pass_context(_spread),
     "_key": pass_context(key),
 }
-"""Filters that the sandbox writes into the syntax tree; no template can name one with an underscore."""
+"""Filters that the sandbox writes into the syntax tree; templates cannot name them, since their names begin
+with `_`."""
 
 
 def number_for(name: str, value: Any) -> Any:
@@ -337,7 +345,7 @@ def _text_test(name: str, scope: RenderScope, value: object) -> bool:
 
 
 def of_known(function: Operation) -> Operation:
-    """Return a filter or test that is unknown where its value or an argument is."""
+    """Return a filter or test that gives UNKNOWN where its value or an argument is unknown."""
 
     @wraps(function)
     def of_these(*given: Any, **named: Any) -> Any:

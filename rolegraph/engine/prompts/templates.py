@@ -40,7 +40,7 @@ from rolegraph.engine.spec.files import read_text as read_text_of
 from rolegraph.engine.vocabulary import EXAMPLES, UNKNOWN, Unknown
 
 _SHORT = 200
-"""Characters of an exception's text that a message quotes."""
+"""Number of characters of an exception's text that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Template:
         return text
 
     def literals(self) -> list[str]:
-        """Return the texts that the template may write: the texts outside of its tags, and quoted texts."""
+        """Return the texts that the template may write: the text outside of its tags, and the strings in its
+        tags."""
         tree = ENVIRONMENT.parse(self.source)
         quoted = (constant.value for constant in tree.find_all(nodes.Const))
         texts = [data.data for data in tree.find_all(nodes.TemplateData)]
@@ -99,13 +100,13 @@ class Expression:
     source: str
     """Source text of the expression."""
     mentions: frozenset[str]
-    """Names that the expression reads, as `Template.mentions`."""
+    """Names that the expression reads, in the form of `Template.mentions`."""
     parts: int
     """Number of nodes of the syntax tree."""
     timeout: float | None
     """Seconds that its slow functions may take, in a process of their own; None without one."""
     roles: Roles
-    """Names of turns that it may read, each with the number of turns at most."""
+    """Names of turns that the expression may read, each with the largest number of turns."""
     _evaluate: Evaluate
 
     def __reduce__(self) -> tuple[Callable[..., Expression], tuple[str, frozenset[str], int, Roles]]:
@@ -126,12 +127,17 @@ class Expression:
             raise PromptError(in_short(error)) from error
 
     def truth(self, variables: Mapping[str, Any]) -> bool | Unknown:
-        """Return whether the expression holds, or UNKNOWN; raises PromptError as `value`."""
+        """Return True if the expression holds, False if not, or UNKNOWN; raises PromptError as `value`
+        does."""
         value = self.value(variables)
         return value if value is UNKNOWN else bool(value)
 
     def text(self, variables: Mapping[str, Any]) -> str:
-        """Return the value as JSON; raises PromptError as `value`, and where JSON does not hold the value."""
+        """Return the value as JSON.
+
+        Raises:
+            PromptError: The expression fails, passes a limit, or its value cannot be written as JSON.
+        """
         value = self.value(variables)
         if value is UNKNOWN:
             raise PromptError("it is unknown")
@@ -146,7 +152,7 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
 
     Args:
         source: Text of the template.
-        around: Names that it may use.
+        around: Names that the template may use.
 
     Returns:
         The template, or None and its faults.
@@ -163,7 +169,7 @@ def compile_expression(source: str, around: TemplateScope) -> tuple[Expression |
 
     Args:
         source: Text of the expression.
-        around: Names that it may use, with `is_condition`.
+        around: Names that the expression may use; its `is_condition` must be True.
 
     Returns:
         The expression, or None and its faults.
@@ -179,8 +185,16 @@ def compile_expression(source: str, around: TemplateScope) -> tuple[Expression |
 def _checked(
     source: str, around: TemplateScope, make: Callable[[frozenset[str], int, nodes.Template], TextT]
 ) -> tuple[TextT | None, list[TemplateFault]]:
-    """Return what `make` makes of a text's mentions, size and syntax tree; None and faults where it has
-    any."""
+    """Check a text, and build its compiled form.
+
+    Args:
+        source: The text.
+        around: Names that the text may use.
+        make: Function from the text's mentions, number of nodes and syntax tree to the compiled form.
+
+    Returns:
+        The compiled form and an empty list, or None and the faults.
+    """
     kind = "expression" if around.has_value else "condition" if around.is_condition else "template"
     try:
         tree, parts = _parsed(source, around)
@@ -208,7 +222,7 @@ def _restored_expression(source: str, mentions: frozenset[str], parts: int, role
 
 
 def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
-    """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
+    """Return `Template.mentions` of a text without compiling it; empty for an invalid text."""
     try:
         return check_tree(_parsed(source, around)[0], around)[1]
     except TemplateSyntaxError:
@@ -229,7 +243,7 @@ def _parsed(source: str, around: TemplateScope) -> tuple[nodes.Template, int]:
 
 
 class _Linked(NodeTransformer):
-    """Change of a syntax tree in which `judge.history` becomes one name, where it is a name of turns."""
+    """Transformer of a syntax tree that makes a name of turns, such as `judge.history`, one name node."""
 
     def __init__(self, names: Container[str]) -> None:
         self.names = names
@@ -241,8 +255,13 @@ class _Linked(NodeTransformer):
 
 
 def _tree(source: str, names: Container[str] | None) -> nodes.Template:
-    """Parse a template's source, or that of an expression over `names`, which is the only node of a
-    template's output."""
+    """Return the syntax tree of a source.
+
+    Args:
+        source: A template, or an expression.
+        names: Names of turns of an expression, which becomes the only output of the tree; None for a
+            template.
+    """
     if names is None:
         return ENVIRONMENT.parse(source)
     parser = Parser(ENVIRONMENT, source, state="variable")
@@ -255,7 +274,7 @@ def _tree(source: str, names: Container[str] | None) -> nodes.Template:
 
 
 def syntax_of(text: Template | Expression) -> nodes.Node:
-    """Return the syntax tree of a compiled text, of an expression its root; line numbers are positions."""
+    """Return the syntax tree of a template, or the root node of an expression; line numbers are positions."""
     if isinstance(text, Template):
         return _tree(text.source, None)
     return cast("nodes.Output", _tree(text.source, text.roles).body[0]).nodes[0]
@@ -296,11 +315,11 @@ def render_messages(
     """Render the messages that begin a chat.
 
     Args:
-        prompt: The user message.
-        system: The system message; None for none.
-        examples: The answer to an example of the task, which makes each of them a turn before the prompt;
-            None without such turns.
-        variables: Variables of the templates; for an example it is the `task`.
+        prompt: Template of the user message.
+        system: Template of the system message; None leaves the message out.
+        examples: Template of the answer to an example of the task. Each example becomes a question and an
+            answer before the prompt; None leaves examples out.
+        variables: Variables of the templates; in the turns of an example, `task` is the example.
 
     Raises:
         PromptError: A template cannot be rendered.
@@ -319,7 +338,7 @@ def render_messages(
 def read_template(
     path: Path, source: str, folders: Sequence[FilePath], around: TemplateScope
 ) -> tuple[Template | None, list[Finding]]:
-    """Read and compile a template that a spec names or holds: a template, or None and findings.
+    """Read and compile a template that a spec names or holds; return the template, or None and findings.
 
     Args:
         path: Key of the spec where the template is named.
@@ -355,7 +374,7 @@ def template_texts(sources: Iterable[str | None], folders: Sequence[FilePath]) -
     """Return the texts of the template files that can be read, by their paths as messages show them.
 
     Args:
-        sources: Texts of a spec; None and those that name no file are skipped.
+        sources: Texts of a spec; None and texts that name no file are skipped.
         folders: The spec's folder first, then the folders of the specs that it extends.
     """
     names = dict.fromkeys(source for source in sources if source and names_file(source))
@@ -368,7 +387,7 @@ def template_texts(sources: Iterable[str | None], folders: Sequence[FilePath]) -
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
-    """Compile the template at `path` of a spec: a template, or None and findings."""
+    """Compile the template at `path` of a spec; return the template, or None and findings."""
     template, faults = compile_template(source, around)
     return template, [_finding(path, fault) for fault in faults]
 
@@ -376,13 +395,13 @@ def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template 
 def read_expression(
     path: Path, source: str, around: TemplateScope
 ) -> tuple[Expression | None, list[Finding]]:
-    """Compile the expression at `path` of a spec: an expression, or None and findings."""
+    """Compile the expression at `path` of a spec; return the expression, or None and findings."""
     expression, faults = compile_expression(source, around)
     return expression, [_finding(path, fault) for fault in faults]
 
 
 def _finding(path: Path, fault: TemplateFault) -> Finding:
-    """Return the finding for a fault of the template at a path of a role."""
+    """Return the finding for a fault of the template at `path`."""
     return Finding(
         path,
         fault.message,
@@ -396,7 +415,10 @@ def _finding(path: Path, fault: TemplateFault) -> Finding:
 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
-    """Look a template up beside the spec, in `prompts/` there or one folder up, then among the shipped."""
+    """Return the file of a template, or None and findings.
+
+    It is looked for beside the spec, in `prompts/` there or one folder up, then among the shipped templates.
+    """
     places = _places(folders)
     if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
         expected = "a file name, looked up beside the spec and in prompts/"
@@ -412,7 +434,8 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
 
 
 def _places(folders: Sequence[FilePath]) -> list[FilePath]:
-    """Return the folders of templates: beside the spec, in `prompts/` there or one folder up, the shipped."""
+    """Return the folders of templates: beside the spec, `prompts/` there or one folder up, the shipped
+    folder."""
     beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
     return [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
 
@@ -424,9 +447,9 @@ _NEAR = 0.8
 
 
 def _file_meant(path: Path, word: str, folders: Sequence[FilePath]) -> Finding | None:
-    """Return the finding for a text of one word that is meant as the name of a file; None for other texts.
+    """Return the finding for a text of one word that resembles the name of a file; None for any other text.
 
-    Such a word has a folder or an ending, or is near the name of a template.
+    Such a word has a folder or an ending, or is close to the name of a template.
     """
     if not re.fullmatch(r"[^\s{}]+", word):
         return None

@@ -17,7 +17,7 @@ TOOLS_TEXT = (
     '<tool_call>\n{{"name": "its name", "arguments": {{"argument": "value"}}}}\n</tool_call>\n'
     "and end your answer there. Its result follows in <tool_response></tool_response>."
 )
-"""Text that stands before the first message, for a chat template without tools."""
+"""Text before the first message that lists the functions, for a chat template that takes no tools."""
 
 
 def described(functions: Sequence[Function]) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def calls_of(message: Message) -> tuple[ToolCall, ...]:
 
 
 def result_message(call: ToolCall, text: str) -> Message:
-    """Return the tool message with the result of a call."""
+    """Return the tool message with `text`, the result of a call."""
     message = {"role": "tool", "content": text}
     if call.name:
         message["name"] = call.name
@@ -68,15 +68,15 @@ def result_message(call: ToolCall, text: str) -> Message:
 def in_messages(
     turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Write tools, calls and results into the texts of messages, for a chat template that takes none.
+    """Write tools, calls and results into the texts of messages, for a chat template that takes no tools.
 
     Args:
         turns: Messages in the form that chat templates take, with arguments of calls as mappings.
         tools: The `tools` of a request.
 
     Returns:
-        Messages without `tool_calls` and without the role `tool`. The first begins with the list of tools; a
-        message stands for each group of results.
+        Messages without `tool_calls` and without the role `tool`. The first begins with the list of tools;
+        consecutive results become one message.
     """
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     written: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def in_messages(
 
 
 def _with_calls(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with its calls written behind its text."""
+    """Return a message with its calls written after its text."""
     calls = [
         f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
         for call in turn.get("tool_calls", ())

@@ -24,7 +24,7 @@ _WANTED = re.compile(
 )
 """Names of a model folder's files; those in other folders of a repository are other forms of the model."""
 _CONNECT_SECONDS = 5.0
-"""Seconds until a hub that does not answer is given up; then another source is tried."""
+"""Seconds to wait for the hub's answer before another source is tried."""
 _REFUSED = (401, 403)
 _HTTP_SERVER_FAULT = 500
 
@@ -75,7 +75,10 @@ def download(repo: str, folder: str) -> str:
 
 
 def _check(path: Path, stated: Any) -> None:
-    """Compare a file with what the hub states of it, which the library does not do in full."""
+    """Raise WorldError unless a file has the size and the SHA-256 that the hub states.
+
+    The library does not check both.
+    """
     size = path.stat().st_size if path.exists() else 0
     if stated.size is not None and size != stated.size:
         raise WorldError(f"{path.name} has {stated.size:,} bytes, and the hub sent {size:,}")

@@ -1,4 +1,4 @@
-"""A program that writes a model's folder for `fetch`: its announcement, its result and its end."""
+"""A program that writes a model's folder for `fetch`: how it states the size, its result and its errors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rolegraph.local.service.parent import exit_with_parent
 
 
 def announce(size: int, folder: Path) -> None:
-    """Print the bytes that a folder will have.
+    """Print the number of bytes that a folder will have.
 
     Raises:
-        WorldError: The disk has not as many.
+        WorldError: The disk has less free space.
     """
     free = shutil.disk_usage(folder).free
     if size > free:
@@ -26,7 +26,7 @@ def announce(size: int, folder: Path) -> None:
 
 
 def main(write: Callable[..., str]) -> None:
-    """Run a program: write the folder that the command line names, print what is known of it, and exit.
+    """Run a program: call `write` with the arguments of the command line, print the result, and exit.
 
     The program ends with its parent, whose end of standard input closes then.
     """

@@ -26,7 +26,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """State of a fetch, in bytes of the current step."""
+    """State of a fetch; its numbers are bytes of the current step."""
 
     text: str
     """The step, such as `downloading org/model`."""
@@ -123,7 +123,7 @@ class FileSource:
 
 @dataclass(frozen=True, slots=True)
 class FirstSource:
-    """The first of several sources that answers."""
+    """Several sources of one model, of which the first that answers is used."""
 
     sources: tuple[ModelSource, ...]
 
@@ -157,7 +157,8 @@ def _bytes_in(folder: Path) -> int:
 
 
 async def _convert(source: Path, folder: Path, name: str, observe: Observe) -> str:
-    """Make a model folder of a GGUF file, alone in its folder; return the licence that the file states."""
+    """Write a model folder from a GGUF file, which must be alone in its folder; return the licence that the
+    file states."""
     program = (sys.executable, "-P", "-m", "rolegraph.local.service.gguf_model")
     step = f"making a model folder of {Path(name).name}"
     return await _run((*program, str(source), str(folder), name), child_environment(), step, folder, observe)
@@ -172,11 +173,18 @@ def _own_environment(staging: Path) -> Mapping[str, str]:
 async def _run(
     words: Sequence[str], environment: Mapping[str, str], step: str, folder: Path, observe: Observe
 ) -> str:
-    """Run a program that prints the size of a folder and writes it; return what it prints afterwards.
+    """Run a program that prints a folder's future size and writes the folder; return the rest of its output.
+
+    Args:
+        words: Command line of the program.
+        environment: Environment variables of the program.
+        step: Description of the step, for progress and messages.
+        folder: The folder.
+        observe: Function called with each state.
 
     Raises:
-        UsageError: The program ended with the exit code of one, and its message.
-        WorldError: The program failed.
+        UsageError: The program ended with a usage error; it has the program's message.
+        WorldError: The program failed otherwise.
     """
     pipe = asyncio.subprocess.PIPE  # standard input closes when this process ends
     process = await asyncio.create_subprocess_exec(

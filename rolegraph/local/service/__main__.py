@@ -1,9 +1,9 @@
 """The service as the launcher's child process: `python -P -m rolegraph.local.service OPTIONS`.
 
 OPTIONS is JSON; the key is in the environment. The process ends when its parent does, however the parent
-ended, and deletes its temporary folder; a service that commands borrow stays once it is ready. It ignores
-Ctrl-C and SIGHUP, which the terminal sends to it too, and SIGTERM, which a job scheduler sends to every
-process: the parent decides, and may save a checkpoint first.
+ended, and deletes its temporary folder; a service that is lent to commands outlives it once it is ready. It
+ignores Ctrl-C and SIGHUP, which the terminal sends to it too, and SIGTERM, which a job scheduler sends to
+every process: the parent decides, and may save a checkpoint first.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _WITHOUT_EFFECT = {
     "revision",
     "task_type",
 }
-"""Settings of PEFT that a finished adapter's output does not follow from."""
+"""Settings of PEFT that do not change the output of a finished adapter."""
 
 
 def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: str) -> None:
@@ -175,7 +175,7 @@ def _is_named(layer: str, name: str) -> bool:
 
 
 class _AdapterConfig(BaseModel):
-    """Settings of an adapter that its output follows from; PEFT's others that change it are refused.
+    """Settings of PEFT that change an adapter's output; any other such setting is refused.
 
     Settings that only PEFT's training reads may have any value.
     """
@@ -184,7 +184,7 @@ class _AdapterConfig(BaseModel):
     r: _Rank
     lora_alpha: float
     target_modules: list[str] | str
-    """Ends of layers' names, or a regular expression."""
+    """Ends of the names of the adapted layers, or a regular expression."""
     exclude_modules: list[str] | str | None = None
     layers_to_transform: list[int] | int | None = None
     layers_pattern: list[str] | str | None = None
@@ -192,7 +192,7 @@ class _AdapterConfig(BaseModel):
     alpha_pattern: dict[str, float] = {}
     use_rslora: bool = False
     init_lora_weights: Literal[True, False, "gaussian", "eva", "orthogonal"] = True
-    """First weights in training; others than these change the base model's weights, too."""
+    """Initial weights in training; values other than these change the base model's weights, too."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -204,7 +204,11 @@ class _AdapterConfig(BaseModel):
         return self
 
     def adapts(self, layer: str, tensors: Mapping[str, Tensor]) -> bool:
-        """Return True if a layer is adapted: by its tensors where settings may be (endless) patterns."""
+        """Return True if a layer is adapted.
+
+        If the settings may hold patterns, which can take endless time to match, the names in `tensors`
+        decide.
+        """
         targets = self.target_modules
         if isinstance(targets, str) or self.exclude_modules or self.layers_to_transform is not None:
             return f"{_PREFIX}{layer}.lora_A.weight" in tensors

@@ -21,14 +21,14 @@ HEALTH = "/api/v1/healthz"
 SIGNED = "/api/v1/files/"
 """Prefix of URLs that carry a signature in place of the key."""
 OPENAI = "/v1/"
-"""Prefix of the URLs that take any key where the service was started for it."""
+"""Prefix of URLs that accept any key where the service was started with `any_key`."""
 
 
 class Admission:
     """ASGI middleware that refuses requests for another host, from another site's page, or without the key.
 
-    The health check needs no key, a signed URL only its signature, and with `any_key` OpenAI's API takes any.
-    `host` is the address that the service listens at.
+    The health check needs no key, a signed URL only its signature; with `any_key`, OpenAI's API accepts any
+    key. `host` is the address that the service listens at.
     """
 
     def __init__(self, app: ASGIApp, api_key: str, host: str, any_key: bool = False) -> None:
@@ -62,8 +62,10 @@ class Admission:
             raise RequestError(message, status=401)
 
     def _is_own(self, host: str) -> bool:
-        """Return True if `host` is an IP address or one of our names, so that no foreign DNS record led
-        here."""
+        """Return True if `host` is an IP address or a name of this service.
+
+        Other names may come from a foreign DNS record that points to this machine.
+        """
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self._names or bool(ip_address(name))

@@ -74,7 +74,7 @@ class Backend:
     # training
 
     def run(self, name: str) -> TrainingRun:
-        """Return a training run by its model id and update its time of last use. Raises NotFoundError."""
+        """Return a training run by its model id, and note the time of its use; raises NotFoundError."""
         if name not in self._runs:
             raise NotFoundError(f"there is no model {name!r}; it was never created, or was unloaded")
         self._runs[name].used = datetime.now(UTC)
@@ -108,18 +108,19 @@ class Backend:
         return self.run(name).step(settings)
 
     def save(self, name: str, path: str, options: SaveOptions) -> None:
-        """Write a checkpoint of a training run; one of the kind `weights` includes the optimizer's state.
+        """Write a checkpoint of a training run; the kind `weights` includes the optimizer's state.
 
-        Unlisted checkpoints may be deleted when `limits.SNAPSHOTS` newer ones have been used since.
+        Unlisted checkpoints are deleted once `limits.SNAPSHOTS` others of each run have been used since.
 
         Args:
             name: The run's model id.
             path: The checkpoint's path.
-            options: Expiry, metadata, whether the checkpoint is listed and whether it may replace one.
+            options: Expiry, metadata, whether the checkpoint is listed, and whether it may overwrite another.
 
         Raises:
-            NotFoundError: No such run.
-            RequestError: The checkpoint exists and may not be replaced, or it cannot be written.
+            NotFoundError: The run does not exist.
+            RequestError: A checkpoint with this path exists and may not be overwritten, or the disk refuses
+                the files.
         """
         run = self.run(name)
         self.checkpoints.save(path, run.shape, run.adapter.weights(), run.optimizer_state(), options)
@@ -154,7 +155,8 @@ class Backend:
     # sampling
 
     async def sample(self, job: SampleJob) -> SampleJob:
-        """Sample the sequences of a job and return it. Raises RequestError for bad weights."""
+        """Sample the sequences of a job; return the job when it is done. Raises RequestError for invalid
+        weights."""
         self._thread.submit(self._add, job)
         await asyncio.wrap_future(job.done)
         return job
@@ -187,7 +189,7 @@ class Backend:
         return self._loaded[key]
 
     def _forget_loaded(self) -> None:
-        """Drop the least recently used adapters from the cache beyond its limit; jobs in progress keep
-        theirs."""
+        """Drop the least recently used adapters from the cache beyond its limit; running jobs keep their
+        adapters."""
         while len(self._loaded) > limits.LOADED.most + len(self._runs):
             self._loaded.popitem(last=False)

@@ -34,7 +34,8 @@ _EXHAUSTED = (
 )
 
 PATIENCE = 8
-"""Steps for which a few waiting sequences are held back: reading prompts delays all others."""
+"""Number of steps for which a few waiting sequences are held back, because reading their prompts delays all
+others."""
 
 
 @dataclass(eq=False)
@@ -46,15 +47,15 @@ class SampleJob:
     requests: Sequence[SampleRequest]
     want_prompt_logprobs: bool = False
     prompt_top: int = 0
-    """Number of likeliest tokens to return for each position of the prompt."""
+    """Number of likeliest tokens to return at each position of the prompt."""
     owner: str = ""
     """Id of the client; owners take turns."""
     progress: Callable[[], object] | None = None
-    """Callback after every step, on the compute thread."""
+    """Function called after every step, on the compute thread."""
     prompt_logprobs: list[float] = field(default_factory=list[float])
     """Log-probabilities of the prompt's tokens at temperature 1; NaN for the first."""
     top_prompt: list[TopTokens] = field(default_factory=list[TopTokens])
-    """The likeliest tokens for each position of the prompt but the first."""
+    """The likeliest tokens at each position of the prompt except the first."""
     done: Future[None] = field(default_factory=Future[None])
     """Future of the job's end; cancelling it stops the sampling."""
 
@@ -70,11 +71,11 @@ class SampleJob:
 
     @property
     def is_unscored(self) -> bool:
-        """True if log-probabilities of the prompt are wanted and not computed yet."""
+        """True until the requested log-probabilities of the prompt are computed."""
         return (self.want_prompt_logprobs or self.prompt_top > 0) and not self.prompt_logprobs
 
     def finish(self, error: Exception | None = None) -> None:
-        """Set the result or the error of the future `done`, unless the client has cancelled it."""
+        """Complete the future `done` with a result or with `error`, unless the client has cancelled it."""
         with suppress(InvalidStateError):
             self.done.set_exception(error) if error else self.done.set_result(None)
 
@@ -120,13 +121,13 @@ class FairQueue(Generic[T]):
 class Batcher:
     """Sampler that answers many jobs in one batch of a model.
 
-    `load` returns an adapter with the weights of a checkpoint path.
+    The argument `load` is a function that returns an adapter with the weights of a checkpoint path.
     """
 
     def __init__(self, model: LocalModel, load: Callable[[str], LoraAdapter]) -> None:
         self._model, self._load = model, load
         self._alone: list[Batcher] = []
-        """Batchers of one job each, whose batch has failed."""
+        """Batchers with one job each, made after a batch failed."""
         self._clear()
 
     def _clear(self) -> None:
@@ -134,7 +135,7 @@ class Batcher:
         self._jobs: list[SampleJob] = []
         self._waiting = FairQueue[SampleRequest]()
         self._unscored = FairQueue[SampleJob]()
-        """Jobs whose prompts' log-probabilities are still to be computed."""
+        """Jobs whose prompts have no log-probabilities yet, but need them."""
         self._waited = 0
         """Steps since sequences last joined."""
         by_memory = self._model.cache_bytes.tokens(free_memory(self._model.device) // MEMORY_SHARE)
@@ -182,7 +183,7 @@ class Batcher:
         self._alone = [batcher for batcher in self._alone if batcher.busy]
 
     def _shrink(self) -> None:
-        """Restart all jobs in batches of half as many tokens; fail them where one alone is too much."""
+        """Restart all jobs with half as many tokens in a batch; fail the jobs if not even one token fits."""
         jobs, most = self._jobs, self._most_tokens // 2
         self._clear()
         self._most_tokens = min(self._most_tokens, most)
@@ -193,7 +194,7 @@ class Batcher:
                 job.finish(RequestError(_EXHAUSTED, status=507))
 
     def _restart(self, job: SampleJob) -> None:
-        """Queue a job from its beginning."""
+        """Queue a job again from its beginning."""
         job.prompt_logprobs, job.top_prompt = [], []
         for request in job.requests:
             request.restart()
@@ -202,7 +203,7 @@ class Batcher:
     def _split(self, error: Exception) -> None:
         """Restart each job of a failed batch in a batch of its own, so that only faulty jobs fail.
 
-        A batch of one job fails that job with `error`.
+        If the batch has a single job, that job fails with `error`.
         """
         jobs = self._jobs
         self._clear()
@@ -214,8 +215,8 @@ class Batcher:
             self._alone[-1]._restart(job)
 
     def _score_waiting(self) -> None:
-        """Compute log-probabilities of prompts for jobs that requested them, for up to `limits.READ_TOKENS`
-        tokens."""
+        """Compute the requested log-probabilities of waiting prompts, up to `limits.READ_TOKENS` tokens in a
+        call."""
         jobs: list[SampleJob] = []
         tokens = 0
         while self._unscored:
@@ -268,8 +269,10 @@ class Batcher:
                 job.finish()
 
     def _joining(self) -> list[SampleRequest]:
-        """Remove and return the waiting sequences to decode from now on; a few wait up to PATIENCE steps for
-        more."""
+        """Remove and return the waiting sequences that join the batch now.
+
+        Empty while only a few sequences wait, for at most PATIENCE steps.
+        """
         live, waiting = self._decoder.live, self._waiting
         self._waited += 1
         if not waiting or (len(waiting) * 4 < len(live) and self._waited < PATIENCE):

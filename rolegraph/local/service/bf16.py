@@ -10,16 +10,17 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 _ROWS: Mapping[str, int] = {"sampled": 32, "trained": 1024}
-"""Rows of activations that a layer gets at once: sequences in sampling, tokens in training."""
+"""Number of rows of activations in a layer's pass: sequences in sampling, tokens in training."""
 _WIDTH = 1024
-"""Inputs and outputs of the layer."""
+"""Width of the measured layer's input and output."""
 _REPETITIONS = 5
 
 
 def relative_speeds() -> Mapping[str, float]:
-    """Return how many times as fast a linear layer is in bfloat16 as in float32, for `sampled` and `trained`.
+    """Return the speed of a linear layer in bfloat16 relative to float32, for `sampled` and `trained`.
 
-    Takes the fastest of several passes of each type in turns, since other programs slow down some of them.
+    The passes of both types alternate, and the fastest of each counts, since other programs slow some of them
+    down.
     """
     weight = torch.rand(_WIDTH, _WIDTH)
     weights = [weight, weight.bfloat16()]

@@ -43,7 +43,13 @@ Stop = (
 
 
 def context_exceeded(size: str, context: int, param: str) -> RequestError:
-    """Return the error, in OpenAI's words, for a prompt of a size in field `param` that exceeds a context."""
+    """Return the error, in OpenAI's words, for a prompt that exceeds the model's context.
+
+    Args:
+        size: Size of the prompt, in words.
+        context: Tokens that the context holds.
+        param: Field of the body with the prompt.
+    """
     return RequestError(
         f"This model's maximum context length is {context} tokens, but the prompt has {size}, which leaves "
         f"no room for an answer; shorten {param}",
@@ -75,7 +81,7 @@ class SamplingFields(RequestBody):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    """A field of vLLM in OpenAI's API."""
+    """vLLM's addition to OpenAI's API; None, -1 and 0 stand for all tokens."""
     seed: Seed | None = None
     stop: Stop | None = None
     prompt_field: ClassVar[str] = "prompt"
@@ -102,7 +108,7 @@ class SamplingFields(RequestBody):
         Args:
             prompt: The prompt's token ids.
             context: Tokens that the model's context holds.
-            max_tokens: Longest answer; None for all that the context holds.
+            max_tokens: Largest number of tokens of an answer; None for as many as the context holds.
             stop_ids: Token ids that end an answer.
             count: The number of sequences.
             first: Number of the first sequence; sequences of one seed differ by their numbers.
@@ -154,7 +160,8 @@ class FutureBody(TinkerBody):
 
     request_id: Name
     allow_metadata_only: bool = False
-    """Permission to answer with a result's address in place of the result, which this service never does."""
+    """Permission to return a result's address instead of the result; this service always returns the
+    result."""
 
 
 class WeightsInfoBody(TinkerBody):
@@ -226,9 +233,10 @@ class SaveBody(ModelBody):
     sampling_session_seq_id: Count | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
-    """For save_weights only: the other kinds always replace a checkpoint of the same name."""
+    """Permission to replace a checkpoint, for save_weights only; the other kinds always replace one of the
+    same name."""
     kind: Literal["snapshot"] = "snapshot"
-    """For save_weights_for_sampler only."""
+    """Kind of an unnamed checkpoint, for save_weights_for_sampler only."""
     user_metadata: Annotated[dict[str, str], AfterValidator(_check_metadata)] | None = None
 
 

@@ -43,7 +43,7 @@ def open_cache(config: Any) -> Cache:
         config: The model's config.
 
     Raises:
-        UsageError: A layer of the model keeps something else than keys, values or a state.
+        UsageError: A layer of the model caches something other than keys, values or a state.
     """
     layers: list[Any] = []
     for layer in DynamicCache(config=config).layers:
@@ -65,7 +65,7 @@ def cached_tensors(layer: Any) -> list[Tensor]:
 
 
 def slots_of(window: Window, layer: Any) -> AttentionSlots | StateSlots | NoSlots:
-    """Return slots for a layer of a filled cache, without a row yet."""
+    """Return the slots for a layer of a filled cache; they have no rows yet."""
     if isinstance(layer, LinearAttentionLayer):
         return StateSlots(window, layer)
     return AttentionSlots(window, layer) if isinstance(layer, DynamicLayer) else NoSlots()
@@ -85,13 +85,14 @@ class AttentionSlots(DynamicLayer):
         return store[rows, :, columns]
 
     def grown(self, store: Tensor, rows: int, columns: int) -> Tensor:
-        """Return a new store with so many rows and columns."""
+        """Return a new store of zeros with the given numbers of rows and columns."""
         return store.new_zeros(rows, store.shape[1], columns, store.shape[3])
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write one new column and return all columns in use, the new one included."""
+        """Write the newest column of keys and values into the slots; return all columns in use, this one
+        included."""
         window, in_use = self._window, list[Tensor]()
         for store, new in zip(self.stores, (key_states, value_states), strict=True):
             store[: window.rows, :, window.end : window.end + 1] = new
@@ -103,7 +104,7 @@ class AttentionSlots(DynamicLayer):
         return self._window.end - self._window.start
 
     def open(self) -> None:
-        """Prepare a step."""
+        """Prepare the slots for a step."""
 
 
 class StateSlots(LinearAttentionLayer):
@@ -124,11 +125,11 @@ class StateSlots(LinearAttentionLayer):
         return store[rows]
 
     def grown(self, store: Tensor, rows: int, columns: int) -> Tensor:
-        """Return a new store with so many rows."""
+        """Return a new store of zeros with the given number of rows."""
         return store.new_zeros(rows, *store.shape[1:])
 
     def open(self) -> None:
-        """Prepare a step, which changes the states in use in place."""
+        """Prepare the slots for a step, which changes the states in use in place."""
         stores = iter(self.stores)
         for states, held in (
             (self.conv_states, self.is_conv_states_initialized),
@@ -140,9 +141,9 @@ class StateSlots(LinearAttentionLayer):
 
 
 class NoSlots(DummyLayer):
-    """Nothing, for a layer that keeps nothing."""
+    """Empty slots, for a layer that caches nothing."""
 
     stores: Sequence[Tensor] = ()
 
     def open(self) -> None:
-        """Prepare a step."""
+        """Do nothing, since there are no slots to prepare."""

@@ -42,7 +42,7 @@ Kind = Literal["weights", "sampler_weights", "external_weights"]
 NEW = "checkpoint"
 """Subfolder of a staging folder that is to be renamed into place."""
 FINISH_SECONDS = 4.0
-"""Time that a service takes to end a checkpoint; shorter than the launcher waits for its exit."""
+"""Seconds that a service takes at most to finish a checkpoint; less than the launcher waits for its exit."""
 _PORTABLE = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A file name that every file system accepts."""
 
@@ -58,14 +58,14 @@ class CheckpointContents:
 
 @dataclass(frozen=True, slots=True)
 class SaveOptions:
-    """Options of a checkpoint that is saved."""
+    """Options for saving a checkpoint."""
 
     ttl_seconds: int | None = None
     """Seconds until the checkpoint is deleted; None to keep it."""
     user_metadata: Mapping[str, str] | None = None
     listed: bool = True
     overwrite: bool = True
-    """Replace a checkpoint of the same path."""
+    """True to replace a checkpoint of the same path."""
 
 
 PLAIN = SaveOptions()
@@ -73,7 +73,7 @@ PLAIN = SaveOptions()
 
 
 class CheckpointEntry(BaseModel):
-    """Description of a checkpoint, the content of its `meta.json` but for the size."""
+    """Description of a checkpoint; all fields but the size are in its `meta.json`."""
 
     path: Annotated[str, Field(pattern=r"^tinker://[^/]+/(sampler_|external_)?weights/[^/]+$")]
     shape: LoraShape
@@ -106,7 +106,7 @@ class CheckpointEntry(BaseModel):
 
     @property
     def is_expired(self) -> bool:
-        """True if the checkpoint is to be deleted."""
+        """True once the checkpoint's expiry has passed."""
         return self.expires is not None and self.expires <= datetime.now(UTC)
 
     def write(self, folder: Path) -> None:
@@ -117,7 +117,8 @@ class CheckpointEntry(BaseModel):
 
 
 class CheckpointStore:
-    """The checkpoints below a state folder, of the model in `model_dir`, whose name is `base_model`."""
+    """The checkpoints below a state folder, for the model in the folder `model_dir` with the name
+    `base_model`."""
 
     def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
         self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
@@ -187,7 +188,7 @@ class CheckpointStore:
             raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
 
     def finish_writing(self) -> None:
-        """Wait for a checkpoint that is being written, before the process exits."""
+        """Wait until a checkpoint that is being written is complete, before the process exits."""
         if self._writing.acquire(timeout=FINISH_SECONDS):
             self._writing.release()
 
@@ -203,15 +204,16 @@ class CheckpointStore:
             pass
 
     def _rescue(self, staging: Path) -> None:
-        """Complete a checkpoint's replacement if its writer was killed between removing the old and moving
-        the new."""
+        """Complete the replacement of a checkpoint whose writer was killed after it removed the old
+        folder."""
         with suppress(OSError, ValueError, TypeError):
             target = self._folder_of(_read_entry(staging / NEW).path)
             if (staging / "replaced").exists() and not target.exists():
                 (staging / NEW).rename(target)
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint; raises NotFoundError if it is missing, RequestError if its files cannot go."""
+        """Delete a checkpoint; raises NotFoundError if it does not exist, RequestError if its files cannot be
+        deleted."""
         folder = self._existing(path)
         self.remove(path)
         if folder.is_dir():
@@ -315,8 +317,7 @@ class CheckpointStore:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return the entries of a folder; an empty list where it was deleted meanwhile. `Path.glob` would
-    raise."""
+    """Return the entries of a folder, empty if the folder was deleted meanwhile; `Path.glob` would raise."""
     try:
         return [*folder.iterdir()]
     except OSError:

@@ -28,9 +28,10 @@ from rolegraph.local.service.lora import LoraAdapter
 from rolegraph.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
-"""Number of steps for which columns are allocated at a time."""
+"""Number of columns that are allocated in advance, one for each step."""
 _TOLERANCE, _ROUGH_TOLERANCE = 1e-3, 0.3
-"""Largest error of a log-probability in float32 and bfloat16: states are summed in another order."""
+"""Largest accepted error of a log-probability in float32 and in bfloat16, since states are summed in another
+order."""
 
 
 class Decoder:
@@ -47,7 +48,7 @@ class Decoder:
 
     @torch.inference_mode()
     def add(self, requests: Sequence[SampleRequest]) -> None:
-        """Prefill the prompts and sample the first token of each request. Equal prompts are computed once."""
+        """Read the prompts of requests and sample their first tokens; equal prompts are computed once."""
         numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
         ids, mask = _left_padded([prompt for _, prompt in numbers], self._model.device)
         cache = open_cache(self._model.module.config)
@@ -82,7 +83,7 @@ class Decoder:
 
     @torch.inference_mode()
     def remove(self, requests: Sequence[SampleRequest]) -> None:
-        """Remove sequences whose clients have cancelled them."""
+        """Remove sequences that their clients have cancelled."""
         unwanted = set(requests)
         self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
@@ -125,7 +126,8 @@ class Decoder:
                 slots.part(store, rows, slice(end - length, end)).copy_(new[which])
 
     def _make_room(self, rows: int, columns: int) -> None:
-        """Enlarge the cache tensors, if needed, to `rows` rows and `columns` columns plus a free column."""
+        """Enlarge the cache tensors, if needed, to at least `rows` rows and `columns` columns, with a free
+        column after them."""
         window, size = self._window, self._mask.shape
         if rows <= size[0] and columns <= window.end < size[1]:
             return
@@ -168,10 +170,11 @@ class Decoder:
 def check_decoding(model: LocalModel) -> None:
     """Check that tokens sampled in a batch have the log-probabilities of a pass over the whole sequence.
 
-    Models with attention alone do. Others keep states, and must leave out the padding of shorter prompts.
+    This holds for models with attention alone. Other models keep states, which must not depend on the padding
+    of shorter prompts.
 
     Raises:
-        UsageError: They differ, or a layer keeps what this service does not know.
+        UsageError: The log-probabilities differ, or a layer caches something that this service does not know.
     """
     if all(isinstance(layer, DynamicLayer) for layer in open_cache(model.module.config).layers):
         return

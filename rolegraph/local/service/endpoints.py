@@ -22,7 +22,7 @@ B = TypeVar("B", bound=RequestBody)
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 IGNORED = "x-rolegraph-without-effect"
-"""Header of an answer that names fields of its request without effect."""
+"""Response header that names the fields of the request that have no effect."""
 _CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 """OpenAI's error codes by status."""
 _CLIENT_CLOSED = 499
@@ -54,7 +54,7 @@ def _is_openai(path: str) -> bool:
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    """Convert an exception of an endpoint to an HTTP response: the error in the API's form."""
+    """Convert an exception of an endpoint to an HTTP response with the error in the API's form."""
     path = request.url.path
     if isinstance(error, ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
@@ -71,8 +71,13 @@ ERROR_HANDLERS = dict.fromkeys(_HANDLED, _handle)
 
 
 def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]]) -> Route:
-    """Return the route of a POST endpoint below /api/v1: `call` gets the parsed body, returns JSON or a
-    Response."""
+    """Return the route of a POST endpoint below /api/v1.
+
+    Args:
+        path: Path below /api/v1.
+        kind: Class of the body.
+        call: Function that gets the parsed body and returns JSON or a Response.
+    """
 
     async def endpoint(request: Request) -> Response:
         body = await read_body(request, kind)
@@ -87,7 +92,7 @@ def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]])
 
 
 def request_error(error: Exception, path: str) -> RequestError:
-    """Return any error as a RequestError; an unexpected one is logged and has status 500."""
+    """Convert any error to a RequestError; an unexpected error is logged and gets status 500."""
     match error:
         case RequestError():
             return error
@@ -109,14 +114,19 @@ def _body_error(error: ValidationError, *, status: int) -> RequestError:
 
 
 def _is_in_body(part: str | int) -> bool:
-    """Return True if part of a pydantic error's path is a key or index of the body, not the name of a
+    """Return True if a part of a pydantic error's path is a key or index of the body, False for the name of a
     type."""
     # Names of members are those of types, or such as `constrained-str` and `list[int]`.
     return isinstance(part, int) or (part.isidentifier() and part not in ("str", "int"))
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """Return the request's JSON body; raises ValidationError, and RequestError as `read_bytes` does."""
+    """Return the request's JSON body, validated as `kind`.
+
+    Raises:
+        ValidationError: The body does not fit.
+        RequestError: As `read_bytes` does.
+    """
     return kind.model_validate_json(await read_bytes(request))
 
 

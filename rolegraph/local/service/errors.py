@@ -6,8 +6,8 @@ from __future__ import annotations
 class RequestError(ValueError):
     """A request that cannot be carried out as it is: the client's mistake, unless `status` says otherwise.
 
-    `param` is the dotted path of the body's field that is at fault, `code` OpenAI's code of the error if that
-    of the status is another.
+    `param` is the dotted path of the faulty field of the body. `code` is OpenAI's error code; by default that
+    of `status`.
     """
 
     status = 400

@@ -10,18 +10,18 @@ from pathlib import Path
 import torch
 
 MEMORY_SHARE = 4
-"""Divisor of the free memory: an update's pass, or the caches of a batch, take a fourth of it at most."""
+"""Divisor of the free memory: an update's pass, or the caches of a batch, take at most a fourth of it."""
 PASS_SHARE = 0.8
 """Part of the free memory that the pass of a single long sequence may take."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that can be taken on a device without swapping, as far as the system tells.
+    """Return the number of bytes that can be allocated on a device without swapping.
 
-    On Linux, a container's limit counts, without the files that it caches. Other systems do not tell, and
-    get the largest number. On a GPU, PyTorch first gives back the blocks that it keeps for later tensors:
-    they are free for the next pass, and for other programs.
+    On Linux, a container's limit counts; cached files count as free. Other systems do not report the number,
+    and the largest number is returned. On a GPU, PyTorch first frees its unused blocks, which are available
+    to the next pass and to other programs.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()

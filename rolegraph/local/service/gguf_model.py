@@ -27,9 +27,10 @@ from rolegraph.local.service.tensors import tensor_faults
 _FLOAT_BYTES = 4
 """Bytes of a weight in the folder: float32 holds each value of a GGUF file exactly."""
 _PER_BYTE = 8
-"""Elements that a byte of a tensor's data can hold at most: no quantization takes less than 1 bit."""
+"""Largest number of elements in a byte of a tensor's data: no quantization takes less than 1 bit."""
 _SLACK = 1.05
-"""Parameters of a model for each weight in its file: some architectures split or share tensors."""
+"""Tolerated ratio of a model's parameters to the weights in its file: some architectures split or share
+tensors."""
 
 
 def convert(source: str, folder: str, name: str) -> str:
@@ -64,9 +65,9 @@ def convert(source: str, folder: str, name: str) -> str:
 
 
 def _read_header(source: Path) -> tuple[str, int, int]:
-    """Return the licence that a GGUF file states, and the number of its tensors and of their elements.
+    """Return (licence that a GGUF file states, number of its tensors, number of their elements).
 
-    The library trusts the counts in a file, and makes objects as often as one says.
+    It checks the counts in the file first: the library trusts them, and makes as many objects.
     """
     limit_memory(memory_taken() + GGUF_HEADER.most)
     try:

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""Form of JSON: one line, as `json.dumps` writes it. A small model may write white space without end."""
+"""Form of JSON: one line, as `json.dumps` writes it, because a small model may write white space without
+end."""
 _OTHERS = {"anyOf", "oneOf", "$ref"}
-"""Keys by which a schema says more of an object than its `properties`."""
+"""Keys with which a schema describes further properties of an object, beside `properties`."""
 _TAG = re.compile(r"<[^<>\s]+>|\[\w+\]")
-"""Beginning of a call that is no token of its own."""
+"""Beginning of a call in text, without a token of its own."""
 
 
 class Grammar:
@@ -60,7 +61,8 @@ class Grammar:
         return allowed
 
     def advance(self, token: int) -> None:
-        """Take the next token; raises RequestError if it is not allowed, of logits that are NaN."""
+        """Move on by a sampled token; raises RequestError if the token is not allowed, which happens if
+        logits are NaN."""
         if not self._matcher.consume_token(token):
             raise RequestError("these weights give no finite numbers: their training has diverged")
 
@@ -80,7 +82,7 @@ class Grammars:
 
         Args:
             body: The request.
-            thinking: True where the prompt has opened a thought, which stays free.
+            thinking: True where the prompt has opened a thought; the grammar does not restrict the thought.
 
         Raises:
             RequestError: llguidance is missing, or cannot read the schema or the model's tokenizer; the
@@ -120,7 +122,7 @@ class Grammars:
 
     @cached_property
     def _specials(self) -> Mapping[str, int]:
-        """Added tokens by their texts, longest first, which llguidance takes for no text."""
+        """Added tokens by their texts, longest first; in llguidance they match no text."""
         added = {str(token): id for id, token in self._model.tokenizer.added_tokens_decoder.items()}
         return {
             text: added[text]
@@ -129,7 +131,7 @@ class Grammars:
         }
 
     def _grammars(self, body: ChatBody, thinking: bool) -> dict[str, Any]:
-        """Return the grammars of a request in llguidance's form, the first that of the whole answer."""
+        """Return the grammars of a request in llguidance's form; the first is that of the whole answer."""
         schemas: dict[str, Mapping[str, Any]] = {}
         if body.schema_of_text is not None and not body.is_forced:
             schemas["text"] = body.schema_of_text
@@ -150,7 +152,8 @@ class Grammars:
         return {"grammars": [lark, *inner]}
 
     def _calls(self, body: ChatBody, functions: Sequence[Function]) -> Iterable[str]:
-        """Yield the rule `calls`; where text may be the answer, `free` and `opened`, with one call."""
+        """Yield the rule `calls`; if text may be the answer, also `free` and `opened`, an answer with a
+        call."""
         syntax = self._chat.call_syntax
         if syntax is None:
             raise RequestError(
@@ -176,7 +179,8 @@ class Grammars:
             yield f"calls: {before} call ({self._literal(syntax.joint)} call)* {after}"
 
     def _until(self, name: str, mark: str) -> Iterable[str]:
-        """Yield rules: `{name}_free`, text without a mark, and `name`, such text and the mark at its end."""
+        """Yield two rules: `{name}_free`, a text without a mark, and `name`, such a text followed by the
+        mark."""
         if mark in self._specials:
             excluded = ",".join(map(str, [self._specials[mark], *self._ends]))
             yield f"{name}_free: <[^{excluded}]>*"
@@ -216,10 +220,11 @@ def _of_object(function: Function) -> Mapping[str, Any]:
 
 
 def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema whose objects have the declared properties only, unless it says otherwise.
+    """Return a schema whose objects allow only the declared properties, unless the schema allows others.
 
-    Without this a small model invents properties up to its limit of tokens. Parts that combine are left open:
-    an object that all of them describe would have no property at all.
+    Without this limit, a small model invents properties up to its limit of tokens. A schema that combines
+    parts (`allOf`, or `anyOf` beside `properties`) stays open: an object that must fit all of them could have
+    no property at all.
     """
     if any("allOf" in node or ("properties" in node and node.keys() & _OTHERS) for node in _mappings(schema)):
         return schema
@@ -235,7 +240,7 @@ def _mappings(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _close(schema: Any) -> Any:
-    """Close the objects of a schema in which none is described twice."""
+    """Return a schema whose objects allow only their declared properties."""
     if isinstance(schema, list):
         return [_close(item) for item in schema]
     if not isinstance(schema, dict):

@@ -44,9 +44,10 @@ _logger = logging.getLogger(__name__)
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities [M] of `tokens` [M] under logits [N, V] at `places` [M], with one copy of the logits.
+    """Log-probabilities [M] of `tokens` [M] under the logits [N, V] in rows `places` [M], with one copy of
+    the logits.
 
-    Autograd's own graph of log-softmax and indexing takes four copies and as many passes over them.
+    Autograd's own log-softmax and indexing take four copies, and a pass over each.
     """
 
     @staticmethod
@@ -109,7 +110,7 @@ class LocalModel(AdaptedModel):
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
-        """Set PyTorch's number of threads to that for training within a block."""
+        """Set PyTorch's number of threads for training within a block."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._train_threads)
         try:
@@ -128,7 +129,7 @@ class LocalModel(AdaptedModel):
 
     @cached_property
     def update_bytes(self) -> UpdateBytes:
-        """Memory that the tokens of an update take, beside the model and its adapters."""
+        """Memory that the tokens of an update take, without the model and its adapters."""
         return update_bytes_of(self.module, self.dtype)
 
     @cached_property
@@ -150,16 +151,17 @@ class LocalModel(AdaptedModel):
         Differentiable where grad is enabled.
 
         Args:
-            adapter: The adapter, or None.
+            adapter: The adapter; None for the model without adapters.
             sequences: Token ids of each sequence b, [T].
             targets: For each sequence [T], or [T, K] for K targets at each position; targets[b][t] is scored
                 after sequences[b][: t + 1].
             limit: Padded tokens of a batch.
-            recompute: Keep the inputs of each layer alone, and compute the rest again in the backward pass.
+            recompute: True to keep only the inputs of each layer, and compute the rest again in the backward
+                pass.
 
         Yields:
-            The numbers of a batch's sequences, and the log-probabilities of their targets, flattened and
-            concatenated in the same order.
+            (indices of a batch's sequences, log-probabilities of their targets, flattened and concatenated in
+            the same order).
         """
         rows = rows_of(sequences, share=self.can_share_rows, most=min(limit, MAX_ROW))
         for batch in padded_batches(rows, len, limit):
@@ -187,8 +189,8 @@ class LocalModel(AdaptedModel):
     ) -> Tensor:
         """Return log-probabilities of tokens `wanted` [M] after the hidden states at `places` [M].
 
-        Logits are computed for `chunk` rows at a time, and where there are several chunks, again in the
-        backward pass: those of 16,384 tokens and a vocabulary of 150,000 would take 30 GB.
+        Logits are computed for `chunk` rows at a time, and if there are several chunks, again in the backward
+        pass: the logits of 16,384 tokens and a vocabulary of 150,000 would take 30 GB.
         """
         rows, inverse = places.unique(return_inverse=True)
         chunks = hidden[rows].split(self.chunk)
@@ -212,7 +214,8 @@ class LocalModel(AdaptedModel):
 
     @cached_property
     def can_share_rows(self) -> bool:
-        """True if sequences can share a row, that is, if the model obeys custom masks and positions."""
+        """True if several sequences can share a row, which needs a model that obeys custom masks and
+        positions."""
         config: Any = self.module.config.get_text_config()
         kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
         if getattr(config, "sliding_window", None) or any(kind != "full_attention" for kind in kinds):

@@ -35,9 +35,10 @@ from rolegraph.local.service.tensors import tensor_faults
 T = TypeVar("T")
 
 SMALL_MODEL = 20_000_000
-"""Parameters below which one thread of a CPU samples faster than several, and merged weights are cheap."""
+"""Number of parameters below which one thread of a CPU samples faster than several, and merging adapters
+costs little."""
 CHUNK_LOGITS = 2**25
-"""Logits (rows times vocabulary) that are computed at a time."""
+"""Number of logits (rows times vocabulary) that are computed at a time."""
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
@@ -53,7 +54,7 @@ class LoraShape:
 
     @property
     def without_seed(self) -> LoraShape:
-        """The shape without its seed; adapters for which it is equal have tensors of the same shapes."""
+        """The shape without its seed; adapters with equal values have tensors of the same shapes."""
         return replace(self, seed=None)
 
 
@@ -100,8 +101,7 @@ class LoraAdapter:
 
 
 class _RowOrder(NamedTuple):
-    """Permutation that sorts a batch's rows by adapter, its inverse, and the number of rows of each
-    adapter."""
+    """Permutation that sorts a batch's rows by adapter, its inverse, and each adapter's number of rows."""
 
     order: Tensor
     inverse: Tensor
@@ -146,12 +146,13 @@ def _low_rank_by_row(
 
 
 def _of_sequences(forward: Callable[[Tensor], Tensor], count: int, x: Tensor) -> Tensor:
-    """Call a layer's forward for x [B, ..., in], also where a model gives it all tokens as x [B · T, in]."""
+    """Call a layer's forward for x [B, ..., in]; a model may also give all tokens as x [B · T, in]."""
     return forward(x) if len(x) == count else forward(x.unflatten(0, (count, -1))).flatten(0, 1)
 
 
 class _LayersOutput(BaseModelOutputWithPast):
-    """Output of a model's layers without what a model of its kind may add, such as the router's logits."""
+    """Output of a model's layers, without the additions of some kinds of models, such as the router's
+    logits."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -159,7 +160,8 @@ class _LayersOutput(BaseModelOutputWithPast):
 
 
 def stacked_experts(module: nn.Module) -> str | None:
-    """Return the name of the model's first module whose own weights are those of several experts."""
+    """Return the name of the first module that holds the weights of several experts in one tensor; None
+    without such a module."""
     return next(
         (
             name
@@ -171,10 +173,10 @@ def stacked_experts(module: nn.Module) -> str | None:
 
 
 def again_in_backward(function: Callable[..., T], *inputs: Tensor) -> T:
-    """Return function(*inputs), and let the backward pass compute it again in place of keeping what it needs.
+    """Return function(*inputs); the backward pass computes the function again instead of keeping its
+    intermediate tensors.
 
-    Frees the memory of what lies between inputs and outputs, for one more forward pass. No random number is
-    drawn in it: dropout is off.
+    This saves memory for one more forward pass. The function draws no random number: dropout is off.
     """
     # PyTorch leaves the type of the result open.
     return cast("Any", checkpoint)(function, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -213,7 +215,7 @@ class AdaptedModel:
         self.small = dtype == torch.float32 and self.size < SMALL_MODEL
         self.vocabulary: int = self.module.config.get_text_config().vocab_size
         self.chunk = max(1, CHUNK_LOGITS // self.vocabulary)
-        """Rows of hidden states whose logits are computed at a time."""
+        """Number of rows of hidden states whose logits are computed at a time."""
         self.experts = stacked_experts(module)
 
     @property
@@ -224,11 +226,11 @@ class AdaptedModel:
     def add_adapter(self, shape: LoraShape) -> LoraAdapter:
         """Return a new adapter, whose output is zero until it is trained or loaded.
 
-        Its first weights are those that PEFT would draw.
+        Its initial weights equal those that PEFT draws.
 
         Raises:
-            RequestError: The shape has feed-forward layers, of which those of the model's experts cannot be
-                adapted.
+            RequestError: The shape includes feed-forward layers, and the model has experts, whose layers
+                cannot be adapted.
         """
         if shape.train_mlp and self.experts:
             raise RequestError(
@@ -260,7 +262,7 @@ class AdaptedModel:
                 adapter.merged = {name: self._weight(name, adapter) for name in adapter.pairs}
 
     def _weight(self, name: str, adapter: LoraAdapter | None = None) -> Tensor:
-        """Return a layer's weight [out, in], with an adapter added."""
+        """Return a layer's weight [out, in], plus the update of an adapter if one is given."""
         if adapter is not None and name in adapter.merged:
             return adapter.merged[name]
         weight = weight_of(self._layers[name])
@@ -272,7 +274,7 @@ class AdaptedModel:
         rows.
 
         The layers that an adapter changes compute the rows of each adapter in turn, all others compute the
-        batch at once. Blocks may be nested, as where a backward pass computes a layer again.
+        batch at once. Blocks may be nested: a backward pass may compute a layer again.
         """
         numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
         rows = None
@@ -301,9 +303,10 @@ class AdaptedModel:
         """Return the last layer's output [B, T, H], before the logits.
 
         Args:
-            adapter: The adapter, or None.
+            adapter: The adapter; None for the model without adapters.
             inputs: Arguments of the model: token ids, mask and positions.
-            recompute: Keep the inputs of each layer alone, and compute the rest again in the backward pass.
+            recompute: True to keep only the inputs of each layer, and compute the rest again in the backward
+                pass.
         """
 
         def layer_forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -336,7 +339,7 @@ class AdaptedModel:
     def _targets(self, shape: LoraShape) -> list[str]:
         """Return the names of the layers that an adapter of a shape trains, in the model's order.
 
-        Layers that read images or sound are no part of the decoder, and stay as they are.
+        Layers that read images or sound are left out.
         """
         unembed, decoder = self.module.get_output_embeddings(), {*self.module.get_decoder().modules()}
 

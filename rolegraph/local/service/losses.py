@@ -25,7 +25,7 @@ class TokenScores:
     """Log-probabilities of the tokens of some datums, and their loss inputs: the arguments of a loss."""
 
     logprobs: Tensor
-    """[T], differentiable."""
+    """Log-probability of each token, [T], differentiable."""
     inputs: Mapping[str, Tensor]
     """Loss inputs by name, each [T]."""
     lengths: Sequence[int]

@@ -33,9 +33,10 @@ DEFAULT_CONTEXT = 4096
 _TOKENS = 16
 """Tokens of a pass that measures caches."""
 _UPDATE_TOKENS = 256
-"""Tokens of a pass that measures updates, and their step: linear attention takes chunks of so many."""
+"""Number of tokens of a pass that measures updates, and the unit of such numbers: linear attention takes
+chunks of this size."""
 _LOGIT_BYTES = 2 * 4
-"""Bytes of a logit at the peak: two copies in float32, of which one may be two of bfloat16."""
+"""Bytes of a logit at the peak: two copies in float32, or one and two in bfloat16."""
 ADAPTER_COPIES = 4
 """Tensors of the size of an adapter in training: itself, its gradient and Adam's two moments."""
 
@@ -52,7 +53,7 @@ class MemoryAccount:
 
     weights: int
     policy: int
-    """Of a trained policy: adapter, gradient and Adam's moments."""
+    """Bytes of a trained policy: adapter, gradient and Adam's moments."""
     rank: int
     """Rank of the adapter."""
     update: UpdateBytes
@@ -63,7 +64,8 @@ class MemoryAccount:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence that can be sampled and trained beside one policy; 0 for none."""
+        """Number of tokens of the longest sequence that can be sampled and trained beside one policy; 0 if
+        not one fits."""
         token = self.update.recomputed + self.cache.token
         left = int((self.free - self.weights - self.policy - self.cache.state) * PASS_SHARE)
         fits = replace(self.update, recomputed=token).tokens(left, recompute=True)
@@ -84,7 +86,7 @@ class MemoryAccount:
         ]
 
     def check(self) -> None:
-        """Raise UsageError unless the model and a policy fit with a sequence of one token."""
+        """Raise UsageError unless the model, a policy and a sequence of one token fit in memory."""
         if not self.longest:
             raise UsageError(
                 f"the model does not fit: its weights take {_size(self.weights)} and a policy "
@@ -95,13 +97,13 @@ class MemoryAccount:
 
 
 def account(folder: Path, *, bf16: bool = False, rank: int = 32, free: int | None = None) -> MemoryAccount:
-    """Return what the model of a folder takes in the service, without loading it.
+    """Return the memory that the model of a folder takes in the service, without loading the model.
 
     Args:
         folder: A Hugging Face model folder, or an adapter folder in PEFT's form.
-        bf16: True for weights in bfloat16 on a CPU, too.
+        bf16: True for weights in bfloat16 on a CPU as well.
         rank: Rank of the policies' adapters.
-        free: Bytes that are free; by default those of this machine's device.
+        free: Number of free bytes; by default that of this machine's device.
 
     Raises:
         UsageError: The folder's model cannot be loaded.
@@ -112,7 +114,8 @@ def account(folder: Path, *, bf16: bool = False, rank: int = 32, free: int | Non
 
 
 def account_of(shell: PreTrainedModel, dtype: torch.dtype, *, rank: int, free: int) -> MemoryAccount:
-    """Return what a model on the meta device takes with weights of a type; see `account`."""
+    """Return the memory that a model, given on the meta device, takes with weights of `dtype`; see
+    `account`."""
     model, scale = _on_meta(shell, dtype)
     adapter = model.add_adapter(LoraShape(rank, train_mlp=not model.experts))
     cache = cache_bytes(model)
@@ -129,16 +132,18 @@ def account_of(shell: PreTrainedModel, dtype: torch.dtype, *, rank: int, free: i
 
 
 def update_bytes_of(module: PreTrainedModel, dtype: torch.dtype) -> UpdateBytes:
-    """Measure, on the meta device, what the tokens of an update of a model take; see `update_bytes`."""
+    """Measure, on the meta device, the memory that the tokens of an update of a model take; see
+    `update_bytes`."""
     model, scale = _on_meta(module, dtype)
     update = update_bytes(model)
     return replace(update, kept=scale * update.kept, recomputed=scale * update.recomputed)
 
 
 def _on_meta(module: PreTrainedModel, dtype: torch.dtype) -> tuple[AdaptedModel, int]:
-    """Return a model like `module` on the meta device, and by how much its tensors are to be multiplied.
+    """Return (model like `module` on the meta device, factor by which its bytes must be multiplied).
 
-    There, PyTorch multiplies by experts in bfloat16 alone.
+    The factor is 2 for a float32 model with experts: on the meta device, PyTorch multiplies by experts only
+    in bfloat16.
     """
     with torch.device("meta"):
         shell = type(module)(cast("Any", module.config))
@@ -157,14 +162,15 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBytes:
-    """Bytes that a forward and backward pass takes, beside the model and its adapters."""
+    """Bytes that a forward and backward pass takes, without the model and its adapters."""
 
     kept: int
-    """Of a token: what autograd keeps of all layers."""
+    """Bytes of a token that autograd keeps from all layers."""
     recomputed: int
-    """Of a token where layers are computed again: the input of each layer, and what is kept of one layer."""
+    """Bytes of a token if layers are computed again: each layer's input, and what autograd keeps from one
+    layer."""
     logits: int
-    """Of a token in the chunk whose logits are computed."""
+    """Bytes of a token whose logits are computed in the present chunk."""
     chunk: int
     """Largest number of tokens in a chunk."""
 
@@ -181,12 +187,12 @@ class UpdateBytes:
 
 @dataclass(frozen=True, slots=True)
 class CacheBytes:
-    """Bytes that a sequence takes while it is sampled."""
+    """Bytes that one sequence takes while it is sampled."""
 
     token: int
-    """Keys and values of a token."""
+    """Bytes of the keys and values of a token."""
     state: int
-    """State of fixed size of a sequence, in models with linear attention or convolutions."""
+    """Bytes of a sequence's state of fixed size, in models with linear attention or convolutions."""
 
     def tokens(self, most: int) -> int:
         """Return the number of tokens whose keys and values take at most `most` bytes."""
@@ -194,15 +200,16 @@ class CacheBytes:
 
     @property
     def state_tokens(self) -> int:
-        """Tokens whose keys and values take as much as the state of a sequence."""
+        """Number of tokens whose keys and values take as many bytes as a sequence's state."""
         return self.state // max(self.token, 1)
 
 
 def update_bytes(model: AdaptedModel) -> UpdateBytes:
-    """Measure what the tokens of an update take, by three passes, which take no memory on the meta device.
+    """Measure the memory that the tokens of an update take, by three passes; on the meta device they take no
+    memory.
 
-    What grows with the square of the tokens is left out: PyTorch computes attention piece by piece on a CPU
-    and a GPU, and as a whole on the meta device.
+    Memory that grows with the square of the tokens is left out: PyTorch computes attention in pieces on a CPU
+    or GPU, but as a whole on the meta device.
     """
     adapter = model.add_adapter(LoraShape(8, train_mlp=not model.experts, train_unembed=False))
     passes = [_kept_bytes(model, adapter, (number + 1) * _UPDATE_TOKENS) for number in range(3)]
@@ -221,7 +228,7 @@ def update_bytes(model: AdaptedModel) -> UpdateBytes:
 
 
 def cache_bytes(model: AdaptedModel) -> CacheBytes:
-    """Measure what a sequence takes while it is sampled, by a pass of a few tokens."""
+    """Measure the memory that a sequence takes while it is sampled, by a pass of a few tokens."""
     cache = open_cache(model.module.config)
     with torch.no_grad():
         model.module(**_inputs(model, _TOKENS), past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -263,7 +270,8 @@ def _kept_bytes(model: AdaptedModel, adapter: Any, tokens: int) -> list[int]:
 def _inputs(model: AdaptedModel, tokens: int) -> Mapping[str, Tensor]:
     """Return the arguments of a model for one sequence of `tokens` tokens.
 
-    Each token has a mask of its own: models read the values of a mask for all, which the meta device lacks.
+    The mask has a row for each token: models inspect the values of a simple mask, which do not exist on the
+    meta device.
     """
     ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
     mask = torch.zeros(1, 1, tokens, tokens, dtype=model.dtype, device=model.device)

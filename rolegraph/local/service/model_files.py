@@ -34,11 +34,12 @@ _INDEX = "model.safetensors.index.json"
 _IGNORED = re.compile(
     r"auto_map|\w*(attn|experts)_implementation\w*|fusion_config|num_labels|(id2|2)?label2?\w*"
 )
-"""Settings that name code, which transformers would fetch, and labels, of which a language model has none."""
+"""Settings that are dropped: those that name code, which transformers would fetch, and labels, which no
+language model has."""
 _LAYERS = re.compile(r"(n|num)_(\w+_)?layers?|(en|de)coder_layers")
 """Settings that are numbers of layers."""
 _MANY_LAYERS = 256
-"""Layers that a config may announce whatever its files hold: tensors are named in the message for these."""
+"""Number of layers that a config may always declare; a missing tensor is then named in the message."""
 
 
 def load_base(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel:
@@ -64,7 +65,8 @@ def load_base(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel
 
 
 def open_shell(folder: Path) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """Return the model of a model folder's config, with weights that take no memory, and the files' tensors.
+    """Return (model of a model folder's config, with weights that take no memory; tensors of the folder's
+    files).
 
     Raises:
         UsageError: The folder has no weights, or its config is not usable; see `model_shell`.
@@ -76,7 +78,8 @@ def open_shell(folder: Path) -> tuple[PreTrainedModel, dict[str, Tensor]]:
 
 @contextmanager
 def _faults_of(folder: Path) -> Generator[None]:
-    """Name the folder in what is raised within a block: transformers raises many types."""
+    """Convert any error in a block, of which transformers raises many types, to a UsageError that names the
+    folder."""
     try:
         yield
     except Exception as error:
@@ -91,8 +94,8 @@ def model_shell(settings: Mapping[str, Any], tensors: int) -> PreTrainedModel:
         tensors: Number of tensors in the model's files.
 
     Raises:
-        UsageError: The model cannot be loaded without code of its own, or the config asks for more
-            than the files hold.
+        UsageError: The model cannot be loaded without code of its own, or the config declares more layers or
+            parameters than the files hold.
     """
     kind = settings.get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -110,7 +113,7 @@ def model_shell(settings: Mapping[str, Any], tensors: int) -> PreTrainedModel:
 
 
 def _plain(settings: Mapping[str, Any], tensors: int) -> dict[str, Any]:
-    """Return the settings of a config, those of sub-configs too, without those that name code."""
+    """Return a copy of a config, sub-configs included, without the settings that name code."""
     for key, value in settings.items():
         if key in ("quantization_config", "compression_config") and value:
             raise UsageError(
@@ -127,7 +130,8 @@ def _plain(settings: Mapping[str, Any], tensors: int) -> dict[str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """Return a value with the infinite numbers in lists that transformers writes as `{"__float__": TEXT}`."""
+    """Return a value in which `{"__float__": TEXT}`, transformers' form of an infinite number in a list, is
+    the number."""
     if isinstance(value, list):
         return [_read(member) for member in cast("list[Any]", value)]
     is_float = isinstance(value, dict) and [*cast("dict[str, Any]", value)] == ["__float__"]
@@ -151,8 +155,11 @@ def _weights_files(folder: Path) -> list[Path]:
 
 
 def _filled(shell: PreTrainedModel, tensors: Mapping[str, Tensor], **options: Any) -> tuple[Any, Any]:
-    """Return a model like `shell` with these weights, by transformers' rules for their names, and the names
-    that do not fit."""
+    """Load weights into a model like `shell`, with transformers' rules for the names of tensors.
+
+    Returns:
+        The model, and transformers' loading info: names of missing, unexpected and mismatched tensors.
+    """
     load = cast("Any", type(shell).from_pretrained)
     return load(
         None,

@@ -25,15 +25,15 @@ from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody
 
 _NO_TOP = TopTokens((), ())
 _BYTES_OF_CHARACTER = 4
-"""Most tokens that a character of UTF-8 can be split into."""
+"""Largest number of tokens that a character of UTF-8 can be split into."""
 
 
 class SampledAnswer(ABC):
-    """One sampled answer, and what of it a stream has sent; makes the increments of a response.
+    """One sampled answer, with the part of it that a stream has already sent; makes the increments of a
+    response.
 
-    An answer has parts, such as reasoning and text. Parts only grow, except for an end that may be the
-    beginning of one of `marks` (a stop text or a tag), which is held back. `index` is the answer's number in
-    `choices`.
+    An answer has parts, such as reasoning and text. Parts only grow: an end that may become one of `marks` (a
+    stop text or a tag) is held back. `index` is the answer's number in `choices`.
     """
 
     def __init__(self, index: int, job: SampleJob, marks: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class SampledAnswer(ABC):
 
     @abstractmethod
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
-        """Return the texts of the answer's parts, decoded from its first tokens; `ended` if these are all
+        """Decode the first tokens of the answer into the texts of its parts; `ended` is True if these are all
         tokens."""
 
     @abstractmethod
@@ -53,18 +53,19 @@ class SampledAnswer(ABC):
 
         Args:
             parts: New text of each part.
-            tokens: Positions of the new tokens.
-            ended: True if the answer ends with them.
+            tokens: Positions of the new tokens in the answer.
+            ended: True if the answer ends with these tokens.
         """
 
     def increment(self) -> dict[str, Any] | None:
-        """Return the entry for what was sampled since the last call; None if there is nothing to send.
+        """Return the entry of `choices` for the tokens sampled since the last call; None if there is nothing
+        to send.
 
-        The compute thread appends meanwhile: a token, its log-probability, then the reason of the end. So the
-        reason is read first and the log-probabilities are counted.
+        Meanwhile the compute thread appends a token, then its log-probability, then the reason of the end. So
+        this method reads the reason first, and counts the log-probabilities.
 
         Raises:
-            RequestError: log-probabilities are not finite, which JSON cannot express.
+            RequestError: Log-probabilities are not finite, which JSON cannot express.
         """
         ended = self.sample.reason is not None
         tokens = slice(self._tokens, len(self.sample.logprobs))
@@ -100,7 +101,7 @@ class ChatAnswer(SampledAnswer):
         self._functions, self._thinking = body.functions, prompt.thinking
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
-        """Return the reasoning and the text, which keeps special tokens only where they may write calls."""
+        """Return the reasoning and the text; the text keeps special tokens only if they may write calls."""
         thought, text = self._chat.answer(tokens, stop=self.sample.stop_texts, thinking=self._thinking)
         thought = self._cleaned(thought, tokens)
         if not self._functions:
@@ -110,7 +111,7 @@ class ChatAnswer(SampledAnswer):
         return thought, text
 
     def choice(self, parts: Sequence[str], tokens: slice, ended: bool) -> dict[str, Any] | None:
-        """Build an entry with a message, or a `delta` of one."""
+        """Build an entry with a message or, in a stream, its `delta`."""
         thought, text = parts
         message: dict[str, Any] = {"role": "assistant", "content": text}
         reason: str | None = None
@@ -171,7 +172,7 @@ class CompletionAnswer(SampledAnswer):
         super().__init__(index, job, body.stop_texts)
         self._model, self._body, self._prompt = model, body, prompt
         self._start, self._part, self._whole = 0, list[int](), ""
-        """Offset of the last character, its tokens, and their text, which may be a part of a character."""
+        """(Offset of the last character, its tokens, their text); the text may be a part of a character."""
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
         """Return the decoded text as the only part, without the stop token and cut at a stop text."""
@@ -232,8 +233,8 @@ class CompletionAnswer(SampledAnswer):
         }
 
     def _by_text(self, logprobs: Mapping[int, float]) -> dict[str, float]:
-        """Return log-probabilities by text; of tokens with the same text, such as parts of characters, the
-        first."""
+        """Return log-probabilities by text; if several tokens have the same text, such as a part of a
+        character, the first counts."""
         by_text: dict[str, float] = {}
         for text, logprob in zip(
             self._model.decode([[it] for it in logprobs]), logprobs.values(), strict=True
@@ -272,7 +273,8 @@ def prompt_logprobs(
         count: Number of likeliest tokens at each position, beside the prompt's own token.
 
     Returns:
-        For each token None (the first) or an entry by token id; `rank` is None below the likeliest tokens.
+        A list with an entry for each token: by token id, the log-probability, the text and the `rank`, which
+            is None for a token that is not among the likeliest. The first token has None instead.
     """
     rows = [
         _with_own(row, count, token, logprob)
@@ -302,14 +304,14 @@ def prompt_logprobs(
 
 
 def _with_own(top: TopTokens, count: int, token: int, logprob: float) -> dict[int, float]:
-    """Return the log-probabilities, by id, of a position's `count` likeliest tokens and of its own token,
-    descending."""
+    """Return the log-probabilities, by id, of the `count` likeliest tokens at a position and of the prompt's
+    or answer's `token`."""
     # The own value replaces one of another pass over the prompt, so that clients can compare the two.
     return {**dict(zip(top.ids[:count], top.logprobs[:count], strict=True)), token: logprob}
 
 
 def _without_open_end(text: str, marks: Sequence[str]) -> str:
-    """Return `text` without a final piece that could be the start of a mark or an incomplete character."""
+    """Return `text` without an end that may be the start of one of `marks` or an incomplete character."""
     text = text.rstrip("\ufffd")
     starts = [
         size

@@ -38,7 +38,7 @@ _CONSTRAINED = "x-rolegraph-constrained"
 log-probabilities are those among the allowed tokens."""
 _logger = logging.getLogger(__name__)
 _CHECK_SECONDS = 1.0
-"""Interval of checks whether the client of an answer that is sampled is still connected."""
+"""Seconds between checks that the client of an answer in progress is still connected."""
 
 
 class OpenAIService:
@@ -50,7 +50,7 @@ class OpenAIService:
         self._grammars = Grammars(backend.model, self._chat)
         self._started = int(time.time())
         self._named = set[str]()
-        """Fields without effect that the log has named."""
+        """Names of fields without effect that were already logged."""
 
     def routes(self) -> list[Route]:
         """Return the routes of all endpoints."""
@@ -132,8 +132,8 @@ class OpenAIService:
             body: Its body.
             jobs: The sampling of each prompt.
             answers: The answers of all jobs.
-            head: Id and kind of the response, or of each chunk of a stream; if wanted, the ids of the
-                prompt's tokens.
+            head: Fields of the response, or of each chunk of a stream: id, kind, and if requested the
+                prompt's token ids.
 
         Raises:
             ClientDisconnect: The client has disconnected.
@@ -178,7 +178,7 @@ class OpenAIService:
         answers: Sequence[SampledAnswer],
         head: dict[str, Any],
     ) -> AsyncGenerator[str, None]:
-        """Sample jobs and yield their answers as server-sent events; an error is sent as the last one."""
+        """Sample jobs and yield their answers as server-sent events; an error is the last event."""
         if body.with_usage:
             head["usage"] = None
         loop, changed = asyncio.get_running_loop(), asyncio.Event()

@@ -77,16 +77,17 @@ class SampledBody(StreamFields, SamplingFields):
     @property
     @abstractmethod
     def limit(self) -> int | None:
-        """Longest answer in tokens; None for all that the context holds."""
+        """Largest number of tokens of an answer; None for as many as the context holds."""
 
     @property
     @abstractmethod
     def top(self) -> int:
-        """Number of likeliest tokens to return for each position of an answer."""
+        """Number of likeliest tokens to return at each position of an answer."""
 
     @property
     def prompt_top(self) -> int | None:
-        """Number of likeliest tokens to compute for each position of a prompt; None to leave it unscored."""
+        """Number of likeliest tokens to compute at each position of a prompt; None if the prompt is not
+        scored."""
         return self.prompt_logprobs
 
     @property
@@ -147,7 +148,7 @@ class ResponseFormat(RequestBody):
 
     @property
     def schema_of_text(self) -> dict[str, Any] | None:
-        """JSON Schema of the answer's text; None where any text will do."""
+        """JSON Schema of the answer's text; None if any text is allowed."""
         if self.json_schema is not None:
             return self.json_schema.json_schema
         return {"type": "object"} if self.type == "json_object" else None
@@ -172,27 +173,27 @@ class ChatBody(ChatFields, SampledBody):
 
     @property
     def limit(self) -> int | None:
-        """Longest answer in tokens; None for all that the context holds."""
+        """Largest number of tokens of an answer; None for as many as the context holds."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def top(self) -> int:
-        """Number of likeliest tokens to return for each position of an answer."""
+        """Number of likeliest tokens to return at each position of an answer."""
         return self.top_logprobs or 0
 
     @property
     def characters(self) -> int:
-        """Length of all that the chat template may write, as JSON."""
+        """Number of characters that the chat template may write, as JSON."""
         return len(self.model_dump_json(include={"messages", "tools"}, exclude_none=True))
 
     @property
     def schema_of_text(self) -> dict[str, Any] | None:
-        """JSON Schema of the answer's text; None where any text will do."""
+        """JSON Schema of the answer's text; None if any text is allowed."""
         return self.response_format.schema_of_text if self.response_format else None
 
     @property
     def may_be_text(self) -> bool:
-        """True if any text may be the answer."""
+        """True if the answer may be any text, False if it must be a call or fit a schema."""
         return self.schema_of_text is None and not self.is_forced
 
     @property
@@ -210,7 +211,8 @@ Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]
 
 
 def _as_prompts(prompt: Any) -> Any:
-    """Return a list of prompts: a single prompt, a text or a list of token ids, becomes a list of one."""
+    """Return a list of prompts; a single prompt, which is a text or a list of token ids, becomes a list with
+    one item."""
     if isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int)):
         return prompt  # pyright: ignore[reportUnknownVariableType]  # pydantic checks it
     return [prompt]
@@ -222,7 +224,7 @@ class CompletionBody(SampledBody):
     prompt: Annotated[list[str | Ids], Field(fail_fast=True, min_length=1), BeforeValidator(_as_prompts)]
     """The prompts, each a text or token ids."""
     max_tokens: Count | None = None
-    """0 samples nothing, for prompts that are scored."""
+    """Largest number of tokens of an answer; 0 scores the prompts without sampling."""
     logprobs: Top | None = None
     """Number of likeliest tokens to return beside each token, with their log-probabilities."""
     echo: bool | None = None
@@ -244,16 +246,17 @@ class CompletionBody(SampledBody):
 
     @property
     def limit(self) -> int:
-        """Longest answer in tokens."""
+        """Largest number of tokens of an answer."""
         return _DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def top(self) -> int:
-        """Number of likeliest tokens to return for each position of an answer."""
+        """Number of likeliest tokens to return at each position of an answer."""
         return self.logprobs or 0
 
     @property
     def prompt_top(self) -> int | None:
-        """Number of likeliest tokens to compute for each position of a prompt; None to leave it unscored."""
+        """Number of likeliest tokens to compute at each position of a prompt; None if the prompt is not
+        scored."""
         counts = (self.prompt_logprobs, self.logprobs if self.echo else None)
         return max((count for count in counts if count is not None), default=None)

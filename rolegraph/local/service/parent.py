@@ -1,4 +1,4 @@
-"""End of a child process with its parent, however the parent ended; `kill -9` included."""
+"""Exit of a child process after its parent's end, `kill -9` included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def exit_with_parent(stays: Callable[[], bool], clean_up: Callable[[], None]) ->
     copy; so the parent's process id is watched as well.
 
     Args:
-        stays: Function that is called then; the process goes on where it returns True.
+        stays: Function that is called when the parent has ended; if it returns True, the process goes on.
         clean_up: Function that is called before the process exits.
     """
     parent = os.getppid()

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 SMALL_ROW = 256
-"""Tokens up to which any sequence is added to a row: attention costs little there."""
+"""Number of tokens of a row up to which any sequence is added to it: attention costs little there."""
 MAX_ROW = 4096
-"""Tokens beyond which no sequence is added to a row: the mask's size is quadratic in them."""
+"""Number of tokens of a row beyond which no sequence is added to it: the mask's size is quadratic in them."""
 
 
 @dataclass(slots=True)
@@ -55,8 +55,9 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_
 
     Args:
         sequences: Token ids of each sequence.
-        share: Whether sequences with a common prefix share a row while attention costs no more for it.
-        most: Tokens beyond which no sequence is added to a row.
+        share: True to put sequences with a common prefix into one row where this does not make attention more
+            expensive.
+        most: Number of tokens of a row beyond which no sequence is added.
     """
     rows: list[TokenTree] = []
     last: Sequence[int] = ()
@@ -73,8 +74,14 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_
 
 
 def _is_cheaper(row: int, sequence: int, shared: int, most: int) -> bool:
-    """Return True if adding a sequence to a row is no more expensive than a new row; arguments are
-    lengths."""
+    """Return True if a sequence costs no more in a row of `row` tokens than in a row of its own.
+
+    Args:
+        row: Number of tokens of the row.
+        sequence: Number of tokens of the sequence.
+        shared: Number of tokens that the sequence shares with the row.
+        most: Largest number of tokens of a row.
+    """
     grown = row + sequence - shared
     return grown <= most and (grown <= SMALL_ROW or grown**2 <= row**2 + sequence**2)
 
@@ -84,11 +91,11 @@ class RowLayout:
     """Input tensors of a model for B rows of at most N tokens; entries past a row's end are padding."""
 
     ids: Tensor
-    """[B, N]"""
+    """Token ids, [B, N]."""
     positions: Tensor
-    """[B, N]"""
+    """Position of each token in its sequence, [B, N]."""
     mask: Tensor
-    """[B, N], or [B, 1, N, N] to be added to the scores where sequences share a row."""
+    """Attention mask: [B, N], or where sequences share a row [B, 1, N, N], which is added to the scores."""
     numbers: list[int]
     """Numbers of the sequences, in the order of `places`."""
     places: Tensor

@@ -86,8 +86,8 @@ class Rest:
     async def _all_runs(self) -> list[dict[str, object]]:
         """Return the live runs and those that have checkpoints, the last used one first.
 
-        Each run is the SDK's `TrainingRun`; a run that is no longer live was last used when its last
-        checkpoint was made.
+        Each run has the fields of the SDK's `TrainingRun`. The last use of a run that is no longer live is
+        the time of its last checkpoint.
         """
         saved: dict[str, list[CheckpointEntry]] = {}  # by run, the newest first
         for entry in await self._backend.entries():
@@ -171,7 +171,7 @@ def _last(entries: Sequence[CheckpointEntry], kind: Kind) -> dict[str, object] |
 
 
 def _checkpoint_json(entry: CheckpointEntry) -> dict[str, object]:
-    """Return the fields of the SDK's `Checkpoint`."""
+    """Return a checkpoint's fields as the SDK's `Checkpoint` has them."""
     kind = "training" if entry.kind == "weights" else entry.kind.removesuffix("_weights")
     return {
         "checkpoint_id": f"{entry.kind}/{entry.name}",
@@ -192,7 +192,8 @@ def _path(request: Request) -> str:
 
 
 def _page(request: Request, items: Sequence[T]) -> tuple[Sequence[T], dict[str, int]]:
-    """Return the requested page of items, and the SDK's cursor. Raises RequestError if it is out of range."""
+    """Return (requested page of items, cursor as the SDK reads it); raises RequestError if the page is out of
+    range."""
     cursor = {"limit": 20, "offset": 0}
     for key in cursor:
         value = request.query_params.get(key, str(cursor[key]))

@@ -29,20 +29,20 @@ Decode = Callable[[list[list[int]]], list[str]]
 """Function that returns the texts of token sequences."""
 
 _BLOCK = 256
-"""Tokens of the vocabulary whose probabilities are summed at a time."""
+"""Number of tokens of the vocabulary whose probabilities are summed at a time."""
 _SLACK = 8
-"""Tokens decoded beyond those that a stop text can span, since some tokens stand for no text."""
+"""Number of tokens to decode beyond those that a stop text can span, since some tokens have no text."""
 
 
 class Constraint(Protocol):
     """Restriction of the tokens of one sequence, such as a grammar, with its state."""
 
     def allowed(self) -> Tensor:
-        """Return a bool for each token [V]: True if it may come next; one at least may."""
+        """Return a bool for each token [V]: True if the token may come next; at least one is True."""
         ...
 
     def advance(self, token: int) -> None:
-        """Take the next token, one of those allowed."""
+        """Move on by the next token, which must be allowed."""
         ...
 
     def restart(self) -> None:
@@ -69,7 +69,7 @@ class SampleRequest:
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
     top: int = 0
-    """Number of likeliest tokens to return for each position."""
+    """Number of likeliest tokens to return at each position."""
     adapter: LoraAdapter | None = None
     """The adapter to sample with; None for the model itself."""
     constraint: Constraint | None = None
@@ -78,7 +78,7 @@ class SampleRequest:
     top_tokens: list[TopTokens] = field(default_factory=list[TopTokens])
     reason: Literal["stop", "length"] | None = None
     error: Exception | None = None
-    """Error of the constraint, after which no token is appended; it fails the job of this sequence alone."""
+    """Error of the constraint. No token is appended after it, and only this sequence's job fails."""
     random: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -101,9 +101,9 @@ class SampleRequest:
 
 
 def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decode) -> Tensor:
-    """Sample each request's next token from logits [B, V], append it to the request; return all [B].
+    """Sample each request's next token from its row of logits [B, V], and append it; return all tokens [B].
 
-    An error of a request's constraint becomes the request's `error`, and its token is not appended.
+    An error of a request's constraint becomes the request's `error`; its token is not appended.
     """
     tokens, logprobs = _choose(logits, requests)
     if most := max(request.top for request in requests):
@@ -143,8 +143,11 @@ def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, 
 
 
 def _append_top(logprobs: Tensor, most: int, requests: Sequence[SampleRequest]) -> None:
-    """Append to each request the likeliest tokens of its row of log-probabilities [B, V], at most `most`, and
-    only those that its constraint allows."""
+    """Append to each request its likeliest tokens at this position, at most `most`, from log-probabilities
+    [B, V].
+
+    Tokens that the request's constraint excludes are left out.
+    """
     values, ids = logprobs.topk(min(most, logprobs.shape[-1]))
     for request, row, scores in zip(requests, ids.tolist(), values.tolist(), strict=True):
         if request.top:
@@ -166,7 +169,8 @@ def _constrain(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
 
 
 def _advance(request: SampleRequest, token: int) -> None:
-    """Give a request's constraint the next token, unless it has failed before."""
+    """Advance a request's constraint by the next token; an error becomes the request's `error`, after which
+    nothing is done."""
     if request.constraint is None or request.error is not None:
         return
     try:
@@ -194,7 +198,10 @@ def _draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _restrict(logprobs: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
-    """Mask [B, V] to each row's top_k likeliest tokens and to the fewest that reach probability top_p."""
+    """Return log-probabilities [B, V] that are -inf for excluded tokens.
+
+    A row keeps its top_k likeliest tokens, and of these the fewest that reach probability top_p.
+    """
     size, device = logprobs.shape[-1], logprobs.device
     ordered, order = logprobs.sort(-1, descending=True)
     before = ordered.exp().cumsum(-1) - ordered.exp()

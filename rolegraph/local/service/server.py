@@ -31,13 +31,13 @@ from rolegraph.local.service.rest import Rest
 from rolegraph.local.service.sessions import ClientSession, SessionStore
 
 POLL_SECONDS = 20.0
-"""Longest wait of one retrieve_future; the SDK gives up after 45."""
+"""Longest wait in seconds of one retrieve_future; the SDK's own limit is 45."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Service:
-    """The Tinker endpoints but those of `Rest`, and the application of all endpoints.
+    """The Tinker endpoints except those of `Rest`, and the application with all endpoints.
 
     `tokenizer` is the folder of the model's tokenizer; `silent` is the number of seconds without a request
     after which a client counts as gone (by default the limit).
@@ -53,8 +53,10 @@ class Service:
         await self.backend.compute(lambda: self.backend.forget([*session.models]))
 
     def app(self, api_key: str, host: str, *, any_key: bool = False) -> Starlette:
-        """Return the ASGI application for requests to `host` that carry the key; with `any_key`, OpenAI's API
-        takes any."""
+        """Return the ASGI application for requests to `host` that carry the key.
+
+        With `any_key`, OpenAI's API accepts any key.
+        """
         routes = [
             json_route("create_session", bodies.CreateSessionBody, self._create_session),
             json_route("session_heartbeat", bodies.SessionBody, self._heartbeat),
@@ -84,7 +86,7 @@ class Service:
         return app
 
     def _constants(self) -> dict[str, object]:
-        """Return the JSON answers that never change, such as the model list, by path below /api/v1."""
+        """Return the JSON responses that never change, such as the model list, by path below /api/v1."""
         model = {
             "model_name": self.backend.name,
             "max_context_length": self.backend.model.context,
@@ -129,7 +131,8 @@ class Service:
         return session
 
     def _new_model(self, session: ClientSession, number: int | None) -> str:
-        """Reserve the id of a session's model number `number` and return it; a repeat gives the same id.
+        """Reserve and return the id of the model with this number in a session; a repeated call returns the
+        same id.
 
         Raises:
             RequestError: `number` is None, or the session has too many models.
@@ -196,9 +199,9 @@ class Service:
         return self._in_turn(body.model_id, body.seq_id, step)
 
     async def _save(self, kind: Kind, body: bodies.SaveBody) -> object:
-        """Start to save a model's weights and return the request id.
+        """Start to save a model's weights, and return the JSON with the request id.
 
-        A request without a path opens a sampling session on the saved weights.
+        A save_weights_for_sampler without a path also opens a sampling session on the saved weights.
         """
         is_state = kind == "weights"
         if kind == "external_weights" and body.path is None:
@@ -320,15 +323,15 @@ class Service:
         return {"status": "accepted"}
 
     def _in_turn(self, model_id: str, seq_id: int | None, work: Callable[[], object]) -> object:
-        """Queue an operation on a model, to run after those with lower seq_ids; return the JSON with its
+        """Queue an operation on a model, to run after those with lower seq_ids; return the JSON with the
         request id."""
         operations = self._session_of_model(model_id).operations
         request_id = operations.start_in_turn(model_id, seq_id, partial(self.backend.compute, work))
         return {"request_id": request_id, "model_id": model_id}
 
     def _start(self, session: ClientSession, model_id: str, name: str, work: Callable[[], object]) -> object:
-        """Start an operation that a model runs once; a repeat returns the JSON with the first one's request
-        id."""
+        """Start an operation that runs once for each model; a repeated call returns the JSON with the first
+        call's request id."""
         start = partial(self.backend.compute, work)
         request_id = session.operations.start(f"{model_id}:{name}", start)
         return {"request_id": request_id, "model_id": model_id}

@@ -56,17 +56,17 @@ def serve(
         model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
         host: The address to listen at.
         port: The port to listen at; 0 takes a free one.
-        name: The model's name for clients; by default that of a model of the package, else the folder's path.
+        name: The model's name for clients; by default the name of a shipped model, else the folder's path.
         api_key: The key that clients must send; by default one is generated and printed.
-        any_key: True to take any key at OpenAI's API, for clients that send a fixed one such as `EMPTY`; at a
-            loopback address alone.
+        any_key: True to accept any key at OpenAI's API, for clients that send a fixed key such as `EMPTY`;
+            only at a loopback address.
         state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
         threads: Number of torch's threads; by default it follows the size of the model.
         bf16: True to compute in bfloat16 on a CPU, too.
 
     Raises:
         UsageError: The folder holds no model, no header can carry the key, `state_dir` cannot be created, or
-            any key would be taken from other machines.
+            `any_key` is set and other machines can connect.
         WorldError: The address is not free.
     """
     if any_key and not _is_loopback(host):
@@ -102,7 +102,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
-    """Create the folder of the checkpoints; None creates a temporary one, deleted at the end of the block."""
+    """Create the folder of the checkpoints; None creates a temporary folder, deleted at the end of the
+    block."""
     if folder is None:
         return tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
     with os_errors_as(UsageError, f"cannot keep checkpoints in {folder}"):
@@ -117,7 +118,7 @@ def launch(
     ready: Callable[[int, str], Sequence[str]],
     as_child: Callable[[Callable[[], None]], None] | None = None,
 ) -> None:
-    """Load a model, print lines that say so and serve the model until stopped.
+    """Load a model, print the lines of `ready`, and serve the model until stopped.
 
     Args:
         options: The model's folder, the address, and the options of the service.
@@ -204,7 +205,8 @@ class Lender:
         self._end: asyncio.TimerHandle | None = None
         """Timer that ends the service; None while the service is lent."""
         self._settled = asyncio.Event()
-        """Cleared from the end of a command until its sessions have ended."""
+        """Event that is cleared when a command's loan ends, and set once that command's sessions have
+        ended."""
         self._settled.set()
 
     async def listen(self, path: str) -> None:

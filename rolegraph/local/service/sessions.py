@@ -44,13 +44,13 @@ class TurnOrder:
         self._next = FIRST_SEQ_ID
         self._waiting: set[int] = set()
         self._over: set[int] = set()
-        """Finished or cancelled seq_ids from `_next` on."""
+        """seq_ids from `_next` on that are already finished or cancelled."""
         self._turn = asyncio.Condition()
-        """Held by the operation that runs."""
+        """Condition whose lock is held by the running operation."""
 
     async def run(self, seq_id: int, work: Work[R]) -> R:
-        """Run `work` when all lower seq_ids are done and return its result; a cancelled call holds up no
-        later one."""
+        """Run `work` once all lower seq_ids are done, and return its result; a cancelled call does not block
+        later ones."""
         self._waiting.add(seq_id)
         try:
             async with self._turn:
@@ -81,7 +81,7 @@ class Operations:
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._finished: dict[str, int] = {}
-        """Bytes of each result, the oldest first."""
+        """Size in bytes of each finished result, by request id, the oldest first."""
         self._bytes = 0
         self._turns: defaultdict[str, TurnOrder] = defaultdict(TurnOrder)
 
@@ -103,7 +103,10 @@ class Operations:
         return request_id
 
     def start_in_turn(self, model_id: str, seq_id: int | None, work: Work[object]) -> str:
-        """Start an operation of a model behind its lower seq_ids, at once for None; return its request id."""
+        """Start an operation of a model after those with lower seq_ids; return its request id.
+
+        An operation without a seq_id starts at once.
+        """
         if seq_id is None:
             return self.start(f"{model_id}:{secrets.token_hex(8)}", work)
         return self.start(f"{model_id}:{seq_id}", lambda: self._turns[model_id].run(seq_id, work))
@@ -125,7 +128,7 @@ class Operations:
         return task.result()
 
     def cancel(self, request_id: str) -> None:
-        """Cancel an operation, if it is there."""
+        """Cancel an operation; does nothing if there is no such operation."""
         if request_id in self._tasks:
             self._tasks[request_id].cancel()
 
@@ -136,7 +139,7 @@ class Operations:
         self._tasks.clear()
 
     def _record(self, request_id: str, task: asyncio.Task[object]) -> None:
-        """Note that an operation is finished; beyond the limits, forget the oldest results."""
+        """Record that an operation is finished; beyond the limits, forget the oldest results."""
         # Asking for the exception also marks it as retrieved, so that asyncio logs no warning.
         result = None if task.cancelled() or task.exception() else task.result()
         if request_id not in self._tasks:
@@ -153,7 +156,7 @@ class Operations:
 
 @dataclass(eq=False, slots=True)
 class ClientSession:
-    """State of one client: its models, samplers, operations and last sign of life."""
+    """State of one client: its models, samplers, operations and last request."""
 
     id: str
     process: int | None = None
@@ -172,8 +175,8 @@ class ClientSession:
 class SessionStore:
     """The open sessions of all clients.
 
-    `end` is called with a session that ends, to free what it holds; `silent` is the number of seconds without
-    a request after which a client counts as gone.
+    `end` is a function that frees the models and checkpoints of a session that has ended; `silent` is the
+    number of seconds without a request after which a client counts as gone.
     """
 
     def __init__(self, end: Callable[[ClientSession], Awaitable[None]], silent: float) -> None:
@@ -195,10 +198,10 @@ class SessionStore:
         return session
 
     def find(self, owned_id: str) -> ClientSession | None:
-        """Return the session that an id belongs to: a session's own, or that of its model, sampler or
-        operation.
+        """Return the session with this id, or with a model, sampler or operation of this id; None if there is
+        no such session.
 
-        Counts as a sign of life of its client. None if there is no such session.
+        The call counts as a request of the session's client.
         """
         session = self._sessions.get(owned_id.partition(":")[0])
         if session is not None:
@@ -206,7 +209,8 @@ class SessionStore:
         return session
 
     def get(self, session_id: str | None) -> ClientSession:
-        """Return a session by its id; counts as a sign of life of its client. Raises NotFoundError."""
+        """Return a session by its id; raises NotFoundError. The call counts as a request of the session's
+        client."""
         session = self.find(session_id or "")
         if session is None or session.id != session_id:
             raise NotFoundError(f"there is no session {session_id!r}; it was never created, or is finished")
@@ -217,13 +221,13 @@ class SessionStore:
         return list(self._sessions.values())
 
     async def finish(self, session: ClientSession) -> None:
-        """End a session: cancel its operations and free what it holds."""
+        """End a session: cancel its operations, and free its models and checkpoints."""
         if self._sessions.pop(session.id, None) is not None:
             session.operations.close()
             await self._end(session)
 
     async def watch(self) -> None:
-        """End the sessions whose clients are gone, until cancelled.
+        """Check until cancelled for clients that are gone, and end their sessions.
 
         Silence is counted in the pauses of this loop: while the machine sleeps, or the service is too busy to
         read requests, no time passes for the clients.

@@ -17,14 +17,14 @@ from torch import Tensor
 from rolegraph.engine.errors import UsageError, first_line
 
 _NAMED = 3
-"""Faults that a message names."""
+"""Number of faults that a message lists."""
 
 
 def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     """Map the tensors of safetensors files into memory, by name; their bytes are read when they are used.
 
     Raises:
-        UsageError: A file is missing, or no file of safetensors.
+        UsageError: A file is missing, or not a safetensors file.
     """
     tensors: dict[str, Tensor] = {}
     for file in files:
@@ -38,7 +38,7 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
 
 @contextmanager
 def safetensors_errors() -> Generator[None]:
-    """Raise the error of a block that writes safetensors, such as a full disk's, as OSError."""
+    """Convert an error of a block that writes safetensors, such as that of a full disk, to OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -46,15 +46,15 @@ def safetensors_errors() -> Generator[None]:
 
 
 def tensor_faults(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
-    """Compare weights with the tensors that they are for.
+    """Compare weights with the expected tensors.
 
     Args:
         weights: The weights by name; values of tensors on the meta device are not checked.
         expected: Tensors of the names, shapes and kinds of numbers that `weights` should have; any device.
 
     Returns:
-        The tensors that are missing, unexpected, of another shape or kind, or not finite: the first few, and
-        the number of the others; None where the weights fit.
+        A text that names the first tensors that are missing, unexpected, of another shape or kind, or not
+        finite, and counts the others; None if the weights fit.
     """
     faults = [f"{name} is missing" for name in expected if name not in weights]
     faults += [f"{name} is unexpected" for name in weights if name not in expected]

@@ -24,10 +24,10 @@ from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenSc
 from rolegraph.local.service.tensors import tensor_faults
 
 MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
-"""Padded tokens of one forward pass, by device type; larger batches are split, with the same gradients. A
-CPU's caches hold the activations of few tokens only."""
+"""Largest number of padded tokens of one forward pass, by device type; larger batches are split, with the
+same gradients. A CPU's caches hold the activations of only a few tokens."""
 MAX_BATCH_BYTES = {"cpu": 1_100_000_000, "cuda": 16_000_000_000}
-"""Memory of one forward and backward pass, by device type, beside the model."""
+"""Largest number of bytes of one forward and backward pass, by device type, without the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class TrainingRun:
             data: The datums.
             loss: A name in `LOSSES`.
             config: Settings of the loss by name.
-            backward: Compute gradients.
+            backward: False to compute no gradients.
 
         Returns:
             The loss, summed over all tokens, and each datum's log-probabilities in the shape of its targets.
 
         Raises:
-            RequestError: An input does not fit the loss or the model, the loss is not finite, or the GPU's
-                memory is too small.
+            RequestError: An input does not fit the loss or the model, the loss is not finite, or the GPU has
+                too little memory.
         """
         self._check(data, loss, config)
         try:
@@ -109,10 +109,10 @@ class TrainingRun:
         return total, logprobs
 
     def _pass(self, longest: int) -> tuple[int, bool]:
-        """Return the padded tokens of one pass, and True if it computes layers again in its backward pass.
+        """Return (padded tokens of one pass, True if the pass computes layers again in its backward pass).
 
-        Computing again takes a third more time, and is done where the longest datum does not fit without. A
-        single sequence beyond the limit still takes a pass alone.
+        Computing layers again takes a third more time, and is done only if the longest datum does not fit
+        otherwise. A sequence longer than the limit still takes a pass of its own.
         """
         kind, update = self.model.device.type, self.model.update_bytes
         free = free_memory(self.model.device)
@@ -121,7 +121,7 @@ class TrainingRun:
         return max(1, min(MAX_BATCH_TOKENS[kind], by_memory)), recompute
 
     def _exhausted(self, longest: int) -> str:
-        """Return the message for an update that took more memory than there is."""
+        """Return the message for an update that needs more memory than is free."""
         update, free = self.model.update_bytes, free_memory(self.model.device)
         fit = update.tokens(int(free * PASS_SHARE), recompute=True)
         return (
@@ -132,13 +132,13 @@ class TrainingRun:
         )
 
     def step(self, settings: AdamSettings) -> dict[str, float]:
-        """Update the weights by AdamW with the gathered gradients, and clear these; return their norm as a
-        metric.
+        """Update the weights by AdamW with the accumulated gradients, and clear the gradients.
 
-        The L2 norm is that before clipping.
+        Returns:
+            The L2 norm of the gradients before clipping, as a metric.
 
         Raises:
-            RequestError: The gradient is not finite; it is cleared and the weights stay.
+            RequestError: The gradient is not finite; it is cleared, and the weights stay as they are.
         """
         limit = settings.grad_clip_norm if settings.grad_clip_norm > 0 else math.inf
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
@@ -165,7 +165,7 @@ class TrainingRun:
         }
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Return AdamW's state of a parameter; before its first step, the state that AdamW begins with."""
+        """Return AdamW's state of a parameter; before the first step, its initial state."""
         zeros = torch.zeros_like(parameter.detach())
         fresh = {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
         return {**fresh, **self._optimizer.state.get(parameter, {})}
@@ -174,7 +174,7 @@ class TrainingRun:
         """Set the weights and the optimizer's state; None resets the optimizer.
 
         Raises:
-            RequestError: They do not fit; nothing has changed.
+            RequestError: The weights or the state do not fit the adapter; nothing has changed.
         """
         if optimizer is not None and (fault := tensor_faults(optimizer, self.optimizer_state())):
             raise RequestError(f"the optimizer's state does not fit the model: {fault}")
@@ -238,8 +238,8 @@ def _settings(
     batch: Sequence[Mapping[str, Tensor]],
     lengths: Sequence[int],
 ) -> Config:
-    """Return a loss's complete settings for a batch: defaults, the request's, then each datum's own per
-    token."""
+    """Return a loss's complete settings for a batch: defaults, replaced by the request's, then by each
+    datum's values per token."""
     settings: dict[str, float | Tensor] = {**function.settings, **config}
     for key in function.by_token:
         if any(key in inputs for inputs in batch):

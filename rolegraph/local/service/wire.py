@@ -1,8 +1,8 @@
 """Messages of the Tinker API in protobuf, for SDK 0.24 to 0.38: requests to train, and results.
 
 Pure functions. A request that does not fit raises `RequestError`. The SDK takes longer to import than torch,
-so its messages are imported without it, under their name in the SDK: the SDK, if it is imported later, uses
-the same ones.
+so only its message classes are imported, under their names in the SDK; an SDK that is imported later uses the
+same classes.
 """
 
 # torch leaves parts of its types unknown.
@@ -43,7 +43,7 @@ else:
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 
 NO_LOGPROB = -99999.0
-"""Log-probability with which the SDK marks positions without likeliest tokens."""
+"""Log-probability with which the SDK marks a missing entry among the likeliest tokens."""
 
 
 def sample_response(job: SampleJob, last_n: int | None) -> bytes:
@@ -76,7 +76,7 @@ def sample_response(job: SampleJob, last_n: int | None) -> bytes:
 
 
 def _fill(message: public.TopkLogprobs, rows: Sequence[TopTokens], count: int) -> None:
-    """Write the `count` likeliest tokens of each position into a message."""
+    """Write the `count` likeliest tokens of each position into `message`."""
     message.length, message.k = len(rows), count
     message.token_ids = np.asarray([ids for ids, _ in rows], np.int32).tobytes()
     message.logprobs = np.asarray([logprobs for _, logprobs in rows], np.float32).tobytes()

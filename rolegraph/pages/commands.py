@@ -122,9 +122,10 @@ def view_command(
 
 
 def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
-    """Return True if hidden fields are to be written into a file; asks the user where `hidden` is None.
+    """Return True if hidden fields should be written into a file; asks the user if `hidden` is None.
 
-    Raises UsageError where there is no terminal to ask.
+    Raises:
+        UsageError: There is no terminal to ask at.
     """
     if hidden is not None or not (fields := view.hidden):
         return bool(hidden)
@@ -183,7 +184,12 @@ def _show_parts(parts: Iterable[Table | str]) -> None:
 
 
 def comparison_parts(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
-    """Yield the tables and lines that show a comparison, with so many flipped tasks each way."""
+    """Yield the tables and lines that show a comparison.
+
+    Args:
+        comparison: The comparison.
+        tasks: Largest number of flipped tasks to show in each direction.
+    """
     yield from map(str, comparison.verdicts)
     yield from _differences(comparison)
     if comparison.rows:

@@ -24,7 +24,7 @@ class Graph:
 
     picture: Picture
     plan: Plan
-    """The compiled spec, whose turns `json` lists in place of the roles."""
+    """The compiled spec; `json` has its turns instead of its roles."""
 
     def mermaid(self) -> str:
         """Return the drawing as a Mermaid flowchart."""

@@ -1,6 +1,6 @@
-"""Rows of credit of episodes without a table: of runs, and of trainings before version 0.3.
+"""Credit rows of episodes without a table of credit: of runs, and of trainings before version 0.3.
 
-A run has rewards and no advantages. Earlier trainings noted the credit in the metadata of their Steps, which
+A run has rewards and no advantages. Earlier trainings stored the credit in the metadata of their Steps, which
 version 0.4 will no longer read.
 """
 
@@ -31,7 +31,7 @@ class _Key(TypedDict, total=False):
 
 
 class _Part(TypedDict, total=False):
-    """Trajectory or turn in one of its groups."""
+    """Fields of a group's key that differ from their defaults, as old metadata has them."""
 
     credit: Figure | None
     group: _Key
@@ -44,7 +44,7 @@ class _Part(TypedDict, total=False):
 
 @with_config(ConfigDict(strict=True))
 class _Notes(_Part, total=False):
-    """Credit in the metadata of a Step."""
+    """Credit of a Step in its metadata."""
 
     groups: list[_Part] | None
 
@@ -55,11 +55,13 @@ _NOTES = TypeAdapter(_Notes)
 def recorded_rows(
     episodes: Iterable[Episode], trained: Iterable[str] = (), start: int = 0
 ) -> Iterator[CreditRow]:
-    """Yield the rows that episodes have in their metadata; a trajectory without is compared on its task.
+    """Yield credit rows from the metadata of episodes.
+
+    A trajectory without such metadata is compared with the others of its role on its task.
 
     Args:
         episodes: Episodes of one step, in order.
-        trained: Roles of which trajectories that are in no group have a row, too.
+        trained: Roles whose trajectories have a row even if they are in no group.
         start: Number of the first group.
     """
     numbers: dict[tuple[Any, ...], int] = {}
@@ -122,7 +124,8 @@ def recorded_rows(
 
 
 def _noted(step: Step) -> Sequence[Mapping[str, Any]]:
-    """Return what a Step's metadata says of its turn, for each group; nothing where it is damaged."""
+    """Return the credit in a Step's metadata, an entry for each group; a single empty entry if the metadata
+    is damaged."""
     try:
         notes = _NOTES.validate_python({**step.metadata})
     except ValidationError:

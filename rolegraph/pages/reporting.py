@@ -1,4 +1,4 @@
-"""`rolegraph report`, pages and a picture of trainings, and `rolegraph compare`, any runs or specs."""
+"""`rolegraph report`: pages and a picture of trainings; `rolegraph compare`: comparisons of runs or specs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ def compare(
 ) -> Comparison:
     """Compare two or more runs, trainings or specs with the first of them.
 
-    A training is compared by its last validation, and by that of its best checkpoint in a second verdict.
+    A training is compared by its last validation, and in a second verdict by the validation of its best
+    checkpoint.
 
     Args:
         sides: Folders of runs or trainings, specs (files or names of shipped specs), or workflows. A folder
             of runs, such as an evaluation's or a sweep's, stands for all runs in it.
         imports: Python files that register rewards, parsers and so on, for the specs.
-        html: File for the comparison as one page that opens offline; None writes none.
-        shown: Number of flipped tasks, each way, that are returned with an episode of both sides.
-        best: Whether to compare trainings by the validations of their best checkpoints first.
+        html: File to write the comparison to, as one page that opens offline; None writes no file.
+        shown: Largest number of flipped tasks, in each direction, that are returned with an episode of both
+            sides.
+        best: True to compare trainings by the validations of their best checkpoints first.
         steps: Steps of a training that are the sides, such as `(10, 30)`; `sides` is then its folder alone.
-            They are compared by their validations, or by their training episodes where one has none.
+            They are compared by their validations, or if a step has no validation, by their training
+            episodes.
 
     Returns:
         A verdict on each side; the keys that differ in the resolved specs; each figure with its interval, and
@@ -96,7 +99,8 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
 
     Args:
         runs: Folders of trainings.
-        picture: File for the learning curves of all trainings, SVG or PNG by its ending; None draws none.
+        picture: File to write the learning curves of all trainings to, SVG or PNG by its ending; None writes
+            no file.
         figures: Figures of the picture; by default the spec's metrics.
 
     Returns:

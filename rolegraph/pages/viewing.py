@@ -30,22 +30,22 @@ from rolegraph.pages.view.serving import serve
 class RunViewer(Summarized):
     """Viewer of runs and trainings; made by `view`.
 
-    Its methods take the filters of the page's address by keyword: `role`, `failure` (a name, or `any`),
+    Its methods take the filters of the page's URL as keywords: `role`, `failure` (a name, or `any`),
     `correct` (`yes` or `no`), `low` and `high` (of a reward), `task`, `text`, `split`, `step`, `sort`
     (`task`, `low` or `high`).
     """
 
     runs: Sequence[ViewedRun]
     folders: Sequence[Path] = ()
-    """Folders that were named; `serve` shows runs that begin in them later, too."""
+    """Folders named by the user; `serve` also shows runs that begin in them later."""
 
     @property
     def hidden(self) -> list[str]:
-        """Names of the task fields that no prompt may show, as found in the first episodes."""
+        """Names of task fields that no prompt may show, from the first episodes."""
         return sorted({field for run in self.runs if not run.fault for field in run.hidden_fields()})
 
     def summary(self) -> Summary:
-        """Return the number of runs, and a row for each with its first figure."""
+        """Return the number of runs, and a row for each run with its first figure."""
         rows: list[tuple[object, ...]] = []
         for row in self.rows():
             name, figure = next(iter(row.figures.items()), ("", None))
@@ -53,7 +53,7 @@ class RunViewer(Summarized):
         return Summary(f"RunViewer, {len(rows)} runs", ("folder", "spec", "status", "figure", "value"), rows)
 
     def rows(self) -> Sequence[RunRow]:
-        """Return the row of each run in the list of runs, the newest first; a damaged run's has its fault."""
+        """Return the row of each run, the newest first; the row of a damaged run has its fault."""
         return RunsTable(run_rows(self.runs), RunsQuery()).rows
 
     def table(self) -> Any:
@@ -73,7 +73,7 @@ class RunViewer(Summarized):
             port: Port to listen at; 0 takes a free one.
             ready: Function that is called with the pages' address. The address holds a key: whoever has it
                 can read the runs.
-            where: Filters of the first page, see the class.
+            where: Filters of the first page, as in the class's docstring.
 
         Raises:
             UsageError: An unknown filter, or an event loop runs already.
@@ -93,9 +93,9 @@ class RunViewer(Summarized):
 
         Args:
             file: Path of the file.
-            hidden: Whether to write task fields that no prompt may show, and texts that may quote them.
-            most: Number of episodes of each run at most, the first that pass the filters.
-            where: Filters of the episodes, see the class.
+            hidden: True to write task fields that no prompt may show, and texts that may quote them.
+            most: Largest number of episodes of each run, the first that pass the filters.
+            where: Filters of the episodes, as in the class's docstring.
 
         Returns:
             The number of episodes in the file, and of those that pass the filters and were left out.
@@ -114,13 +114,13 @@ def view(*runs: str | Path) -> RunViewer:
 
     Args:
         runs: Folders; a folder of runs, such as an evaluation's or a sweep's, stands for all runs in it.
-            None: all runs of the folder `runs`, the newest first.
+            Without any, all runs of the folder `runs`, the newest first.
 
     Returns:
         A viewer, whose `serve` shows pages in the browser and whose `write` makes one file.
 
     Raises:
-        UsageError: A folder holds no run, or none is given and there is no folder `runs`.
+        UsageError: A folder holds no run, or no folder is given and there is no folder `runs`.
         DataError: A run's files are damaged.
     """
 
@@ -158,16 +158,16 @@ def export_chats(
     """Write the chats of a run's episodes as rows for supervised fine-tuning, one JSON object a line.
 
     A row has the chat's `messages` in OpenAI's form, and `task`, `rollout`, `role`, `index` and `reward`.
-    Failed and masked turns are left out, and so are tools that ran in place of a model. A conversation over
-    several turns or calls is one row; in it, answers of other roles and of masked turns have `weight` 0.
-    Chats of roles that `show` a hidden field, or read such a role, are written on request only.
+    Failed and masked turns, and turns in which a tool ran in place of a model, are left out. A conversation
+    over several turns or calls is one row; in it, answers of other roles and of masked turns have `weight` 0.
+    Chats of roles that show a hidden field (`sees`), or read such a role, are written only with `hidden`.
 
     Args:
         run: Folder of a run or a training; a folder of runs stands for all of them. Of a training, only
             training episodes are written unless `split` says otherwise.
         file: Path of the file.
-        hidden: Whether to write chats that may quote a hidden field.
-        force: True to replace a file that is there.
+        hidden: True to write chats that may quote a hidden field.
+        force: True to replace an existing file.
         where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`. `role`,
             `low` and `high` hold for the chat itself, the others for its episode.
 

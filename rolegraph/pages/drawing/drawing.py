@@ -1,4 +1,4 @@
-"""Drawing that is written as SVG or PNG, or shown in a notebook."""
+"""A drawing that can be written as SVG or PNG, and that a notebook shows."""
 
 from __future__ import annotations
 

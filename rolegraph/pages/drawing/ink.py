@@ -12,7 +12,8 @@ from rolegraph.engine.records.plain import in_xml
 PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
 INK = "#768390"
 _GROUND = ".ground{fill:#fff}@media(prefers-color-scheme:dark){.ground{fill:#181c22}}"
-"""Style of the background: a viewer that shows a drawing on a ground of its own may not follow the scheme."""
+"""Style of the background, which follows the colour scheme: a viewer may draw its own background and not
+follow it."""
 
 
 def text(value: object) -> str:
@@ -29,10 +30,10 @@ def document(
         title: Title, not yet escaped.
         width: Width in pixels.
         height: Height in pixels.
-        css: File of its style, in which INK stands for the colour of lines and text, HUE0 to HUE7 for those
-            of the palette.
+        css: CSS file of the document, in which INK stands for the colour of lines and text, HUE0 to HUE7 for
+            the colours of the palette.
         parts: Elements, each as text.
-        attributes: Further attributes of the root.
+        attributes: Further attributes of the root element.
     """
     colours = {"INK": INK} | {f"HUE{index}": colour for index, colour in enumerate(PALETTE)}
     style = re.sub("INK|HUE[0-7]", lambda name: colours[name[0]], css.read_text("utf-8")).replace("\n", "")

@@ -17,19 +17,20 @@ import networkx as nx
 from rolegraph.pages.drawing.picture import Arrow, Box, Picture
 
 WIDEST = 1240.0
-"""Width of a layer at most; a wider one is broken into rows."""
+"""Largest width of a layer; a wider layer is broken into rows."""
 GAP_X, GAP_Y = 26.0, 46.0
 PAD = 18.0
 """Space between a loop's border and its boxes."""
 HEAD = 24.0
 """Height of a loop's label."""
 LANE = 14.0
-"""Space between arrows back that run side by side."""
+"""Space between upward arrows that run side by side."""
 TITLE_CHAR, LINE_CHAR, LABEL_CHAR = 7.7, 6.5, 6.2
 """Average width of a character in the sans-serif fonts of titles, lines and labels."""
 TITLE_HEIGHT, LINE_HEIGHT = 18.0, 15.0
 MOST_PASSED = 5_000
-"""Layers that all arrows together pass at most; beyond, arrows are straight lines behind the boxes."""
+"""Largest number of layers that all arrows together pass; beyond it, arrows are straight lines behind the
+boxes."""
 SWEEPS = 6
 """Passes down and up in which boxes move towards their neighbours."""
 
@@ -68,9 +69,9 @@ class GraphLayout:
     boxes: dict[str, Rect] = field(default_factory=dict[str, Rect])
     clusters: dict[str, Rect] = field(default_factory=dict[str, Rect])
     ways: dict[Arrow, Sequence[Point]] = field(default_factory=dict[Arrow, Sequence[Point]])
-    """Points that an arrow down passes between its ends, one in each layer."""
+    """Points through which a downward arrow passes between its ends, one in each layer."""
     lanes: dict[Arrow, float] = field(default_factory=dict[Arrow, float])
-    """X coordinate at which an arrow back runs up on the right."""
+    """X coordinate at which an upward arrow runs, on the right."""
 
     def add(self, part: GraphLayout, x: float, y: float) -> None:
         """Add the boxes, loops and arrows of another layout to this one, shifted by `x` and `y`."""
@@ -82,9 +83,9 @@ class GraphLayout:
 
 
 _Item = tuple[str, str]
-"""`box` or `loop`, and its name; a loop has all that is inside it."""
+"""(`box` or `loop`, name); a loop stands for everything inside it."""
 _Arrows = Mapping[Arrow, tuple[Hashable, Hashable]]
-"""Arrows between two items of a level, with the items."""
+"""Arrows between items of one level, each with its two items."""
 
 
 def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
@@ -92,7 +93,7 @@ def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
 
     Args:
         picture: The picture, whose arrows within a round have no cycle.
-        inside: Name of the loop.
+        inside: Name of the loop; None for the whole picture.
     """
     loops = {cluster.name: cluster for cluster in picture.clusters}
     item_of: dict[str, _Item] = {}
@@ -207,9 +208,9 @@ def _spread(
     widths: Mapping[Hashable, float],
     centre: dict[Hashable, float],
 ) -> None:
-    """Set in `centre` the centres of a layer's items, as near as possible to `wishes` without overlap.
+    """Set in `centre` the centres of a layer's items, close to `wishes` and without overlap.
 
-    Items are pushed apart, then shifted together to make the mean distance from the wishes 0.
+    Items are pushed apart, then shifted together until their mean distance from the wishes is 0.
     """
     places: dict[Hashable, float] = {}
     least = float("-inf")

@@ -17,13 +17,13 @@ from rolegraph.engine.spec import CALL_OF_A_ROLE, Role, Spec
 from rolegraph.engine.vocabulary import ItemCall
 
 LONGEST = 34
-"""Characters of a line in a box; a longer one is cut."""
+"""Largest number of characters of a line in a box; a longer line is cut."""
 
 FORK = "fork"
-"""Label of an arrow to a role that goes on from the conversation of the arrow's source."""
+"""Label of an arrow to a role that continues the conversation of the arrow's source."""
 
 Kind = Literal["trained", "asked", "tool"]
-"""Kind of a role: changed by training, only asking a model, or running a tool."""
+"""Kind of a role: trained, asking a model without training, or running a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Box:
     title: str
     """The role's name and number of instances."""
     lines: Sequence[str]
-    """Settings of the role, one on each line."""
+    """Settings of the role, one in each line."""
     kind: Kind
     policies: Sequence[int]
-    """Positions in `Picture.policies` of the weights that its instances have; empty for a model as it is."""
+    """Positions in `Picture.policies` of the role's policies; empty for a role that is not trained."""
     loop: str | None = None
 
 
@@ -59,7 +59,7 @@ class Cluster:
     name: str
     label: str
     outer: str | None = None
-    """Name of the loop that it is in."""
+    """Name of the loop around this loop; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: st
 
 
 def _forks(spec: Spec) -> Iterator[Arrow]:
-    """Yield an arrow to each role from the role whose conversation it goes on from, unless an edge joins
-    them."""
+    """Yield an arrow for each fork, from the role whose conversation it continues, unless an edge joins the
+    two already."""
     for name, role in spec.roles.items():
         forked = role.memory and role.memory.fork
         if forked and forked not in {edge.role for edge in role_edges(spec, name)}:

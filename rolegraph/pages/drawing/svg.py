@@ -102,8 +102,8 @@ def _curve(points: Sequence[Point]) -> str:
 
 
 def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Return (SVG path, position of the label) of an arrow that leads right and up, to the same or an earlier
-    layer."""
+    """Return (SVG path, position of the label) of an arrow that leads right and then up, to the same or an
+    earlier layer."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     a, b = source.x + source.width, target.x + target.width + 1
     start, end = source.y + source.height * 0.7, target.y + target.height * 0.3

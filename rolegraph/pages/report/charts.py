@@ -2,7 +2,7 @@
 
 Colours are classes (`c0` to `c7`), given by the page or picture that a chart is put into. Every text is
 escaped here. A chart of a page places everything by percentages, so that it takes the width of its column and
-its letters keep their size; one of a picture has a fixed size in pixels.
+its letters keep their size; a chart of a picture has a fixed size in pixels.
 
 Why not a library: both were tried with the 17 charts of a run of 30 steps, on two busy cores. Here they take
 0.01 s and 78 kB, follow the reader's dark mode, fit 400 px and run no script but the page's own. Altair with
@@ -28,7 +28,7 @@ from rolegraph.pages.report.reading import Point
 
 COLOURS = 8
 MOST_POINTS = 250
-"""Largest number of points of a line; a longer line is drawn by means of neighbouring points."""
+"""Largest number of points of a line; in a longer line, neighbouring points are averaged."""
 MOST_BARS = 120
 
 
@@ -59,7 +59,7 @@ class ChartLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One line, with a band around it where `band` has (step, low, high)."""
+    """Line of a chart; `band` has (step, low, high) of the band around it."""
 
     label: str
     points: Sequence[Point]
@@ -67,7 +67,8 @@ class ChartLine:
     stroke: Stroke = Stroke.PLAIN
     band: Sequence[tuple[float, float, float]] = ()
     links: Sequence[ChartLink] = ()
-    """Points to click. A screen reader reads the chart as one image, so its page needs the links, too."""
+    """Points to click. A screen reader reads the chart as one image, so its page must also have the links as
+    text."""
 
 
 Ends = tuple[float, float]
@@ -81,8 +82,8 @@ Layer = tuple[str, str, Sequence[Point]]
 
 @dataclass(frozen=True, slots=True)
 class ChartSize:
-    """Size of a chart with the margins around its plot; by default the plot alone, in percent of its page's
-    box."""
+    """Size of a chart with the margins around its plot; by default the plot without margins, in percent of
+    its box on the page."""
 
     width: float = 100
     height: float = 100
@@ -149,7 +150,7 @@ def line_chart(
     Args:
         label: Description of the chart.
         lines: The lines.
-        ends: Values that the axis covers at least, such as `SHARES`.
+        ends: Range that the y axis must cover, such as `SHARES`.
         best: Step of the best checkpoint, which is marked; None marks none.
     """
     lines = [thinned(line) for line in lines]
@@ -160,9 +161,9 @@ def line_chart(
 
 
 def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) -> tuple[Axis, str]:
-    """Return (x axis of steps, SVG of a line chart's inside): grid, tick labels, bands and lines.
+    """Return (x axis of steps, SVG of the inside of a line chart): grid, tick labels, bands and lines.
 
-    `ends` are values that the y axis covers at least.
+    `ends` is a range that the y axis must cover.
     """
     values = [value for line in lines for _, value in line.points] + [*(ends or ())]
     values += [value for line in lines for _, low, high in line.band for value in (low, high)]
@@ -177,8 +178,8 @@ def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) 
 
 
 def thinned(line: ChartLine) -> ChartLine:
-    """Return a copy of a line with at most about MOST_POINTS points, neighbours averaged; its band
-    likewise."""
+    """Return a copy of a line with at most about MOST_POINTS points, neighbours averaged, in its band as
+    well."""
     lows = thin([(step, low) for step, low, _ in line.band])
     highs = thin([(step, high) for step, _, high in line.band])
     band = [(step, low, high) for (step, low), (_, high) in zip(lows, highs, strict=True)]
@@ -224,7 +225,7 @@ def interval(mean: float, low: float, high: float, axis: Axis, kind: str = "") -
         mean: The mean.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        axis: Scale in percent of the SVG's width; where it has 0 inside, 0 is marked.
+        axis: Scale in percent of the SVG's width; 0 is marked if it lies inside the scale.
         kind: CSS class of the interval's colour.
     """
     left, middle, right = (_FLUID.place(axis.at(value)) for value in (low, mean, high))
@@ -239,7 +240,7 @@ def interval(mean: float, low: float, high: float, axis: Axis, kind: str = "") -
 
 
 def scale(values: Iterable[float]) -> Axis:
-    """Return the axis, in percent, with round ends that covers some values, for `interval` and `ruler`."""
+    """Return an axis in percent, for `interval` and `ruler`, whose round ends enclose all values."""
     covered = [*values] or [0.0, 1.0]
     ticks = nice_ticks(min(covered), max(covered), 4)
     return Axis(ticks[0], ticks[-1], start=6, end=94, ticks=ticks)
@@ -260,7 +261,7 @@ def share_bar(label: str, parts: Sequence[tuple[str, int]]) -> str:
 
     Args:
         label: Description of the bar.
-        parts: CSS class of each part's colour, and its count.
+        parts: (CSS class of the colour, count) of each part.
     """
     whole = sum(count for _, count in parts) or 1
     rects: list[str] = []
@@ -279,14 +280,21 @@ def _upright(kind: str, position: float) -> str:
 
 
 def _values(line: ChartLine) -> tuple[str, list[tuple[float, str]]]:
-    """Return a line's label and the text of its value at each step, with the band where there is one."""
+    """Return (label of a line, [(step, text of the value)]); the text includes the band if the line has
+    one."""
     band = {step: f" [{number(low)}, {number(high)}]" for step, low, high in line.band}
     return line.label, [(step, number(value) + band.get(step, "")) for step, value in line.points]
 
 
 def _svg(label: str, inner: str, x: Axis, shown: Sequence[tuple[str, Sequence[tuple[float, str]]]]) -> str:
-    """Return `inner` as an `<svg>` element, whose `data-hover` holds the values of each series at each
-    step."""
+    """Return `inner` as an `<svg>` element, whose `data-hover` holds the values of each series at each step.
+
+    Args:
+        label: Description of the chart.
+        inner: SVG of the chart's inside.
+        x: Axis of the steps.
+        shown: (label, [(step, text of the value)]) of each series.
+    """
     tips: dict[float, list[str]] = {}
     for name, points in shown:
         for step, value in points:

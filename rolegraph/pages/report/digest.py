@@ -45,7 +45,7 @@ class TaskGroups:
 
     @property
     def barren(self) -> int:
-        """Number of the task's groups without a gradient, for example because all answers failed."""
+        """Number of the task's groups without a gradient, such as groups in which all answers failed."""
         return sum(count for outcome, count in self.outcomes.items() if not outcome.moves)
 
 
@@ -68,7 +68,7 @@ class RoleGroups:
 
     @property
     def barren(self) -> int:
-        """Number of the role's groups without a gradient, such as groups of GRPO with equal rewards."""
+        """Number of the role's groups without a gradient, such as groups with equal rewards under GRPO."""
         return sum(task.barren for task in self.tasks.values())
 
     @property
@@ -85,7 +85,7 @@ class RoleGroups:
 
 SampleSide = Literal["best", "worst"]
 _SIDES: Mapping[SampleSide, int] = {"best": -1, "worst": 1}
-"""Factor of the values by which a side's episodes are sorted."""
+"""Sign for each side by which values are multiplied before they are sorted in ascending order."""
 
 
 class SampleReason(NamedTuple):
@@ -118,7 +118,7 @@ class StepSamples:
         """Episodes with their reasons, by role and side."""
 
     def add(self, episode: Episode) -> None:
-        """Keep an episode where it is among the few best or worst of a role; of each task there is one."""
+        """Keep an episode if it is among the SAMPLES best or worst of a role, at most one for each task."""
         for trajectory in episode.trajectories:
             values = advantages(trajectory.steps)
             if values:
@@ -138,7 +138,7 @@ class StepSamples:
 
     @property
     def samples(self) -> list[SampleEpisode]:
-        """Copies of the selected episodes without what may not leave, each once, with all reasons for it."""
+        """Copies of the selected episodes without what may not leave the run; each has all its reasons."""
         episodes: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept:
@@ -148,7 +148,7 @@ class StepSamples:
 
 
 Bands = Mapping[str, Sequence[tuple[float, float, float]]]
-"""By figure of the validation, (step, low, high) of its 95 % interval over the tasks at each step."""
+"""(step, low, high) of the 95 % interval over the validation tasks at each step, by figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Digest:
     """Every role with its groups, by its name."""
     samples: Sequence[StepSamples] = ()
     unreadable: int = 0
-    """Number of broken lines, without incomplete last ones."""
+    """Number of broken lines, not counting an incomplete last line."""
     validations: Validations = field(default_factory=dict[str, Mapping[int, ByTask]])
     """Figures of the validation's tasks."""
 
@@ -176,7 +176,8 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
     Args:
         folder: Folder of the training.
         trained: Names of the trained roles.
-        rule: Rule for what may leave: outcomes are counted with all fields, and shown without hidden ones.
+        rule: Rule for what may leave the run: outcomes are counted with all fields, and episodes shown
+            without hidden ones.
     """
     run = RunFolder(folder)
     broken: list[DataError] = []
@@ -247,7 +248,8 @@ _TAGGED = re.compile(r"\s*<(\w+)>(.*)</\1>\s*", re.DOTALL)
 
 
 def plain_answer(action: object, most: int = 60) -> str:
-    """Return an action in at most `most` characters without the tag around it, or `nothing`."""
+    """Return an action as text of at most `most` characters, without the tag around it; `nothing` for an
+    empty action."""
     if action is None:
         return "nothing"
     text = clipped(action, 2_000)

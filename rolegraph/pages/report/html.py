@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 CHARTS = _HERE / "report.js"
 """Script that shows the values of a chart in the page's element `tip`."""
 COLOURS = _HERE / "colors.css"
-"""Style sheet of the colours of all pages, and of the documents."""
+"""CSS file with the colours of all pages, and of the documentation."""
 
 
 def render(template: Path, *sheets: Path, **values: Any) -> str:
@@ -32,8 +32,9 @@ def render(template: Path, *sheets: Path, **values: Any) -> str:
 
     Args:
         template: Jinja template of the page.
-        sheets: CSS files that follow the style of all pages in the template's `style`.
-        values: Names that the template uses.
+        sheets: CSS files of this page. The template's variable `style` has the style of all pages, then these
+            files.
+        values: Further variables of the template.
     """
     rules = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
     page = _environment(template.parent).get_template(template.name)
@@ -49,7 +50,8 @@ def _environment(folder: Path) -> Environment:
 
 
 def script(*files: Path) -> tuple[Markup, str]:
-    """Return files as one script and its SHA-256 in base64, for a content security policy."""
+    """Join files to one script; return the script and its SHA-256 in base64, for a content security
+    policy."""
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -60,7 +62,8 @@ def breakable(name: str) -> Markup:
 
 
 def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:
-    """Format a number with as many decimals as the longest in its column; with `sign="+"`, with its sign."""
+    """Format a number with as many decimals as the longest number in its column; with `sign="+"`, a plus sign
+    is written."""
     decimals = [len(number(other).partition(".")[2]) for other in column if other is not None]
     if value and number(value).count("e"):
         return signed(value) if sign else number(value)

@@ -1,7 +1,8 @@
 """Outcome of a training: each figure before and after, with the interval of the change, and each role's part.
 
 The change is that of the validation from its first to its last step, paired by task. The best checkpoint is
-chosen by these tasks, so that its figure is shown beside the change and never in place of it.
+chosen by these tasks, which favours its figure; so that figure is shown beside the change and never in place
+of it.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ class FigureChange:
     """Figure of a training at its first, its last and its best step."""
 
     names: Sequence[str]
-    """Names of the figures with these values at every step."""
+    """Names of the figures that share these values at every step."""
     points: Sequence[Point]
-    """(step, mean) of each validation; of each training batch where there was no validation."""
+    """(step, mean) of each validation; in a training without validation, of each batch."""
     is_validated: bool
     best: Point
-    """Point at the best step of the training, or the largest where the best step lacks the figure."""
+    """Point at the best step of the training; the largest value if the best step lacks the figure."""
     at_checkpoint: bool
-    """Whether `best` is at the best step, which the first figure alone chooses for all of them."""
+    """True if `best` is at the training's best step, which is chosen by the first figure."""
     change: Interval | None
     """Change from the first to the last validation, paired by task; None without two validations."""
     greedy: Sequence[Point]
-    """(step, value) at temperature 0, before the first and after the last step; none where not measured."""
+    """(step, value) at temperature 0, before the first and after the last step; empty if not measured."""
 
     @property
     def first(self) -> Point:
@@ -55,7 +56,7 @@ class FigureChange:
 
     @property
     def sign(self) -> int:
-        """1 for a rise beyond chance, -1 for a fall, 0 for neither."""
+        """1 for a rise beyond chance, -1 for such a fall, 0 otherwise."""
         return self.change.sign if self.change else 0
 
 
@@ -65,7 +66,7 @@ class RewardPoint(NamedTuple):
     step: int
     mean: float
     n: int
-    """Number of rewards, of trajectories or of turns, in the mean; 0 where it is not on record."""
+    """Number of rewards in the mean, of trajectories or turns; 0 if not recorded."""
 
 
 class RoleSummary(NamedTuple):
@@ -74,7 +75,8 @@ class RoleSummary(NamedTuple):
     role: str
     is_trained: bool
     is_validated: bool
-    """Whether the rewards are of the validation, which two steps need; else of the training."""
+    """True if the rewards are of the validation, which needs two validated steps; else they are of the
+    training."""
     rewards: Sequence[RewardPoint]
     """Rewards of each step."""
     answers: int
@@ -83,13 +85,13 @@ class RoleSummary(NamedTuple):
     """Number of failures in training by name."""
     groups: Outcomes
     constant: float | None
-    """Reward of the best constant answer; None where the role's answers are not discrete."""
+    """Reward of the best constant answer at the last step; None if the role's answers are not discrete."""
     same: float | None
     """Share of the commonest answer, from 0 to 1, at the same step."""
     routes: str = ""
-    """Shares of the role's answers in the last step, where they decide who is asked; else empty."""
+    """Shares of the role's answers in the last step, if they decide which role is asked; else empty."""
     remarks: Sequence[str] = ()
-    """Clauses on the role's default, or on why it was never asked."""
+    """Clauses about the role's default, or the cause why it was never asked."""
 
     @property
     def failed(self) -> int:
@@ -98,23 +100,23 @@ class RoleSummary(NamedTuple):
 
     @property
     def commonest_failure(self) -> str:
-        """Most frequent failure, as words; empty without one."""
+        """Most frequent failure, as words; empty without failures."""
         return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
 
     @property
     def is_unusable(self) -> bool:
-        """True where every answer failed and no group moved the weights."""
+        """True where every answer failed and no group had a gradient."""
         moved = sum(n for outcome, n in self.groups.items() if outcome.moves)
         return self.is_trained and 0 < self.answers <= self.failed and not moved
 
     @property
     def taught(self) -> int:
-        """Number of groups that taught the role."""
+        """Number of the role's groups whose advantages differ."""
         return self.groups[GroupOutcome.TAUGHT]
 
     @property
     def other_groups(self) -> str:
-        """Outcomes of the groups that did not teach, with their numbers."""
+        """Numbers of the role's other groups by outcome, as text."""
         others = ((outcome, n) for outcome, n in self.groups.most_common() if n)
         return ", ".join(f"{n} {outcome}" for outcome, n in others if outcome is not GroupOutcome.TAUGHT)
 
@@ -126,8 +128,8 @@ class RoleSummary(NamedTuple):
 
     @property
     def beside(self) -> str:
-        """Sentence on the reward of the best constant answer and the share of the commonest; empty if not
-        measured."""
+        """Sentence on the reward of the best constant answer and the share of the commonest answer; empty if
+        not measured."""
         if self.constant is None or self.same is None:
             return ""
         return (
@@ -137,7 +139,8 @@ class RoleSummary(NamedTuple):
 
 
 def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChange]:
-    """Return each figure of the validation, or of the batches of a training without; equal figures once."""
+    """Return each figure of the validation, or in a training without validation of the batches; equal figures
+    share an item."""
     changes: list[FigureChange] = []
     for names in run.figures:
         name = names[0]
@@ -163,7 +166,7 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
 
 
 def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:
-    """Return the outcome of each role; none before the first step."""
+    """Return the outcome of each role; empty before the first step."""
     if not run.done:
         return []
     summaries = [_role_summary(run, name, digest.roles) for name in run.info.roles]

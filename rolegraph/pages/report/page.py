@@ -67,7 +67,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
     Args:
         run: The training.
         digest: Summary of its episodes.
-        viewer: URL of the run's list where a viewer shows the page.
+        viewer: URL of the run's list of episodes in the viewer; empty in a report file.
         bar: Links of the viewer that the page begins with, as `Markup`.
     """
     code, code_hash = html.script(html.CHARTS)
@@ -137,8 +137,8 @@ def workflow(run: RunRecord) -> str:
 
 
 def spread(steps: Sequence[Step]) -> str:
-    """Format the advantages of all tokens in some steps: one number, or mean, smallest and largest; else
-    empty."""
+    """Format the advantages of all tokens in some steps: one number, or mean, smallest and largest; empty
+    without advantages."""
     values = advantages(steps)
     if not values:
         return ""
@@ -166,7 +166,7 @@ def credit_text(step: Step) -> str:
 
 
 def prompt(step: Step) -> str:
-    """Return the last user message of a step's prompt, cut for display; empty without one."""
+    """Return the last user message of a step's prompt, cut for display; empty without a user message."""
     asked = [message.get("content") or "" for message in step.chat_completions if message["role"] == "user"]
     return clipped(asked[-1]) if asked else ""
 

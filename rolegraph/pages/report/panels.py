@@ -1,7 +1,7 @@
 """Charts of a training's figures, in sections.
 
 Input: a `RunRecord` and its `Digest`. Output: sections of panels, each with its SVG, its legend and the
-figures that it drew, so that what no panel drew can be listed. A panel without data does not come out.
+figures that it drew, so that the page can list the figures without a panel. Panels without data are left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Panel:
     """Names of the figures in the chart."""
     note: str = ""
     is_wide: bool = False
-    """Whether the chart takes the whole width of the page."""
+    """True if the chart takes the whole width of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Section:
 
 
 def sections(run: RunRecord, digest: Digest) -> list[Section]:
-    """Return the sections that have a chart, and that of failures."""
+    """Return the sections that have a chart, and always the section of failures."""
     roles = list(run.info.roles)
     failures, sharing = [_failures(run, role) for role in roles], _sharing(run)
     outline: list[tuple[str, str, str, Sequence[Panel | None]]] = [
@@ -139,8 +139,8 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
 
 
 def _sharing(run: RunRecord) -> list[str]:
-    """Return the trained roles that share a policy with another role, since the gradient's share of others is
-    1."""
+    """Return the trained roles that share a policy with another role; the gradient's share of any other role
+    is 1."""
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
     held = Counter(policy for mine in policies.values() for policy in mine)
     return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
@@ -170,7 +170,8 @@ def _stack(
 
 
 def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Panel]:
-    """Return a chart for each figure of several trainings, with a line for each; equal figures have one.
+    """Return a chart for each figure of several trainings, with a line for each training; equal figures share
+    a chart.
 
     Args:
         trainings: Name of each training, its record, and the intervals of its validations.
@@ -193,7 +194,7 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
 
 
 def _learning(run: RunRecord, bands: Bands) -> list[Panel | None]:
-    """Return the charts of the figures, equal ones in one; the first takes the whole width."""
+    """Return the charts of the figures, the first with the whole width; equal figures share a chart."""
     panels = [_metric(run, bands, names) for names in run.figures]
     return [panel and replace(panel, is_wide=not place) for place, panel in enumerate(panels)]
 

@@ -1,8 +1,8 @@
-"""Learning curves of one or several runs as one SVG file that stands alone, such as for a README.
+"""Learning curves of one or several runs as one self-contained SVG file, such as for a README.
 
 The background follows the colour scheme and every colour is of a middle tone, so that the picture reads on
-white and on black. Runs of one spec (of one hash: overrides make another) share a panel for each figure: a
-line for each seed, and their mean bold. Runs of different specs are never averaged.
+white and on black. Runs of one spec (with the same hash: overrides change it) share a panel for each figure:
+a line for each seed, and their mean in bold. Runs of different specs are never averaged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEGEND = 30
 
 
 def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> Drawing:
-    """Draw learning curves with a panel for each figure; a run alone has the 95 % interval over the tasks.
+    """Draw learning curves, a panel for each figure; a single run also has the 95 % interval over the tasks.
 
     Args:
         folders: Folders of trainings.
@@ -128,7 +128,8 @@ def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> s
 
 
 def _ends(name: str, lines: Sequence[ChartLine]) -> Ends | None:
-    """Return the axis ends 0 and 1 for `correct` and for metrics within 0 to 1; None for other figures."""
+    """Return the axis ends 0 and 1 for `correct` and for metrics whose values are all from 0 to 1; None for
+    other figures."""
     return None if "/" in name else share_ends(value for line in lines for _, value in line.points)
 
 

@@ -21,11 +21,11 @@ Point = tuple[float, float]
 
 
 SPLITS: Mapping[EpisodePart, str] = {"train": "episode", "validation": "validation", "greedy": "greedy"}
-"""Beginning of the figures' names in the metrics, by split."""
+"""First part of the figures' names in the metrics, by split."""
 
 
 def episode_counts(lines: Iterable[Mapping[str, float]], info: RunInfo) -> dict[str, int]:
-    """Return the number of a training's episodes by split, as its metrics count them."""
+    """Return the number of a training's episodes by split, from the counts in its metrics."""
 
     def count(start: str) -> int:
         names = [f"{start}/n/{name}" for name in info.metric_names]
@@ -46,9 +46,9 @@ class RunRecord:
     """Figures of each step, in order, among them `step`; step 0 is the untrained model."""
     controls: Sequence[Control] = ()
     best: float | None = None
-    """Step of the best checkpoint; None where none was validated."""
+    """Step of the best checkpoint; None without a validated checkpoint."""
     unreadable: int = 0
-    """Number of broken lines in `metrics.jsonl`, without an incomplete last one."""
+    """Number of broken lines in `metrics.jsonl`, not counting an incomplete last line."""
 
     def series(self, key: str) -> list[Point]:
         """Return the (step, value) points of a figure, at the steps that have it."""
@@ -59,8 +59,8 @@ class RunRecord:
         return next((line[key] for line in reversed(self.lines) if key in line), None)
 
     def counts(self, key: str) -> list[Point]:
-        """Return (step, value) of a figure at every training step, 0 where it is absent, as counts of
-        failures are."""
+        """Return (step, value) of a figure at every training step; the value is 0 where the figure is absent,
+        such as a count of failures."""
         return [(line["step"], line.get(key, 0.0)) for line in self.lines if line["step"]]
 
     @property
@@ -70,7 +70,7 @@ class RunRecord:
 
     @property
     def figures(self) -> list[tuple[str, ...]]:
-        """Names of the figures; those that are equal at every step are together."""
+        """Names of the figures; those with equal values at every step share a tuple."""
         return equal_figures(self.lines, self.info.metric_names)
 
     @property

@@ -22,7 +22,7 @@ _LETTER = 7.2
 """Approximate width of a letter in a label, in pixels."""
 
 DrawMark = Callable[[Axis, float], str]
-"""Draws the mark of one row, given the panel's axis and the row's y."""
+"""Function from the panel's axis and the y of a row to the SVG of the row's mark."""
 
 
 class FigurePanel(NamedTuple):
@@ -30,9 +30,9 @@ class FigurePanel(NamedTuple):
 
     name: str
     values: Sequence[float]
-    """Values that the axis covers."""
+    """Values that the axis must cover."""
     marks: Sequence[DrawMark | None]
-    """Mark of each row; None where the row has none."""
+    """Mark of each row; None for a row without a value."""
 
 
 def rows_picture(

@@ -26,7 +26,7 @@ from rolegraph.pages.view.trace import (
 from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
 
 MOST_CARDS = 150
-"""Number of turns of an episode on one page."""
+"""Largest number of turns on an episode's page."""
 _KNOWN = ("spec", "hash", "failures", "started_at")
 """Keys of an episode's metadata that are shown elsewhere on the page."""
 
@@ -37,9 +37,9 @@ class CallCard(NamedTuple):
     asked: CallRecord
     tokens: Sequence[SampledToken]
     left_out: int
-    """Number of tokens beyond those that are shown."""
+    """Number of tokens that are not shown."""
     has_texts: bool
-    """False where the tokens are shown as ids, beside the recorded answer."""
+    """False where tokens are shown as ids, so that the recorded answer is shown beside them."""
 
 
 class TurnCard(NamedTuple):
@@ -50,11 +50,11 @@ class TurnCard(NamedTuple):
     anchor: str
     calls: Sequence[CallCard]
     compared: Sequence[tuple[GroupTrace, str]]
-    """Groups in which the turn is compared, each with the anchor of the card that has its table."""
+    """Groups in which the turn is compared, each with the anchor of the card that shows the group's table."""
     colour: str = ""
     """CSS class of the role's colour on the time line."""
     picked: Sequence[str] = ()
-    """Names of the turns whose answer the turn chose: several where these have the same answer."""
+    """Names of the turns whose answer the turn chose; several turns if they have the same answer."""
 
     @property
     def advantage(self) -> float | None:
@@ -71,7 +71,7 @@ class TurnCard(NamedTuple):
 
     @property
     def gate(self) -> float | None:
-        """Factor of the signal on the turn; None without a gate."""
+        """Factor of the signal's advantages on the turn; None without a gate."""
         return next(
             (value for it in self.calls if (value := it.asked.step.metadata.get("gate")) is not None), None
         )
@@ -89,7 +89,7 @@ class TurnCard(NamedTuple):
 
     @property
     def mark(self) -> Mark | None:
-        """Sign of whether the turn is right, wrong or failed; None where that was not judged."""
+        """Sign of a right, wrong or failed turn; None for a turn that was not judged."""
         judged = self.turn.trajectory if self.turn.is_last else None
         return verdict(judged, failed=self.turn.failure is not None)
 
@@ -114,17 +114,17 @@ class EpisodePage:
     question: str
     """Question of the task, or else its id."""
     metrics: Sequence[tuple[str, float]]
-    """Metrics of the episode; of figures that are equal in every episode of the run the first alone."""
+    """Metrics of the episode; of metrics that are equal in every episode of the run, only the first."""
     fields: Sequence[tuple[str, str, bool]]
-    """Other fields of the task: name, value, and whether it is hidden from prompts."""
+    """(name, value, True if it is hidden from prompts) of each other field of the task."""
     notes: Sequence[tuple[str, str]]
     """Facts of the episode that are not shown elsewhere, such as the rounds of its loops."""
     axis: float = 0.0
-    """Length of the time line's axis, where the time line is shorter."""
+    """Least length of the time line's axis, in seconds; two episodes beside each other share a scale."""
 
     @property
     def before(self) -> int:
-        """Number of turns before the first card of the page before."""
+        """Number of turns before the first card of the previous page."""
         return max(0, self.start - MOST_CARDS)
 
     @property
@@ -143,12 +143,13 @@ class EpisodePage:
         return draw(self.line, {card.turn.node: card.anchor for card in self.cards}, self.axis)
 
     def to_scale_of(self, line: Timeline) -> EpisodePage:
-        """Return the page with an axis as long as another time line, unless one of the two has no times."""
+        """Return the page with an axis at least as long as `line`; unchanged if only one of the two time
+        lines has times."""
         return replace(self, axis=line.length) if line.timed == self.line.timed else self
 
 
 class EpisodeColumn(NamedTuple):
-    """Episode that is shown beside another."""
+    """Episode that is shown beside another one."""
 
     number: int
     """Number of its run."""
@@ -159,7 +160,7 @@ class EpisodeColumn(NamedTuple):
 
 
 class TurnPair(NamedTuple):
-    """Turn of both of two episodes; None where one lacks it."""
+    """The same turn in two episodes; None for an episode without it."""
 
     cards: tuple[TurnCard | None, TurnCard | None]
 
@@ -185,7 +186,7 @@ def episode_page(
         row: Location of the episode.
         anchor: HTML id of the episode, with which the ids of its cards begin.
         start: Number of turns before the first card.
-        hidden: Whether hidden task fields, and what may quote them, are shown.
+        hidden: True to show hidden task fields and texts that may quote them.
     """
     episode, compared = read_traces(run, row, hidden=hidden)
     taken = turns(episode)
@@ -233,12 +234,15 @@ def episode_page(
 def read_traces(
     run: ViewedRun, row: EpisodeLocation, *, hidden: bool
 ) -> tuple[Episode, dict[NodeId, list[GroupTrace]]]:
-    """Read an episode, and by turn the groups in which it was compared; raises DataError.
+    """Read an episode; return the episode, and by turn the groups in which it was compared.
 
     Args:
         run: Run of the episode.
         row: Location of the episode.
-        hidden: As for `episode_page`.
+        hidden: True to include hidden task fields and texts that may quote them.
+
+    Raises:
+        DataError: A file cannot be read.
     """
     groups = groups_of(row, run.credit(row, hidden=hidden))
     listed = {(it.task, it.rollout) for members in groups.values() for it in members[:MOST_MEMBERS]}
@@ -257,7 +261,8 @@ def read_traces(
 def _groups(
     compared: Mapping[NodeId, Sequence[GroupTrace]], anchors: Mapping[NodeId, str]
 ) -> dict[NodeId, list[tuple[GroupTrace, str]]]:
-    """Return the groups of each turn on the page, each with the anchor of the first turn of the group."""
+    """Return the groups of each turn on the page, each with the anchor of the first card that compares in the
+    group."""
     tables: dict[int | None, str] = {}
     return {
         node: [
@@ -277,8 +282,11 @@ def _call(run: ViewedRun, node: NodeId, asked: CallRecord, scale: float) -> Call
 def _picked(
     node: NodeId, taken: Mapping[NodeId, TurnRecord], dag: Dag | None, spec: Spec | None
 ) -> list[NodeId]:
-    """Return the turns whose answer a turn chose: those with its answer, of the role that its parser or tool
-    names. Empty where it names none, or failed."""
+    """Return the turns whose answer a turn chose: they have the same action, and a role that its parser or
+    tool names.
+
+    Empty if the parser and the tool name no role, or if the turn failed.
+    """
     role = spec.roles.get(node.role) if spec is not None else None
     if role is None or dag is None or node not in dag or taken[node].failure is not None:
         return []

@@ -11,11 +11,11 @@ from rolegraph.pages.view.finding import EpisodeFilter
 
 
 def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
-    """Yield a row for each chat of an episode: its `messages`, and whose they are.
+    """Yield a row for each chat of an episode: its `messages`, and the role instance that they belong to.
 
-    A chat that a later turn or call continues is part of that one's row. Failed and masked turns have none.
-    Trainers encode a chat at once, so chat markers in its texts are written with a space.
-    Answers in a row that are another role's, or of a masked turn, have the `weight` 0 of OpenAI's form.
+    A chat that a later turn or call continues is only part of the later row. Failed and masked turns have no
+    row. Trainers encode a chat at once, so a space is put into chat markers in its texts. Answers of other
+    roles and of masked turns have `weight` 0, as in OpenAI's format.
 
     Args:
         episode: The episode.

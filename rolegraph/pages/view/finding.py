@@ -1,8 +1,8 @@
 """Search for episodes: the filter, its form in a URL, and the matching rows, a page at a time.
 
-Everything but a text and an expression is decided by the index. For a text the bytes of the files are
-searched first, and only lines that contain it are parsed; for an expression each episode is. Both end when
-`MOST_FOUND` are found.
+The index alone decides every field but `text` and `where`. For a text, the bytes of the files are searched
+first, and only lines that contain it are parsed; for an expression, each episode is parsed. Both searches
+stop after `MOST_FOUND` episodes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rolegraph.pages.view.runs import ViewedRun, run_names
 PAGE = 50
 """Number of episodes on a page."""
 MOST_FOUND = 2_000
-"""Number of episodes with a text that a search finds at least, for their number and their means."""
+"""Number of matching episodes after which a search for a text stops; they give the count and the means."""
 MOST_STEPS = 20
-"""Number of steps of a training that are listed for a task."""
+"""Largest number of a training's steps that are listed for a task."""
 ANY = "any"
 """Value of `failure` that matches every failure."""
 
@@ -47,7 +47,7 @@ class EpisodeFilter:
     failure: str = ""
     """Name of a failure, or `any`."""
     correct: str = ""
-    """`yes` or `no`; an episode of which that is not decided matches neither."""
+    """`yes` or `no`; neither matches an episode whose correctness is not decided."""
     low: float | None = None
     """Lower bound of a reward."""
     high: float | None = None
@@ -57,7 +57,7 @@ class EpisodeFilter:
     text: str = ""
     """Text of the task without its id, of a prompt, response, thought or failure; case is ignored."""
     where: str = ""
-    """Expression of the language that holds for the episode, such as `not judge.right`."""
+    """Expression of the language that is true for the episode, such as `not judge.right`."""
     split: str = ""
     step: int | None = None
     sort: str = ""
@@ -95,8 +95,7 @@ class EpisodeFilter:
         return replace(self, sort="") != EpisodeFilter()
 
     def matching(self, rows: EpisodeRows) -> EpisodeRows:
-        """Return the rows that match every field but `text` and `where`, judged by their index entries
-        alone."""
+        """Return the rows that match every field but `text` and `where`, which need only the index."""
         if not replace(self, text="", where="").filters:
             return rows
         parts = np.array([self._fits_part(part) for part in rows.parts], np.bool_)
@@ -125,13 +124,14 @@ class EpisodeFilter:
         return bool(role.failures) if self.failure == ANY else self.failure in role.failures
 
     def takes(self, reward: float | None) -> bool:
-        """Return True if a reward is within `low` and `high`; None is so only where neither is set."""
+        """Return True if a reward is within `low` and `high`; for None, True if neither bound is set."""
         if reward is None:
             return self.low is None and self.high is None
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
     def measure(self, entry: IndexEntry) -> float:
-        """Return the mean reward of the filtered role, or of all roles, to sort by; -inf without a reward."""
+        """Return the value to sort an episode by: the mean reward of the filtered role, or of all roles; -inf
+        without a reward."""
         rewards = [reward for role in self._roles(entry) for reward in role.rewards]
         return sum(rewards) / len(rewards) if rewards else -math.inf
 
@@ -153,13 +153,13 @@ class SearchPage(NamedTuple):
     start: int
     """Number of matching episodes before the page."""
     total: int | None
-    """Number of matching episodes; None where a text search stopped early."""
+    """Number of matching episodes; None if a text search stopped early."""
     more: bool
-    """Whether more matching episodes follow."""
+    """True if more matching episodes follow."""
     episodes: int
     """Number of episodes of the run."""
     matching: EpisodeRows
-    """All matching episodes; where a text search stopped early, those found until then."""
+    """All matching episodes; if a text search stopped early, those found so far."""
 
     @property
     def summary(self) -> str:
@@ -178,9 +178,9 @@ def find(
     Args:
         run: Run to search.
         where: Filter.
-        start: Number of matching episodes to skip; past the last of them, the last page is returned.
+        start: Number of matching episodes to skip; if there are not so many, the last page is returned.
         most: Largest number of episodes on the page.
-        hidden: Whether to search texts that may not leave; else the matches would tell them.
+        hidden: True to search texts that may quote hidden fields as well; matches would reveal them.
 
     Raises:
         DataError: A file cannot be read.
@@ -201,7 +201,7 @@ def find(
 
 
 def _within(start: int, total: int, most: int) -> int:
-    """Return the start of the last page where `start` lies past it."""
+    """Return `start` if it is below `total`, else the first row of the last page of `most` rows."""
     return start if start < total else max(total - 1, 0) // most * most
 
 
@@ -218,13 +218,13 @@ def _in_order(rows: EpisodeRows, where: EpisodeFilter) -> EpisodeRows:
 
 
 def page_start(run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation) -> int:
-    """Return the number of matching episodes before the page of the list that has a row; 0 if none has it."""
+    """Return the number of matching episodes before the list's page that has a row; 0 if no page has it."""
     place = find(run, where).matching.position(row) or 0
     return place - place % PAGE
 
 
 def _natural(task: str) -> list[tuple[int, str]]:
-    """Return a key that sorts the numbers within ids by their value."""
+    """Return a sort key for a task's id in which numbers are compared by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", task)]
 
 
@@ -239,7 +239,8 @@ def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[Episo
 def neighbours(
     run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
-    """Return the rows before and after a row in the list of matching episodes; None at either end."""
+    """Return the previous and the next row in the list of matching episodes; None at either end, and for a
+    row not in the list."""
     rows = find(run, replace(where, text="", where="")).matching
     if (place := rows.position(row)) is None:
         return None, None
@@ -248,7 +249,7 @@ def neighbours(
 
 
 class TaskElsewhere(NamedTuple):
-    """Rollouts of a task in another run, or at another step of the same."""
+    """Rollouts of a task in another run, or at another step of the same run."""
 
     number: int
     """Number of the run."""
@@ -308,11 +309,11 @@ class TextHit(NamedTuple):
     place: str
     """Place of the text, such as `solver 1, answer`."""
     pieces: Sequence[tuple[str, bool]]
-    """Pieces of the cut text, each with True where it is the text of the filter."""
+    """Pieces of the cut text, each with True if it is the filter's text."""
 
 
 def text_hit(among: Iterable[EpisodeText], wanted: str, around: int = 60) -> TextHit | None:
-    """Return the first of these texts that has a text, whatever its case; None where none has it.
+    """Return the first text that contains `wanted`, ignoring case; None if no text does.
 
     Args:
         among: Texts to search.
@@ -346,9 +347,9 @@ _KEY = re.compile(rb'"[a-z_]+":')
 def _read(
     run: ViewedRun, rows: EpisodeRows, where: EpisodeFilter, *, hidden: bool = True
 ) -> Iterator[EpisodeLocation]:
-    """Yield the rows whose episodes have the filter's text, and for which its expression holds.
+    """Yield the rows whose episodes contain the filter's text and make its expression true.
 
-    hidden: Search what may not leave as well.
+    With `hidden`, texts that may quote hidden fields are searched as well.
 
     Raises:
         SpecError: The expression has a fault.
@@ -372,9 +373,9 @@ def _read(
 def _with_text(
     run: ViewedRun, rows: Iterable[EpisodeLocation], text: str, *, hidden: bool = True
 ) -> Iterator[EpisodeLocation]:
-    """Yield the rows whose episodes contain a text, whatever its case; all rows for an empty text.
+    """Yield the rows whose episodes contain a text, ignoring case; all rows for an empty text.
 
-    hidden: Search what may not leave as well.
+    With `hidden`, texts that may quote hidden fields are searched as well.
     """
     if not text:
         yield from rows

@@ -29,7 +29,7 @@ from rolegraph.pages.view.runs import ViewedRun
 from rolegraph.pages.view.texts import Mark, ending, verdict, words
 
 MOST_ANSWERS = 4
-"""Number of instances of a role whose answers a row shows."""
+"""Largest number of instances of a role whose answers a row shows."""
 _LAST_WORD = re.compile(r"[^\W_]*$")
 
 
@@ -54,11 +54,11 @@ class EpisodeRow(NamedTuple):
     asked: TextHit | None = None
     """Place of the filter's text in the question."""
     hit: TextHit | None = None
-    """Place of the filter's text elsewhere, where the question does not have it."""
+    """Place of the filter's text outside of the question; None if the question contains it."""
 
 
 class TaskRows(NamedTuple):
-    """Rollouts of a task that a list shows below one another."""
+    """Rollouts of one task, which a list shows below one another."""
 
     rows: Sequence[EpisodeRow]
     """Rollouts that match the filter and are on the page."""
@@ -73,7 +73,7 @@ class TaskRows(NamedTuple):
         return self.every.right
 
     def rewards(self, roles: Iterable[str]) -> dict[str, float]:
-        """Return the mean reward over all rollouts of each of these roles that has rewards."""
+        """Return the mean reward over all rollouts, for each of these roles with rewards."""
         counted = [(entry.roles, n) for entry, n in self.every.counted()]
         of_roles = {
             name: [(roles[name].rewards, n) for roles, n in counted if name in roles] for name in roles
@@ -93,8 +93,8 @@ def task_rows(
     Args:
         run: Run of the episodes.
         page: Rows to show.
-        public: Function that leaves out of an episode what may not be shown.
-        text: Text of the filter, which the rows show where they have it.
+        public: Function that returns a copy of an episode without what may not be shown.
+        text: Text of the filter, which is marked in the rows.
     """
     groups = by_task(page.rows)
     shared = shared_start([task for _, task in groups])
@@ -145,7 +145,7 @@ class Facet(NamedTuple):
     style: str
     """CSS class of the link's sign."""
     episodes: int | None
-    """Number of episodes that the link lists; None where a text search stopped before the end."""
+    """Number of episodes that the link lists; None if a text search stopped early."""
     where: EpisodeFilter
     current: bool
 
@@ -153,13 +153,14 @@ class Facet(NamedTuple):
 def facets(
     run: ViewedRun, where: EpisodeFilter, page: SearchPage, *, hidden: bool = True
 ) -> list[list[Facet]]:
-    """Return links for the outcome of an episode and, for a training, for its split, each with its count.
+    """Return links that set the filter's outcome, and for a training its split, each with the number of
+    episodes.
 
     Args:
         run: Run of the episodes.
         where: Filter of the list.
         page: Result of the filter.
-        hidden: Whether a text is also searched in texts that may not leave.
+        hidden: True to search texts that may quote hidden fields as well.
 
     Raises:
         DataError: A file cannot be read.
@@ -205,24 +206,24 @@ def _facets(choices: Iterable[_Choice], where: EpisodeFilter) -> list[Facet]:
 
 
 class RowFigures(NamedTuple):
-    """Means of the listed episodes, each over their tasks."""
+    """Means over the tasks of the listed episodes."""
 
     label: str
-    """Episodes that the means are of."""
+    """Description of the episodes in the means."""
     episodes: int
     tasks: int
     means: Mapping[str, Interval]
-    """Figures with their intervals, the mean reward of a role as `reward/{role}`; figures that are equal in
-    every episode of the run are one, with their names joined by ` = `."""
+    """Figures with their intervals; `reward/{role}` is a role's mean reward. Figures that are equal in every
+    episode of the run are one, with their names joined by ` = `."""
     sampled: bool
-    """True unless the episodes were chosen by their outcome, which leaves intervals without a meaning."""
+    """False if the episodes were chosen by their outcome, so that intervals have no meaning."""
 
 
 def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFigures:
-    """Return the means of all episodes that match the filter.
+    """Return the means of the episodes that match the filter.
 
-    Those of several splits of a training are no sample of anything: then of the validation, or else of the
-    batches. Where every episode matches, of the last step's alone.
+    In a training, the means are never over several splits: if all episodes match, they are of the last
+    validation, or else the last batch; if several splits match, only of the validation, or else the batches.
     """
     rows = page.matching
     label = "These episodes" if page.total is not None else f"The first {len(rows):,} found"

@@ -10,7 +10,7 @@ from rolegraph.pages.view.runs import EpisodeCounts
 from rolegraph.pages.view.texts import words
 
 MOST_FAILURES = 1
-"""Number of a run's failures, the most frequent ones, that the table names."""
+"""Number of a run's most frequent failures that the table names."""
 
 
 class OutcomeLink(NamedTuple):
@@ -22,12 +22,12 @@ class OutcomeLink(NamedTuple):
     n: int
     where: EpisodeFilter
     among: bool = False
-    """Whether these episodes are among those of the link before."""
+    """True if these episodes are part of the previous link's episodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcomes:
-    """Episodes of a run by outcome: all of a run, of a training those of its headline figure."""
+    """Episodes by outcome: all episodes of a run, or the episodes of a training's headline figure."""
 
     counts: EpisodeCounts
     where: EpisodeFilter
@@ -36,7 +36,8 @@ class RunOutcomes:
 
     @property
     def links(self) -> list[OutcomeLink]:
-        """The right, the wrong and the failed episodes; a wrong episode may be a failed one, too."""
+        """Links to the right, the wrong and the failed episodes; a wrong episode with a failure is in both of
+        the latter."""
         counts, where = self.counts, self.where
         judged = [
             OutcomeLink("right", "good", counts.right, replace(where, correct="yes")),
@@ -48,7 +49,7 @@ class RunOutcomes:
 
     @property
     def bar(self) -> list[OutcomeLink]:
-        """Parts of a bar, which add up to all episodes: a wrong episode with a failure is a failed one."""
+        """Parts of a bar, which add up to all episodes: a wrong episode with a failure counts as failed."""
         counts, where = self.counts, self.where
         if not self.can_be_correct:
             without = counts.right + counts.wrong + counts.undecided - counts.failed

@@ -1,7 +1,7 @@
 """Table of the runs: rows, columns to choose from, order, search and picks.
 
-A finished run's figures are those of its `run.json`; of a run that goes on they are counted in its index, and
-of a training in its metrics. No episode is read.
+Figures of a finished run are read from its `run.json`; those of an unfinished run are counted from its index,
+those of a training are read from its metrics. No episode is read.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ SPARK = (96, 24)
 MOST_CURVES = 8
 """Number of picked trainings in one chart."""
 MOST_READ = 5_000
-"""Number of episodes up to which a figure has an interval: it is read from their index."""
+"""Largest number of episodes of a figure with an interval, which is computed from the index."""
 MOST_SETTINGS = 4
-"""Number of settings that are columns unless the reader chooses: they differ between runs of one spec."""
+"""Number of settings that are columns by default: settings that differ between runs of one spec."""
 MOST_HEADLINES = 3
-"""Number of figures that are columns unless the reader chooses."""
+"""Number of figures that are columns by default."""
 _EARLY, _LATE = (end.replace(tzinfo=UTC) for end in (datetime.min, datetime.max))
 _TRAIN, _VALIDATION = "train", "validation"
-"""Splits whose curves are drawn, the thin one first."""
+"""Splits whose curves are drawn, the thin line first."""
 _STROKES = {_TRAIN: Stroke.THIN, _VALIDATION: Stroke.BOLD}
 _RATE = "train.learning_rate"
 
 
 class RunFigure(NamedTuple):
-    """Figure of a run, over all its episodes, or of a training at the last step that has it."""
+    """Mean of a metric over all episodes of a run, or at a training's last step that has it."""
 
     value: float
     split: str
@@ -58,18 +58,18 @@ class RunFigure(NamedTuple):
     step: int | None = None
     """Step of a training."""
     n: int = 0
-    """Number of values in the mean; 0 where it is not on record."""
+    """Number of values in the mean; 0 if not recorded."""
     values: ByTask = MappingProxyType({})
-    """Mean of each task; empty where they were not read."""
+    """Mean of each task; empty if the index was not read."""
 
     @property
     def over(self) -> Interval | None:
-        """Mean over the tasks with its 95 % interval; None where they were not read."""
+        """Mean over the tasks with its 95 % interval; None if the index was not read."""
         return interval(self.values) if self.values else None
 
     @property
     def origin(self) -> str:
-        """Part of the episodes that the figure is of, such as `validation, step 10`."""
+        """Description of the figure's episodes, such as `validation, step 10`."""
         return self.split if self.step is None else f"{self.split}, step {self.step}"
 
 
@@ -85,27 +85,27 @@ class RunRow:
     spec: str = ""
     model: str = ""
     checkpoint: str = ""
-    """Trained weights that a run asks; empty for untrained models."""
+    """Trained weights that answer in a run; empty for untrained models."""
     seed: int = 0
     kind: str = ""
     """`run` or `training`."""
     started: datetime | None = None
     duration: float | None = None
-    """Seconds without the start of the model; None where they are not on record."""
+    """Seconds, not counting the start of the model; None if not recorded."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Number of episodes of a training by split, of a run under `run`."""
+    """Number of episodes by split of a training; for a run, by the key `run`."""
     figures: Mapping[str, RunFigure] = field(default_factory=dict[str, RunFigure])
     """Figures by name, the headline figure first: `correct`, or else the first metric."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Values of the spec by key: of the keys that a command set for any run, and the learning rate."""
+    """Values of the spec by key: keys that a command set for any of the runs, and the learning rate."""
     curves: Mapping[str, Sequence[Point]] = field(default_factory=dict[str, "Sequence[Point]"])
     """Values of the headline figure over the steps of a training, by split."""
     outcomes: RunOutcomes | None = None
-    """Episodes by outcome; None where they were not read."""
+    """Episodes by outcome; None if the index was not read."""
     status: str = "damaged"
-    """State of the run, with the part that is done: `running, 12 of 32`."""
+    """State of the run and its progress: `running, 12 of 32`."""
     running: bool = False
-    """Whether a process writes in the folder."""
+    """True if a process writes in the folder."""
     fault: str = ""
     """Message for a run that cannot be read; its other columns are empty."""
 
@@ -178,15 +178,15 @@ _KEYS: Mapping[str, Callable[[RunRow], object]] = {
     ),
     "status": lambda row: row.status,
 }
-"""Keys of the columns that are no figures, by which rows are sorted."""
+"""Sort keys of the rows for the columns that are not figures."""
 _BEFORE, _AFTER = (
     ("spec", "model", "seed", "started", "duration", "episodes"),
     ("outcomes", "curve", "status"),
 )
-"""Columns to choose before and after those of the figures; the name of a run is always there."""
+"""Columns to choose from, before and after the columns of figures; the name of a run is always shown."""
 _UNLESS_CHOSEN = ("started", "outcomes", "curve")
 _UNLESS_SAME = ("model", "seed", "status")
-"""Columns that are shown unless the reader chooses, where the runs differ in them."""
+"""Columns that are shown by default only if the runs differ in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +194,13 @@ class RunsQuery:
     """Columns, order, search and picked runs of the table."""
 
     sort: str = ""
-    """Name of a column, with `-` before it for the largest first; empty for the order of the command."""
+    """Name of a column, with `-` before it for descending order; empty for the order of the command line."""
     search: str = ""
     """Text in a row's name, spec, model, kind, status or settings; case is ignored."""
     picked: frozenset[int] = frozenset()
     """Numbers of the picked runs."""
     columns: frozenset[str] = frozenset()
-    """Names of the chosen columns; empty for those that are shown unless the reader chooses."""
+    """Names of the chosen columns; empty for the default columns."""
 
     @classmethod
     def of(cls, sort: str, search: str, picked: Iterable[str], columns: Iterable[str] = ()) -> RunsQuery:
@@ -211,7 +211,7 @@ class RunsQuery:
         return cls(sort, search.strip(), frozenset(map(int, picked)), frozenset(columns))
 
     def turned(self, column: str) -> str:
-        """Return the value of `sort` that a press on a column's heading asks for."""
+        """Return the value of `sort` after a press on a column's heading."""
         return f"-{column}" if self.sort == column else column
 
     def direction(self, column: str) -> str:
@@ -238,14 +238,14 @@ class RunsTable:
         are equal have one column."""
         keys = dict.fromkeys(key for row in rows for key in row.settings)
         self.settings = [key for key in keys if key not in names and key not in {*_BEFORE, *_AFTER}]
-        """Keys that any command set."""
+        """Keys of the spec that any command set."""
         self.choices = (*_BEFORE, *self.settings, *self.figures, *_AFTER)
         """Names of the columns to choose from."""
         headlines = Counter(next(iter(row.figures)) for row in rows if row.figures)
         self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
         differing = [key for key in self.settings if _differs(key, rows)][:MOST_SETTINGS]
         self.same = [(name, text) for name in _UNLESS_SAME if (text := _same(name, rows))]
-        """Names and values of columns that all runs have in common."""
+        """Names and values of hidden columns in which all runs agree."""
         varying = {*_UNLESS_SAME}.difference(name for name, _ in self.same)
         usual = {*_UNLESS_CHOSEN, *varying, *differing, *self._common}
         first = {name: first for first, equal in self._equal.items() for name in equal}
@@ -258,15 +258,15 @@ class RunsTable:
         """Numbers of picked runs that the search leaves out."""
         picked = [row for row in self.rows if row.number in query.picked and row.kind == "training"]
         self.drawn = sorted(picked, key=_age)[:MOST_CURVES]
-        """Rows of the picked trainings, whose curves are drawn, the oldest first as in a comparison."""
+        """Rows of the picked trainings whose curves are drawn, the oldest first as in a comparison."""
         everyone = [row for row in rows if row.number in query.picked]
         self.reference = min(everyone, key=_age) if everyone else None
-        """Oldest picked run, from which the others' figures differ; it is side A of the comparison."""
+        """Oldest picked run, which the others are compared with; it is side A of the comparison."""
 
     def change(self, row: RunRow, figure: str) -> Interval | None:
         """Return the difference of a row's figure from the reference's, paired over tasks with the same id.
 
-        None for the reference itself and where the tasks of either were not read.
+        None for the reference itself, and if the index of either was not read.
         """
         if (
             self.reference is None
@@ -292,7 +292,7 @@ class RunsTable:
         return named.get(column, " = ".join(self._equal.get(column, [column])))
 
     def _short(self, key: str) -> str:
-        """Return the end of a dotted key that no other setting has."""
+        """Return the shortest end of a dotted key that no other setting ends with."""
         parts = key.split(".")
         ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
         others = [f".{other}" for other in self.settings if other != key]
@@ -326,12 +326,12 @@ class RunsTable:
 
 
 def _age(row: RunRow) -> tuple[datetime, int]:
-    """Return the sort key of a row by its start, without one as the oldest."""
+    """Return the sort key of a row by its start; a row without a start counts as the oldest."""
     return row.started or _EARLY, row.number
 
 
 def _same(column: str, rows: Iterable[RunRow]) -> str:
-    """Return the value of a column as text if all runs that can be read have the same; else empty."""
+    """Return the value of a column as text if all readable runs agree on it; else empty."""
     values = {str(getattr(row, column)) for row in rows if not row.fault}
     return values.pop() if len(values) == 1 else ""
 
@@ -353,7 +353,7 @@ def _sortable(value: str) -> tuple[float, str]:
 
 
 def _equal_figures(rows: Sequence[RunRow]) -> dict[str, list[str]]:
-    """Return the names of figures by the first name that equals them in each run that has them."""
+    """Group the names of figures: those with equal values in each run are listed under the first of them."""
     figures = [row.figures for row in rows]
     names = list(dict.fromkeys(name for of in figures for name in of))
     equal: dict[str, list[str]] = {}
@@ -410,7 +410,7 @@ def run_rows(runs: Sequence[ViewedRun]) -> list[RunRow]:
 
 
 def _resolved(row: RunRow, run: ViewedRun, keys: Iterable[str]) -> dict[str, str]:
-    """Return the values of a run for keys that any run set: those of its resolved spec, else as typed."""
+    """Return the values of keys in a run's resolved spec; if that lacks a key, the value as it was typed."""
     values = {key: run.setting(key) or row.settings.get(key, "") for key in keys}
     return {key: value for key, value in values.items() if value}
 
@@ -485,7 +485,7 @@ def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
 
 
 def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[Point]]:
-    """Return the points of a figure over the steps, by split; without the splits that lack it."""
+    """Return the points of a figure over the steps, by split; splits without the figure are left out."""
     curves: dict[str, list[Point]] = {}
     for split in (_TRAIN, _VALIDATION):
         key = f"{SPLITS[split]}/{name}"
@@ -495,7 +495,7 @@ def _curves(name: str, lines: Sequence[Mapping[str, float]]) -> dict[str, list[P
 
 
 def _last(name: str, run: ViewedRun) -> RunFigure | None:
-    """Return a figure of a training's last validation, or else of its last batch; None where it has none."""
+    """Return a figure of a training's last validation, or else of its last batch; None if neither has it."""
     for split in (_VALIDATION, _TRAIN):
         key = f"{SPLITS[split]}/{name}"
         if line := next((line for line in reversed(run.lines) if key in line), None):
@@ -506,7 +506,7 @@ def _last(name: str, run: ViewedRun) -> RunFigure | None:
 
 
 def _outcomes(run: ViewedRun, headline: RunFigure) -> RunOutcomes | None:
-    """Return the outcomes of the episodes that a training's headline figure is of."""
+    """Return the outcomes of the episodes of a training's headline figure; None if they are not read."""
     split, step = headline.split, headline.step
     part = _readable(run, f"{split}-{step:06d}", headline.n)
     where = EpisodeFilter(split=split, step=step)
@@ -514,7 +514,8 @@ def _outcomes(run: ViewedRun, headline: RunFigure) -> RunOutcomes | None:
 
 
 def _readable(run: ViewedRun, name: str, n: int) -> RunPart | None:
-    """Return a file of n episodes; None for more than `MOST_READ`, and where it cannot be read."""
+    """Return the file of episodes with a name; None if `n`, its number of episodes, exceeds `MOST_READ`, or
+    the file cannot be read."""
     with suppress(DataError):  # the list of episodes says what is wrong
         if n <= MOST_READ and run.rows(part := run.folder.part(name)):
             return part

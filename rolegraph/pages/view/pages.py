@@ -47,14 +47,14 @@ from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run, run_
 
 HERE = Path(__file__).parent
 MOST_ROLLOUTS = 16
-"""Number of other rollouts that an episode's page links to."""
+"""Largest number of other rollouts that an episode's page links to."""
 MOST_IN_FILE = 200
-"""Number of episodes of a run in one file, unless its reader chooses."""
+"""Default of the largest number of episodes of a run in one file."""
 _EVER = datetime.min.replace(tzinfo=UTC)
 
 
 class PageLinks:
-    """URLs of the pages in one file, such as `#e0-episodes-12`; a server has others."""
+    """URLs of the pages in a single file, such as `#e0-episodes-12`; `ServedLinks` has those of a server."""
 
     anchors: Collection[str] = ()
     """Anchors of the episodes in the file."""
@@ -74,7 +74,8 @@ class PageLinks:
         return None
 
     def episodes(self, run: int, where: EpisodeFilter) -> Callable[[EpisodeLocation], str | None]:
-        """Return a function that maps a row of a run to the URL of its episode, None where it has no page."""
+        """Return a function from a row of a run to the URL of its episode, or None for an episode without a
+        page."""
         return lambda row: self.episode(run, row, where)
 
 
@@ -86,7 +87,7 @@ class ComparisonQuery(NamedTuple):
     steps: Sequence[int] = ()
     """Steps of the picked training; empty to compare runs."""
     best: bool = False
-    """Whether to compare trainings by their best checkpoints."""
+    """True to compare trainings by their best checkpoints."""
 
     @property
     def url(self) -> str:
@@ -101,7 +102,7 @@ class Pages:
     Args:
         runs: Runs to show.
         links: URLs of the pages.
-        hidden: Whether hidden task fields are shown.
+        hidden: True to show hidden task fields.
         folders: Folders whose new runs are added whenever the list of runs is rendered.
     """
 
@@ -151,12 +152,13 @@ class Pages:
         return self._render("episode.html.j2", _title(row), number, where=where, **shown)
 
     def listing_file(self, number: int, where: EpisodeFilter, *, hidden: bool) -> str:
-        """Return the matching episodes of a run as one file, at most MOST_IN_FILE; raises as `find`."""
+        """Return the matching episodes of a run, at most MOST_IN_FILE, as one HTML file; raises as `find`
+        does."""
         page = find(self.runs[number], where, most=MOST_IN_FILE, hidden=hidden)
         return one_file(self.runs, [(number, page)], where, hidden=hidden)
 
     def episode_file(self, number: int, row: EpisodeLocation, *, hidden: bool) -> str:
-        """Return an episode as one file; raises DataError."""
+        """Return an episode as one HTML file; raises DataError."""
         alone = self.runs[number].rows(row.part)[row.number : row.number + 1]
         page = SearchPage(alone, 0, 1, False, len(self.runs[number].every()), alone)
         return one_file(self.runs, [(number, page)], EpisodeFilter(), hidden=hidden)
@@ -171,7 +173,7 @@ class Pages:
         return self._render("overview.html.j2", "Runs", None, "runs", is_live=True, **shown)
 
     def add_new(self) -> None:
-        """Open the runs that have begun in the folders since; numbers of the others stay."""
+        """Open runs that have begun in the folders since the last call; the other runs keep their numbers."""
         with self._adding:
             present = {run.folder.path for run in self.runs}
             new = [path for folder in self._folders for path in runs_in(folder) if path not in present]
@@ -188,11 +190,11 @@ class Pages:
         return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch, best=query.best)
 
     def comparison_file(self, query: ComparisonQuery) -> str:
-        """Return a comparison as one file, without links into the viewer; raises as `compare` does."""
+        """Return a comparison as one HTML file, without links into the viewer; raises as `compare` does."""
         return comparison_page(compare(self._sides(query)[0], FLIPS_OF_PAGE), best=query.best)
 
     def _sides(self, query: ComparisonQuery) -> tuple[list[Side], dict[str, int]]:
-        """Return the sides of a comparison, and the number of the run of each by its name."""
+        """Return the sides of a comparison, and the number of each side's run by the side's name."""
         names = run_names(self.runs)
         started = {number: self.runs[number].info.started or _EVER for number in query.picked}
         numbers = sorted(started, key=lambda number: (started[number], number))
@@ -211,10 +213,10 @@ class Pages:
         return self._render("elsewhere.html.j2", _title(row), number, row=row, others=others)
 
     def beside(self, *sides: tuple[int, EpisodeLocation]) -> str:
-        """Render two episodes in columns, each turn beside that of the same role; raises DataError.
+        """Render two episodes in columns, with turns of the same role beside each other; raises DataError.
 
         Args:
-            sides: Number of the run and location of both episodes.
+            sides: (number of the run, location) of both episodes.
         """
         names = run_names(self.runs)
         opened = [self.shown(number, row) for number, row in sides]
@@ -235,7 +237,7 @@ class Pages:
 
         Args:
             number: Number of the run.
-            as_file: Whether to leave out the links into the viewer.
+            as_file: True to leave out the links into the viewer.
         """
         run = read_run(self.runs[number].folder.path)
         digest = read_digest(run.folder, run.info.trained_roles, self.runs[number].rule)
@@ -261,8 +263,7 @@ class Pages:
         return self._render("static.html.j2", title, None, where=where, **shown)
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
-        """Return the content of an episode's page, with turns from number `start` (from 0) on; raises
-        DataError."""
+        """Return the content of an episode's page, from turn number `start` (from 0) on; raises DataError."""
         run = self.runs[number]
         return episode_page(run, row, anchor_of(number, row), start, hidden=self.hidden)
 
@@ -274,12 +275,12 @@ class Pages:
         return episode if self.hidden else run.without_hidden(episode)
 
     def _bar(self, number: int | None, current: str = "", file: str = "") -> Markup:
-        """Return the links that every page begins with.
+        """Return the navigation links at the top of every page.
 
         Args:
             number: Number of the page's run; None for a page of no run, or of several.
-            current: Link of the page itself: `runs`, `episodes`, `report` or `compare`.
-            file: URL of the page as one file; empty where it is not to be had.
+            current: Name of the current page's link: `runs`, `episodes`, `report` or `compare`.
+            file: URL to get the page as one file; empty where there is no such file.
         """
         info = None if number is None or self.runs[number].fault else self.runs[number].info
         name = "" if number is None else run_names(self.runs)[number]
@@ -321,7 +322,7 @@ class _ComparisonLinks:
 
     Args:
         pages: Pages of the viewer.
-        sides: Number of the run and name of its file of episodes, by the name of the side.
+        sides: (number of the run, name of its file of episodes) by the name of the side.
     """
 
     def __init__(self, pages: Pages, sides: Mapping[str, tuple[int, str]]) -> None:
@@ -373,12 +374,12 @@ def _failures(run: ViewedRun) -> list[tuple[str, int]]:
 
 
 class WrittenEpisodes(NamedTuple):
-    """Episodes of a file that was written."""
+    """Numbers of episodes in a file that was written, and left out of it."""
 
     episodes: int
     """Number of episodes in the file."""
     left_out: int | None
-    """Number of episodes that match, and are beyond the largest number; None where a search ended early."""
+    """Number of matching episodes beyond the largest number; None if a text search stopped early."""
 
 
 def write_static(
@@ -389,7 +390,7 @@ def write_static(
     Args:
         runs: Runs to show.
         file: Path of the file.
-        hidden: Whether hidden task fields are shown.
+        hidden: True to show hidden task fields.
         where: Filter of the episodes.
         most: Largest number of episodes of each run.
 
@@ -416,9 +417,9 @@ def one_file(
 
     Args:
         runs: All runs.
-        chosen: Number of each run that is shown, and its episodes.
+        chosen: (number, episodes) of each run that is shown.
         where: Filter that chose the episodes.
-        hidden: Whether hidden task fields are shown.
+        hidden: True to show hidden task fields.
     """
     links = PageLinks()
     links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}

@@ -1,7 +1,7 @@
 """Texts of token ids, by tokenizers that the user of this machine has fetched; nothing is downloaded.
 
-The spec of a run's folder is untrusted: a tokenizer of a path that it names may take any time and memory, and
-is not loaded.
+The spec of a run's folder is untrusted. A tokenizer at a path that it names is not loaded, since that may
+take any time and memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PiecesOf = Callable[[str, int, Sequence[int]], Sequence[str]]
-"""Function from role, instance and token ids to the text of each token; none where there is no
+"""Function from role, instance and token ids to the text of each token; the texts are empty without a
 tokenizer."""
 _LOOK_BACK = 6
-"""Number of earlier tokens that may be part of one character."""
+"""Largest number of earlier tokens that may be part of one character."""
 
 
 def pieces_of(spec: Spec | None) -> PiecesOf:
     """Return a function from (role, instance, token ids) to the text of each token, for the roles of a spec.
 
-    It gives no texts where the model's tokenizer is not shipped, and was not fetched by its name.
+    The function returns no texts for a model whose tokenizer is neither shipped nor fetched by its name.
     """
     sources = {} if spec is None else _sources(spec)
 
@@ -86,7 +86,8 @@ def _load(file: Path) -> Tokenizer | None:
 
 
 def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text that each token adds; a character made of several tokens is put at the last of them."""
+    """Return the text that each token adds; a character made of several tokens belongs to the last of
+    them."""
 
     def text(start: int, end: int) -> str:
         return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)

@@ -1,7 +1,7 @@
 """Episodes of a run in some order, as columns of their index.
 
-A million rows take 40 MB. What depends on the task or on the outcome alone is computed once for each task id
-or outcome.
+A million rows take 40 MB. Values that depend only on the task or the outcome are computed once for each task
+id or outcome.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class EpisodeCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeRows(Sequence[EpisodeLocation]):
-    """Rows of a run's episodes in some order; a location is made when it is asked for."""
+    """Rows of a run's episodes in some order; an EpisodeLocation is built on access."""
 
     numbers: IndexNumbers
-    """Numbers of task ids and of outcomes, which the files of a run share."""
+    """Tables that give each task id and each outcome a number, shared by the files of a run."""
     parts: Sequence[RunPart]
     starts: Sequence[int]
-    """Place of each file's first episode in the columns, and of the end."""
+    """Position in the columns of each file's first episode, then the end of the columns."""
     columns: Sequence[Ints]
     """Columns of `IndexBlock`, over all episodes of the files."""
     chosen: Ints
-    """Places of the rows in the columns, in the order of the rows."""
+    """Positions in the columns of the rows, in the order of the rows."""
 
     @classmethod
     def read(cls, part: RunPart, numbers: IndexNumbers) -> Self:
@@ -98,7 +98,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return cls(numbers, [file.parts[0] for file in files], starts, columns, np.arange(starts[-1]))
 
     def take(self, which: Mask | Ints | slice) -> EpisodeRows:
-        """Return the rows where a mask is true, at these places, or of a slice."""
+        """Return a part of the rows: those where a mask is True, at the given positions, or in a slice."""
         return replace(self, chosen=self.chosen[which])
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
     @property
     def files(self) -> Ints:
-        """Place in `parts` of each row's file."""
+        """Position in `parts` of each row's file."""
         return np.searchsorted(self.starts, self.chosen, "right") - 1
 
     @property
@@ -152,7 +152,8 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return self.take(self.tasks == self.numbers.number(task))
 
     def by_task(self) -> EpisodeRows:
-        """Return the rows grouped by file and task, in the order in which each first occurs, by rollout."""
+        """Return the rows grouped by file and task, in order of first occurrence; within a task, by
+        rollout."""
         groups = self.files * len(self.numbers.tasks) + self.tasks
         # Where an index is repeated, NumPy assigns the last value: that of the first row.
         first = np.empty(len(self.parts) * len(self.numbers.tasks), np.int64)
@@ -160,12 +161,12 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return self.take(np.lexsort((self.rollouts, first[groups])))
 
     def only(self, rows: Iterable[EpisodeLocation]) -> EpisodeRows:
-        """Return these rows, which are of the same files."""
+        """Return a selection of the rows, which must be from the same files."""
         starts = dict(zip(self.parts, self.starts, strict=False))
         return replace(self, chosen=np.array([starts[row.part] + row.number for row in rows], np.int64))
 
     def counted(self) -> list[tuple[IndexEntry, int]]:
-        """Return the distinct outcomes of the rows, each with the number of rows, as they first occur."""
+        """Return the distinct outcomes in order of first occurrence, each with its number of rows."""
         counts = np.bincount(self.outcomes, minlength=len(self.numbers.outcomes))
         return [(self.numbers.outcomes[number], int(counts[number])) for number in self._outcome_numbers()]
 
@@ -177,7 +178,8 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return [*map(int, order[first[order] < outcomes.size])]
 
     def counts(self, role: str = "") -> EpisodeCounts:
-        """Count the episodes by outcome, and by failures of one role, or of all."""
+        """Count the episodes by outcome, and by failures of `role`; by failures of all roles if it is
+        empty."""
         counts = EpisodeCounts()
         for entry, n in self.counted():
             roles = {name: of for name, of in entry.roles.items() if role in ("", name)}
@@ -228,12 +230,13 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         }
 
     def equal_figures(self, names: Collection[str]) -> list[tuple[str, ...]]:
-        """Return the names of `values`; those that are equal in every episode are together."""
+        """Group the names of `values`: names with equal values in every episode share a tuple."""
         rows = self._figures(names).values()
         return EqualFigures(_names(rows), rows).groups
 
     def _figures(self, names: Collection[str]) -> dict[int, dict[str, float]]:
-        """Return the figures with these names and the rewards of roles, by the number of the outcome."""
+        """Return the figures with these names and the rewards of roles, by the number of the outcome that has
+        them."""
         entries = {number: self.numbers.outcomes[number] for number in self._outcome_numbers()}
         return {
             number: {
@@ -246,7 +249,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
 
 def _names(rows: Iterable[Mapping[str, float]]) -> list[str]:
-    """Return the names of figures as they first occur, rewards of roles last."""
+    """Return the names of figures in order of first occurrence, rewards of roles last."""
     return sorted(
         dict.fromkeys(name for row in rows for name in row), key=lambda it: it.startswith("reward/")
     )

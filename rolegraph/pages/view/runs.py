@@ -33,7 +33,7 @@ from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRow
 from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
-"""Number of files in which `hidden_fields` looks at a task."""
+"""Largest number of files in which `hidden_fields` looks at a task."""
 
 _FileState = tuple[int, int, int]
 """Time of change, size and inode of a file when it was read."""
@@ -47,10 +47,10 @@ class ViewedRun:
 
     folder: RunFolder
     _contents: dict[tuple[Path, str], _Content] = field(default_factory=dict[tuple[Path, str], "_Content"])
-    """Contents of files by file and kind, each with the state of the file that they were read in."""
+    """Contents of files by path and kind, each with the state of the file when it was read."""
     _numbers: IndexNumbers = field(default_factory=IndexNumbers)
     _reading: Lock = field(default_factory=Lock)
-    """Lock of `_numbers`; of two pages, the second waits for the index that the first reads."""
+    """Lock of `_numbers`, so that a second page waits while the first reads an index."""
 
     @cached_property
     def spec(self) -> Spec | None:
@@ -98,11 +98,12 @@ class ViewedRun:
         return self._current(file, lambda: self.folder.metrics(lambda fault: None)) if file.exists() else ()
 
     def parts(self) -> list[RunPart]:
-        """Return the current files of episodes, the newest step first, and of a step its validation."""
+        """Return the current files of episodes, the newest step first; of one step, the validation first."""
         return sorted(self.folder.parts(), key=lambda part: -part.step)
 
     def common_steps(self) -> list[int]:
-        """Return the steps of a training that can be compared: the validated ones, or else all."""
+        """Return the steps of a training that can be compared: validated steps if there are several, else
+        all."""
         parts = [part for part in self.parts()[::-1] if part.split]
         validated = [part.step for part in parts if part.split == "validation"]
         return validated if len(validated) > 1 else [part.step for part in parts if part.split == "train"]
@@ -124,7 +125,7 @@ class ViewedRun:
         return self._current(part.path, lambda: self.rows(part).values(self.info.metric_names), "values")
 
     def equal_figures(self) -> list[tuple[str, ...]]:
-        """Return the names of the figures; those that are equal in every episode are together. Raises as
+        """Group the names of the figures: those with equal values in every episode share a tuple; raises as
         `rows` does."""
         return self.every().equal_figures(self.info.metric_names)
 
@@ -133,9 +134,10 @@ class ViewedRun:
         return self._current(part.path, lambda: self.rows(part).counts(), "outcomes")
 
     def answers(self, part: RunPart, expression: str) -> dict[int, bool]:
-        """Return whether an expression holds, by the offset of an episode, as far as it was asked for.
+        """Return the cache of an expression's values by offset of the episode; the caller fills it.
 
-        A change of the file empties the answers."""
+        A change of the file empties the cache.
+        """
         return self._current(part.path, dict[int, bool], f"where {expression}")
 
     def setting(self, key: str) -> str:
@@ -148,7 +150,7 @@ class ViewedRun:
         return "" if value is None else dump_yaml(value, one_line=True)
 
     def _current(self, file: Path, read: Callable[[], T], kind: str = "") -> T:
-        """Return what `read` returns, read again only after the file has changed."""
+        """Return the value of `read` for a file; it is called again only after the file has changed."""
         with os_errors_as(DataError, f"cannot read {file}"):
             status = file.stat()
         state = status.st_mtime_ns, status.st_size, status.st_ino
@@ -171,23 +173,24 @@ class ViewedRun:
         return EpisodeFile(row.part.path).read(row.entry)
 
     def rollouts(self, row: EpisodeLocation) -> list[EpisodeLocation]:
-        """Return the rows of a row's task in its file, its own included, in the order of the rollouts."""
+        """Return the rows with the same task and file as a row, itself included, in the order of the
+        rollouts."""
         return [*self.rows(row.part).of_task(row.entry.task).by_task()]
 
     def located(self, row: EpisodeLocation, task: str, rollout: int) -> list[EpisodeLocation]:
-        """Return the rows of an episode in the file of another."""
+        """Return the rows with a task and rollout in the same file as `row`."""
         rows = self.rows(row.part).of_task(task)
         return [*rows.take(rows.rollouts == rollout)]
 
     def credit(self, row: EpisodeLocation, *, hidden: bool) -> list[CreditRow]:
-        """Return the credit of the turns of an episode, and of those that they were compared with.
+        """Return the credit rows of an episode's turns, and of the turns that they were compared with.
 
-        Roles without a row in the step's table are compared on their task. Raises DataError where a file
-        cannot be read.
+        Roles without a row in the step's table are compared on their task. Raises DataError if a file cannot
+        be read.
 
         Args:
             row: Row of the episode.
-            hidden: False to leave out groups that may tell the value of a hidden field.
+            hidden: False to leave out groups whose keys may reveal the value of a hidden field.
         """
         table = self._credit_table(row.part.step) if row.part.split == "train" else None
         start = 1 + max((it.group for it in table or () if it.group is not None), default=-1)
@@ -202,7 +205,8 @@ class ViewedRun:
         ]
 
     def _credit_table(self, step: int) -> list[CreditRow] | None:
-        """Return the rows of a step's credit without damaged lines; those of the latest step are cached."""
+        """Return the rows of a step's credit without damaged lines; None without a file. The latest step's
+        rows are cached."""
         file = self.folder.credit_file(step)
         if not file.exists():
             return None
@@ -217,14 +221,14 @@ class ViewedRun:
                 yield self.read(row)
 
     def hidden_fields(self) -> set[str]:
-        """Return the names of hidden task fields, found in the first episode of each file; raises
+        """Return the names of hidden task fields that the first episode of each file has; raises
         DataError."""
         first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
         return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
 
     @cached_property
     def rule(self) -> DisclosureRule:
-        """Rule for what may leave of the run's episodes; raises DataError where `run.json` is damaged."""
+        """Rule for what may leave the run's episodes; raises DataError if `run.json` is damaged."""
         return disclosure_rule(self.spec, self.info.is_hidden)
 
     def without_hidden(self, episode: Episode) -> Episode:
@@ -235,7 +239,8 @@ class ViewedRun:
 def open_run(path: Path) -> ViewedRun:
     """Open the run in a folder; raises UsageError for a folder without a run.
 
-    A damaged `run.json` is the run's `fault`, so that it hides no other run.
+    A damaged `run.json` raises no error here: the message is the run's `fault`, so that other runs are still
+    shown.
     """
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}; give the folder of a run or a training")

@@ -52,7 +52,7 @@ class ServedLinks(PageLinks):
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
 
     def to(self, *path: object) -> str | None:
-        """Return the URL of a page by the parts of its path; without parts that of the overview."""
+        """Return the URL of a page from the parts of its path; without parts, the URL of the overview."""
         return "/".join(map(str, ("", self.key, *path))) if path else f"/{self.key}/"
 
 

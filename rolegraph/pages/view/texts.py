@@ -29,7 +29,7 @@ def decimals(value: float) -> str:
 
 
 class Mark(NamedTuple):
-    """Sign of whether an answer is right, with its word for screen readers and its CSS class."""
+    """Sign of a right, wrong or failed answer, with its word for screen readers and its CSS class."""
 
     sign: str
     word: str
@@ -41,14 +41,14 @@ FAILED, UNDECIDED = Mark("!", "failed", "warn"), Mark("?", "not decided", "rest"
 
 
 def verdict(trajectory: Trajectory | None, *, failed: bool) -> Mark | None:
-    """Return the sign of a trajectory; None where nothing judged it.
+    """Return the sign of a trajectory; None if it was not judged.
 
-    A reward says whether an answer is correct, or not; the record of the latter is the same as that of a
-    wrong answer. So a positive reward is no wrong answer.
+    A record does not tell a wrong answer from an answer that no reward judges. So an answer that is not right
+    counts as wrong only if its reward is not positive.
 
     Args:
-        trajectory: The trajectory.
-        failed: Whether it failed.
+        trajectory: The trajectory; None without one.
+        failed: True if the turn failed.
     """
     if failed:
         return FAILED
@@ -100,7 +100,8 @@ def began(episode: Episode) -> str:
 
 
 def hidden_note(quoting: frozenset[str], has_spec: bool) -> str:
-    """Return the sentence that hidden fields are left out, as are the texts of the roles in `quoting`."""
+    """Return a sentence that says that hidden fields, and the texts of the roles in `quoting`, are left
+    out."""
     roles = ", ".join(sorted(quoting)) if has_spec else "each role, whose spec cannot be read"
     texts = f", and the texts of {roles}, which may quote them" if roles else ""
     return f"Hidden fields of the task are left out{texts}."
@@ -151,7 +152,8 @@ def chips(
 
 
 def earlier_messages(asked: CallRecord) -> str:
-    """Return the heading of the messages that a call repeats, with the turn of a trunk that they are from."""
+    """Return the heading of the messages that a call repeats; for a fork it names the turn that they come
+    from."""
     one = len(asked.earlier) == 1
     heading = f"{len(asked.earlier)} earlier message{'' if one else 's'}"
     if (trunk := asked.forked) is None:
@@ -191,7 +193,7 @@ def group_noun(trace: GroupTrace) -> str:
 
 
 def group_scope(trace: GroupTrace) -> str:
-    """Describe what a group's members have in common, such as task, round, prompt or policy."""
+    """Describe the property that a group's members share, such as task, round, prompt or policy."""
     mine = trace.mine.credit
     parts = [
         ("compared " if trace.learnt else "") + mine.over.phrase,
@@ -204,11 +206,11 @@ def group_scope(trace: GroupTrace) -> str:
 
 
 def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -> str:
-    """Return how the advantages of a group follow from its rewards.
+    """Return a sentence that says how the advantages of a group follow from its rewards.
 
     Args:
         trace: The group.
-        role: Training settings of its role, where they are on record.
+        role: Training settings of the group's role; None if not recorded.
         signal: Mean advantage that a signal added at each token.
     """
     if not trace.learnt:
@@ -243,7 +245,7 @@ def member_columns(trace: GroupTrace) -> list[tuple[str, str, str]]:
 
 
 def group_result(trace: GroupTrace) -> str:
-    """Return the reward, baseline and advantage of a group's own member, those that are on record."""
+    """Return the recorded reward, baseline and advantage of the group's member on this page, as text."""
     mine = trace.mine.credit
     rewards = [mine.reward, mine.baseline]
     parts = [
@@ -264,7 +266,7 @@ class MemberCells(NamedTuple):
     reward: str
     advantage: str
     spread: str
-    """Smallest and largest advantage of a token, where they differ."""
+    """Smallest and largest advantage of a token, if they differ; else empty."""
     answer: str
     baseline: str
     loss_weight: str

@@ -1,8 +1,8 @@
 """Time line of an episode: a lane for each role instance, a bar for each turn, and joins between them.
 
-A turn lies where it began and ended. Earlier versions noted how long each took and not when it began: there
-the DAG says when, a turn beginning the moment what it waits for is over, without waits for a free slot of a
-model. Pure.
+A bar lies between the recorded start and end of its turn. Earlier versions recorded durations without starts:
+then a turn begins when all turns that it waits for in the DAG are over, and waits for a free slot of a model
+are not shown. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARTS = ("prompt", "system", "tool")
 """Templates of a role that its turns render, as `RunInfo.templates` names them."""
 
 Dag: TypeAlias = "nx.DiGraph[NodeId]"
-"""DAG of turns in the order of the roles; edges lead to each turn from those that it waits for."""
+"""DAG of turns in the order of the roles; an edge leads to each turn from each turn that it waits for."""
 
 
 class Bar(NamedTuple):
@@ -58,21 +58,21 @@ class Lane(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Line on a timeline from the end of one turn's bar to the start of a turn's that waited for it."""
+    """Line on a time line from the end of one turn's bar to the start of a turn that waited for it."""
 
     start: float
     lane: int
     end: float
     to: int
     on_path: bool
-    """Whether the join is on the longest path through the episode."""
+    """True if the join is on the critical path of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Time line of an episode. Where no times are on record, `timed` is false and every turn is 1 long.
+    """Time line of an episode. Without recorded times, `timed` is False and every turn has the length 1.
 
-    `measured` is whether it is on record when each turn began, too.
+    `measured` is True if the starts of the turns are recorded as well.
     """
 
     lanes: Sequence[Lane]
@@ -96,7 +96,7 @@ class DrawnBar(NamedTuple):
     """Rectangle of a turn in the picture of a time line, in units of its view box."""
 
     href: str
-    """Anchor of the turn's card; empty where the page has no card of it."""
+    """Anchor of the turn's card; empty if the page has no card for it."""
     style: str
     left: str
     width: str
@@ -149,13 +149,13 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
 def timeline(
     dag: Dag | None, turns: Mapping[NodeId, TurnRecord], called: Collection[str] = frozenset()
 ) -> Timeline:
-    """Return the time line of an episode; without a DAG all turns of a round are drawn side by side.
+    """Return the time line of an episode; without a DAG, all turns of a round are drawn at the same time.
 
     Args:
         dag: The DAG of turns.
         turns: The turns that were taken.
-        called: Roles that other roles call. Their turns lie within the callers', so nothing joins these, and
-            calls that were not made have no lane.
+        called: Roles that other roles call. Their turns lie within the turns of their callers, so no joins
+            are drawn for them, and calls that were not made have no lane.
     """
     if dag is None or not turns.keys() <= dag.nodes:
         dag = _by_round(turns)
@@ -203,7 +203,7 @@ def timeline(
 
 
 def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
-    """Return a DAG of turns for a run without a spec: each turn waits for all turns of the round before."""
+    """Return a DAG of turns for a run without a spec: each turn waits for all turns of the previous round."""
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:
         rounds.setdefault(node.round, []).append(node)
@@ -213,7 +213,12 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
-    """Return the edges of the critical path: the chain of turns that ends with the last one to end."""
+    """Return the edges of the critical path: the chain of turns that ends with the last turn to end.
+
+    Args:
+        ends: Time at which each turn ended.
+        cause: For each turn, the turn whose end it waited for last.
+    """
     edges: set[tuple[NodeId, NodeId]] = set()
     node = max(ends, key=lambda other: ends[other], default=None)
     while node is not None and node in cause:
@@ -228,7 +233,7 @@ def draw(line: Timeline, anchors: Mapping[NodeId, str], length: float = 0.0) -> 
     Args:
         line: The time line.
         anchors: HTML ids of the turns that the page shows, to link to.
-        length: Length of the axis, where the time line is shorter.
+        length: Least length of the axis, in seconds.
     """
     length = max(line.length, length)
     scale = _WIDTH / (length or 1)
@@ -257,13 +262,13 @@ def draw(line: Timeline, anchors: Mapping[NodeId, str], length: float = 0.0) -> 
 
 
 def _ticks(length: float, scale: float) -> list[tuple[str, str]]:
-    """Return the text and place in percent of round numbers of seconds within a length."""
+    """Return (text, position in percent) of ticks at round numbers of seconds within `length`."""
     seconds = [tick for tick in nice_ticks(0.0, length, 4) if tick <= length]
     return [(f"{tick:g} s", f"{(_MARGIN + tick * scale) / 10:.1f}%") for tick in seconds]
 
 
 def _apart(bars: Sequence[Bar]) -> Iterator[Bar]:
-    """Yield a lane's bars, leaving out skipped rounds that would be drawn in the same place."""
+    """Yield a lane's bars; of skipped rounds that would be drawn in the same place, only the first."""
     last: float | None = None
     for bar in bars:
         if bar.state != "skipped":
@@ -286,7 +291,7 @@ def _join_path(join: Join, scale: float) -> str:
 
 
 def _note(line: Timeline) -> str:
-    """Return the caption of a time line: how the times are known, and what the bars' edges mean."""
+    """Return the caption of a time line: the origin of its times, and the meaning of the bars' edges."""
     states = Counter(bar.state for lane in line.lanes for bar in lane.bars)
     if line.measured:
         measured = f"{number(line.length)} s from the start of the episode to the last answer."

@@ -1,6 +1,7 @@
 """Origin of an advantage: the group in which a turn was compared, as training recorded it.
 
-Nothing is computed anew: rewards, baselines, advantages and weights are those of the step's credit. Pure.
+Nothing is computed again: rewards, baselines, advantages and weights are those in the step's credit rows.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.pages.view.runs import EpisodeLocation
 
 ShownEpisodes = Mapping[tuple[str, int], tuple[EpisodeLocation, Episode]]
-"""Episodes as a page may show them, with their locations, by task and rollout."""
+"""Episodes without what the page may not show, with their locations, by task and rollout."""
 MOST_MEMBERS = 64
-"""Number of members of a group that are listed."""
+"""Largest number of members of a group that are listed."""
 
 
 class GroupMember(NamedTuple):
@@ -27,7 +28,7 @@ class GroupMember(NamedTuple):
     row: EpisodeLocation
     """Location of the member's episode."""
     node: NodeId
-    """Turn of the member; for a trajectory its last turn."""
+    """Turn of the member; if the member is a trajectory, its last turn."""
     credit: CreditRow
     mean_logprob: float | None
     answer: object
@@ -39,7 +40,7 @@ class GroupTrace:
     """Group in which a turn was compared."""
 
     size: int
-    """Number of members, also of those that are not listed."""
+    """Number of members, including those that are not listed."""
     roles: str
     """Names of the roles that are compared."""
     members: Sequence[GroupMember]
@@ -63,7 +64,7 @@ class GroupTrace:
 
 
 def groups_of(shown: EpisodeLocation, rows: Iterable[CreditRow]) -> dict[int, list[CreditRow]]:
-    """Return the rows of the groups that an episode's turns are compared in, by number of the group."""
+    """Return the rows of the groups that compare an episode's turns, by number of the group."""
     rows = [row for row in rows if row.group is not None]
     place = shown.entry.task, shown.entry.rollout
     groups = {row.group: list[CreditRow]() for row in rows if (row.task, row.rollout) == place}
@@ -76,7 +77,7 @@ def groups_of(shown: EpisodeLocation, rows: Iterable[CreditRow]) -> dict[int, li
 def traces(
     shown: EpisodeLocation, groups: Mapping[int, Sequence[CreditRow]], episodes: ShownEpisodes
 ) -> dict[NodeId, list[GroupTrace]]:
-    """Return by turn the groups in which an episode's turns were compared.
+    """Return the groups in which an episode's turns were compared, by turn.
 
     Args:
         shown: The episode.
@@ -98,7 +99,7 @@ def traces(
 
 
 def _nodes(row: CreditRow, episode: Episode) -> list[NodeId]:
-    """Return the turns that a row is of: one, or all of its trajectory."""
+    """Return the turns that a credit row covers: one turn, or all turns of its trajectory."""
     if row.round:
         return [row.node]
     same = (t for t in episode.trajectories if (t.name, t.index) == (row.role, row.index))
@@ -107,7 +108,7 @@ def _nodes(row: CreditRow, episode: Episode) -> list[NodeId]:
 
 
 def _member(row: CreditRow, episodes: ShownEpisodes) -> Iterator[GroupMember]:
-    """Yield the member of a row; nothing where its episode is damaged or lacks it."""
+    """Yield the member of a credit row; nothing if its episode is damaged or lacks the member."""
     if (row.task, row.rollout) not in episodes:
         return
     location, episode = episodes[row.task, row.rollout]
@@ -135,7 +136,7 @@ class SampledToken(NamedTuple):
 
 _DOUBTS = (-0.1, -0.7, -2.0, -5.0)
 MOST_TOKENS = 3_000
-"""Number of tokens of a response that are coloured."""
+"""Largest number of tokens of a response that are coloured."""
 
 
 def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledToken]:

@@ -15,23 +15,23 @@ class CallRecord:
 
     step: Step
     earlier: Sequence[Message]
-    """Messages of the prompt that the call before had in its prompt or response; of a fork's first call, that
-    the turn had which it goes on from."""
+    """Messages of the prompt that the previous call already had in its prompt or response; for the first call
+    of a fork, those that the forked turn had."""
     prompt: Sequence[Message]
     """Other messages of the prompt."""
     answer: Message
-    """Message of the response; empty where none is on record."""
+    """Message of the response; empty if none was recorded."""
     used: Sequence[tuple[str, str]]
     """Names of the tools that ran, each with its error or an empty text."""
     demonstration: str
     """Demonstration of the turn; empty without a demonstration."""
     forked: NodeId | None = None
-    """Turn of another role from whose conversation the turn goes on."""
+    """Turn of another role whose conversation the turn continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """Turn of a role instance; without calls where it failed without an answer."""
+    """Turn of a role instance; without calls if it failed before an answer."""
 
     node: NodeId
     calls: Sequence[CallRecord] = ()
@@ -43,15 +43,14 @@ class TurnRecord:
 
     @property
     def seconds(self) -> float:
-        """Sum of the durations of the calls, in seconds, without waits for a free slot; 0 where not
-        recorded."""
+        """Sum of the durations of the calls, in seconds, without waits for a free slot; 0 if not recorded."""
         return sum(asked.step.metadata.get("seconds", 0.0) for asked in self.calls)
 
     @property
     def span(self) -> tuple[float, float] | None:
         """Start of the first call and end of the last, in seconds from the start of the episode.
 
-        None where that is not on record, as earlier versions wrote it, and where there was no call.
+        None without a call, and for records of earlier versions, which lack these times.
         """
         if not self.calls:
             return None
@@ -61,7 +60,7 @@ class TurnRecord:
 
     @property
     def reward(self) -> float | None:
-        """Reward of the turn's last call; of a turn without calls that of its trajectory."""
+        """Reward of the turn's last call; for a turn without calls, the reward of its trajectory."""
         if self.calls:
             return self.calls[-1].step.reward
         return None if self.trajectory is None else self.trajectory.reward

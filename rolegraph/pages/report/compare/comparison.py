@@ -34,7 +34,7 @@ from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_f
 from rolegraph.pages.report.sweep import FigurePanel, interval_mark, rows_picture
 
 _OF_TASKS = ("data", "seed", "split", "tasks")
-"""Beginnings of the keys and settings that choose the tasks."""
+"""First parts of the keys and settings that choose the tasks."""
 
 
 class FigureRow(NamedTuple):
@@ -46,7 +46,8 @@ class FigureRow(NamedTuple):
     differences: Sequence[Interval | None]
     """Difference from the first side, for each other side."""
     equal_to: str = ""
-    """Name of an earlier figure with the same value on every task of every side; empty without one."""
+    """Name of an earlier figure with the same value on every task of every side; empty if there is no such
+    figure."""
 
     @property
     def kind(self) -> str:
@@ -59,18 +60,21 @@ class FigureRow(NamedTuple):
         return "scores" if is_share else "scores beyond 0 to 1"
 
     def among(self, apart: Sequence[str]) -> FigureRow:
-        """Return the row without the differences of the sides for which `apart` has a cause."""
+        """Return the row without the differences of sides that are not comparable.
+
+        `apart` has for each other side the cause why it is not comparable; empty for comparable ones.
+        """
         kept = [None if cause else gap for cause, gap in zip(apart, self.differences, strict=True)]
         return self._replace(differences=kept)
 
     @property
     def is_score(self) -> bool:
-        """True for a figure of which more is better; tokens and figures of constant answers are neither."""
+        """True for a figure of which more is better; false for tokens and for figures of constant answers."""
         return self.kind.startswith("scores")
 
 
 class SideVerdict(NamedTuple):
-    """Verdict on a side: whether it is better than the first one, by its first score."""
+    """Verdict on a side: whether its first score is better than that of the first side."""
 
     side: str
     first: str
@@ -84,20 +88,20 @@ class SideVerdict(NamedTuple):
     """Difference of the figure from the first side."""
     flips: TaskFlips
     moved: Mapping[str, Interval] = {}
-    """Difference of each trained role's reward whose interval leaves out 0, by role. A reward that
-    equals the figure on every task is left out."""
+    """Difference of each trained role's reward whose interval excludes 0, by role. A reward that equals the
+    figure on every task is left out."""
     apart: str = ""
-    """Cause why two trainings are not comparable: what differs; empty where they are."""
+    """Difference between two trainings that makes them not comparable; empty where they are comparable."""
 
     @property
     def sign(self) -> int:
-        """1 for a side that is better, -1 for a worse one, 0 for neither and for both."""
+        """1 for a side that is better than the first, -1 for a worse one, 0 where the interval includes 0."""
         signs = {gap.sign for gap in (self.gap, *self.moved.values()) if gap.sign}
         return signs.pop() if len(signs) == 1 and not self.apart else 0
 
     @property
     def measure(self) -> str:
-        """The figure's difference with its interval and tasks, and the number of flipped tasks."""
+        """Text with the figure's difference, its interval and tasks, and the number of flipped tasks."""
         gap = self.gap
         shown = f"{self.figure} {gap.signed}"
         for role, moved in self.moved.items():
@@ -130,18 +134,18 @@ class SideVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Summarized):
-    """Comparison of two or more runs, trainings or specs, the sides; differences are from the first side."""
+    """Comparison of two or more sides (runs, trainings or specs); differences are from the first side."""
 
     sides: Sequence[Side]
     spec: Sequence[KeyDifference]
     settings: Sequence[KeyDifference]
     templates: Sequence[TemplateChange]
     rows: Sequence[FigureRow]
-    """Figures of the sides that have episodes; empty where fewer than two have."""
+    """Figures of the sides that have episodes; empty if fewer than two sides have any."""
     flips: Sequence[TaskFlips]
-    """Flipped tasks of each side with episodes, except for the first."""
+    """Flipped tasks of each side with episodes, except the first."""
     verdicts: Sequence[SideVerdict]
-    """Verdicts on each side with episodes, except for the first; none without a common score."""
+    """Verdicts on each side with episodes, except the first; empty without a common score."""
 
     @property
     def method(self) -> str:
@@ -155,7 +159,8 @@ class Comparison(Summarized):
 
     @property
     def distinct_rows(self) -> list[tuple[FigureRow, list[str]]]:
-        """Rows of figures, each with the names of those that equal it on every task, which have no row."""
+        """Rows of figures, each with the names of later figures that equal it on every task and have no row
+        of their own."""
         return [
             (row, [other.figure for other in self.rows if other.equal_to == row.figure])
             for row in self.rows
@@ -200,7 +205,7 @@ class Comparison(Summarized):
         """Draw the differences from the first side with their intervals, a panel for each other side.
 
         Args:
-            figures: Names of the figures; by default all of which more is better.
+            figures: Names of the figures; by default the scores, of which more is better.
 
         Returns:
             The drawing, which a notebook shows and `save` writes as SVG or PNG.
@@ -231,8 +236,8 @@ class Comparison(Summarized):
 
     @property
     def other_code(self) -> bool:
-        """True where the sides differ in nothing but the code of vocabulary items: same spec, another
-        hash."""
+        """True where the sides have the same spec, but another hash: only code of vocabulary items
+        differs."""
         first, *others = self.sides
         has_same_specs = all(side.spec == first.spec for side in others)
         return self.same_words and has_same_specs and len({side.hash for side in self.sides}) > 1
@@ -243,7 +248,8 @@ def _better(gap: Interval) -> str:
 
 
 def _ends(start: str, over: Interval | None) -> dict[str, float | None]:
-    """Return a mean, its interval and n by name; None where there is no value."""
+    """Return a mean, the ends of its interval and n, under names that begin with `start`; None where there is
+    no value."""
     values = over if over and over.n else None
     return {f"{start}{name}": values and getattr(values, name) for name in ("mean", "low", "high", "n")}
 
@@ -296,9 +302,10 @@ def _measured(sides: Sequence[Side]) -> list[Side]:
 def _verdicts(
     measured: Sequence[Side], column: int, rows: Sequence[FigureRow], flips: TaskFlips, apart: str
 ) -> Iterator[SideVerdict]:
-    """Yield the verdict on a side, and a second one where the best checkpoint of either side is not its last.
+    """Yield the verdict on a side, and a second verdict where the best checkpoint of either side is not its
+    last.
 
-    A training that fell after its best step has unlike verdicts.
+    The two verdicts differ for a training that fell after its best step.
 
     Args:
         measured: Sides that have episodes.
@@ -346,22 +353,25 @@ def _verdict(
 
 
 def _moved(name: str, figure: str, was: SideResults, now: SideResults) -> Interval | None:
-    """Return the difference of a figure; None where its interval has 0, or the figure equals another."""
+    """Return the difference of the figure `name` if its interval excludes 0, else None.
+
+    None also if the figure equals `figure` on both sides, so that no difference is shown twice.
+    """
     gap = _gap(name, was, now)
     equal = all(of.figures.get(name) == of.figures[figure] for of in (was, now))
     return gap if gap and gap.sign and not equal else None
 
 
 def _compared_specs(sides: Sequence[Side]) -> list[Mapping[str, Any]]:
-    """Return the specs of all sides; without `train` where any side is a run, which trains nothing."""
+    """Return the specs of all sides; without their `train` if any side is a run."""
     has_run = any(side.settings.get("kind") == "run" for side in sides)
     left_out = {"train"} if has_run else set[str]()
     return [{key: of for key, of in side.spec.items() if key not in left_out} for side in sides]
 
 
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
-    """Return the figures of all sides, over the tasks that all of them have; over each side's own without
-    such tasks."""
+    """Return the figures of all sides, over the tasks that all sides have; without common tasks, over each
+    side's own."""
     first, *others = results
     shared = set(first.tasks).intersection(*(shared_tasks(first, other) for other in others))
     rows: dict[str, FigureRow] = {}
@@ -387,5 +397,5 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
 
 
 def _among(tasks: Set[str], values: ByTask) -> ByTask:
-    """Return the values of these tasks; all of them where there are no such tasks."""
+    """Return the values of the given tasks; all values if `tasks` is empty."""
     return {task: value for task, value in values.items() if task in tasks} if tasks else values

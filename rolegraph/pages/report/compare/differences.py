@@ -35,7 +35,7 @@ class TemplateChange:
 
     name: str
     diffs: Sequence[str]
-    """Unified diff from the first side, for each other side; empty where both are the same."""
+    """Unified diff of each other side against the first side; empty where both are the same."""
 
 
 def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[KeyDifference]:
@@ -44,7 +44,8 @@ def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[KeyDifference]:
 
 
 def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDifference]:
-    """Return the settings that differ or are missing between runs; sides without any are ignored."""
+    """Return the settings that differ between runs, or that some run lacks; sides without any settings are
+    ignored."""
     names = dict.fromkeys(name for of in settings for name in of)
     rows = [KeyDifference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
     sides = [index for index, of in enumerate(settings) if of]

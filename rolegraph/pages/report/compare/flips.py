@@ -1,4 +1,5 @@
-"""Tasks of two sides: those that only one side solves, with an episode of each, and the values of all."""
+"""Tasks of two sides: tasks that only one side solves, with an episode of each side, and the values of all
+tasks."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from rolegraph.pages.report.digest import instance, question
 SOLVED = 0.5
 """Share of correct rollouts above which a task counts as solved."""
 MOST_TASKS = 200
-"""Tasks of a comparison's table, the flipped ones first."""
+"""Largest number of tasks in a comparison's table, the flipped tasks first."""
 REWARD = "reward/"
 """Beginning of the names of roles' rewards."""
 
 
 class SideActions(NamedTuple):
-    """Trajectories of one role instance in the episodes of both sides; None where a side lacks it."""
+    """Trajectories of one role instance in the episodes of both sides; None for a side without one."""
 
     instance: str
     first: Trajectory | None
@@ -32,12 +33,12 @@ class SideActions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskFlip:
-    """Task that one of two sides solves and the other does not, with an episode of each."""
+    """Task that one of two sides solves and the other does not, with an episode of each side."""
 
     task: str
     question: str
     was: float
-    """Share of correct rollouts on the first side."""
+    """Share of correct rollouts on the first side, from 0 to 1."""
     now: float
     first: Episode
     """Episode of the first side, correct where that side solves the task."""
@@ -53,7 +54,8 @@ class TaskFlip:
 
     @property
     def last(self) -> list[Trajectory | None]:
-        """Trajectory that ran last in the episode of each side, whose answers a list of tasks shows."""
+        """Trajectory that ran last in each side's episode, whose answer a list of tasks shows; None without
+        one."""
         return [next(reversed(it.trajectories), None) for it in (self.first, self.other)]
 
 
@@ -63,14 +65,14 @@ class TaskChange(NamedTuple):
     task: str
     question: str
     was: Mapping[str, float]
-    """On the first side, `correct` and the reward of each role by its name."""
+    """`correct` and the reward of each role by its name, on the first side."""
     now: Mapping[str, float]
     flipped: bool
-    """Whether one side alone solves the task."""
+    """True if only one side solves the task."""
 
     @property
     def names(self) -> list[str]:
-        """Names of the values, of either side."""
+        """Names of the values that either side has."""
         return [*{**self.was, **self.now}]
 
     @property
@@ -79,7 +81,8 @@ class TaskChange(NamedTuple):
         return sum(abs(self.now[name] - value) for name, value in self.was.items() if name in self.now)
 
     def cell(self, name: str) -> str:
-        """Return the change of a value as text, one number where it is the same."""
+        """Return a value on both sides as text, such as `0.5 → 1`; a single number where both are the
+        same."""
         was, now = (number(of[name]) if name in of else "–" for of in (self.was, self.now))
         return was if was == now else f"{was} → {now}"
 
@@ -88,8 +91,8 @@ class TaskChange(NamedTuple):
 class TaskFlips:
     """Tasks that only one of two sides solves: the first side or `side`.
 
-    `gains` and `losses` count all of them; `gained` and `lost` hold the ones to show. `shared` tasks are on
-    both sides, `alone` ones on one side only.
+    `gains` and `losses` count all such tasks; `gained` and `lost` hold those to show. `shared` tasks are on
+    both sides, `alone` tasks on one side only.
     """
 
     side: str
@@ -101,14 +104,15 @@ class TaskFlips:
     """Tasks that only the other side solves, the largest change first, up to the requested number."""
     lost: Sequence[TaskFlip]
     gains: int
-    """Number of all such tasks."""
+    """Number of all tasks that only the other side solves."""
     losses: int
     both: int
     """Number of the shared tasks that both sides solve."""
     neither: int
     """Number of the shared tasks that neither side solves."""
     columns: Sequence[Sequence[str]]
-    """Names of the values in `tasks`, `correct` and the roles with rewards; equal ones are together."""
+    """Names of the values in `tasks`: `correct` and the roles with rewards; names with equal values share an
+    item."""
     tasks: Sequence[TaskChange] = ()
     """Tasks on both sides, the flipped ones first, then by the size of the change, up to MOST_TASKS."""
 
@@ -128,7 +132,8 @@ class TaskFlips:
         ]
 
     def directions(self, first: str) -> list[tuple[str, int, Sequence[TaskFlip]]]:
-        """Return the side that alone solves tasks, their number and those to show, for both sides.
+        """Return (name of the side that alone solves the tasks, number of the tasks, tasks to show) for both
+        sides.
 
         Args:
             first: Name of the first side.
@@ -137,7 +142,7 @@ class TaskFlips:
 
     @property
     def pairing(self) -> str:
-        """Description of how the differences of this side were computed."""
+        """Text that says how the differences of this side are computed: paired over common tasks, or not."""
         if not self.shared:
             return f"{self.side}: no task is the same; the difference of means, each side by itself"
         left = f"; {self.alone} others are left out" if self.alone else ""
@@ -187,7 +192,7 @@ def task_flips(name: str, first: SideResults, other: SideResults, shown: int) ->
 
 
 def _columns(changes: Sequence[TaskChange]) -> list[tuple[str, ...]]:
-    """Return the names of the values, those that are equal on every task of both sides together."""
+    """Group the names of the values: those with equal values on every task of both sides share a tuple."""
     names = dict.fromkeys(name for task in changes for name in task.names)
     return EqualFigures(names, (row for task in changes for row in (task.was, task.now))).groups
 
@@ -219,7 +224,7 @@ def _changes(
 
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
-    """Return the TaskFlip of a task, with an episode of each side, of the same rollout if possible."""
+    """Return the TaskFlip of a task, with an episode of each side, of the same rollout number if possible."""
     was, now = first.figures["correct"][task], other.figures["correct"][task]
     solved = now > SOLVED
     one, two = min(

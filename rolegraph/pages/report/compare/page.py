@@ -25,13 +25,13 @@ from rolegraph.pages.report.reading import read_run
 
 _HERE = Path(__file__).parent
 FLIPS_OF_PAGE = 50
-"""Flipped tasks of each way and side with their episodes in a page, at most."""
+"""Largest number of flipped tasks, for each direction and side, whose episodes a page shows."""
 _FIRST_FLIPS = 10
-"""Flipped tasks of each way and side that a page does not fold."""
+"""Number of flipped tasks, for each direction and side, that a page shows unfolded."""
 
 
 class ComparisonLinks(Protocol):
-    """URLs of a comparison's episodes in the viewer; sides are called by their names."""
+    """URLs of a comparison's episodes in the viewer; each side is given by its name."""
 
     def task(self, side: str, task: str) -> str:
         """Return the URL of the list of a task's episodes."""
@@ -46,7 +46,7 @@ class ComparisonLinks(Protocol):
         ...
 
     def beside(self, sides: Sequence[str], task: str, rollouts: Sequence[int]) -> str:
-        """Return the URL of the page with an episode of two sides, one beside the other."""
+        """Return the URL of the page that shows an episode of each of two sides in columns."""
         ...
 
 
@@ -65,7 +65,7 @@ def comparison_page(
         links: URLs of the episodes; None where no viewer shows the page.
         bar: Links of the viewer that the page begins with, as `Markup`.
         switch: URL of the page with the other validations; empty where no viewer shows the page.
-        best: Whether trainings are compared by their best checkpoints.
+        best: True if trainings are compared by their best checkpoints.
     """
     code, code_hash = script(CHARTS)
     trainings = [
@@ -100,26 +100,27 @@ def comparison_page(
 
 
 def letter(place: int) -> str:
-    """Return the short name of a side on a page, A for the first; a number beyond Z."""
+    """Return the short name of the side at position `place` (from 0): A for the first; after Z, a number."""
     return ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1)
 
 
 class FigureCell(NamedTuple):
-    """Texts and drawing of one cell in the table of figures; `interval` is empty without a figure."""
+    """Texts and drawing of one cell in the table of figures; `interval` is empty where the side lacks the
+    figure."""
 
     mean: str
     interval: str = ""
     style: str = ""
-    """CSS class: whether the interval excludes 0, and on which side."""
+    """CSS class that shows if the interval excludes 0, and if so the sign."""
     picture: str = ""
     """Drawing of a difference as SVG."""
 
 
 class FigureLine(NamedTuple):
-    """Line of the table of figures: a figure, and its cells."""
+    """Line of the table of figures: names of a figure, and its cells."""
 
     names: Sequence[str]
-    """Name of the figure, and of those that equal it on every task."""
+    """Name of the figure, and the names of figures that equal it on every task."""
     sides: Sequence[FigureCell]
     gaps: Sequence[FigureCell]
 
@@ -137,17 +138,17 @@ class RoleCell(NamedTuple):
 
     @property
     def commonest(self) -> str:
-        """Most frequent failure, as words; empty without one."""
+        """Most frequent failure, as words; empty without failures."""
         return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
 
 
 class RoleLine(NamedTuple):
-    """Line of the table of roles: a role, and its cells."""
+    """Line of the table of roles: name of a role, and its cells."""
 
     role: str
     sides: Sequence[RoleCell]
     gaps: Sequence[FigureCell]
-    """Differences of the mean reward from the first side."""
+    """Difference of the mean reward from the first side, for each other side."""
 
 
 def role_lines(comparison: Comparison) -> list[RoleLine]:
@@ -184,7 +185,7 @@ class FigureKind(NamedTuple):
 
     kind: str
     is_score: bool
-    """Whether more is better."""
+    """True for figures of which more is better."""
     lines: Sequence[FigureLine]
     axis: Axis
 
@@ -236,11 +237,12 @@ def _gap_cell(row: FigureRow, gap: Interval | None, tasks: int, axis: Axis) -> F
 
 
 def _other_n(cell: Interval, tasks: int) -> str:
-    """Return the number of tasks that have a figure, where it is not the number of all."""
+    """Return the number of tasks that have a figure, as text; empty if all `tasks` have it."""
     return "" if cell.n == tasks else f" n {cell.n} of {tasks}" if tasks else f" n {cell.n}"
 
 
 def answer(trajectory: Trajectory) -> str:
-    """Return the text of all responses of a trajectory, cut for display; for a tool's role, its action."""
+    """Return the text of all responses of a trajectory, cut for display; for a role that runs a tool, its
+    action."""
     written = [step.model_response for step in trajectory.steps if step.model_response]
     return clipped("\n\n".join(written) or trajectory.action or "")

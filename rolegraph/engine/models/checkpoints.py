@@ -1,4 +1,4 @@
-"""Models of checkpoints: which model the weights of a training belong to."""
+"""Models of checkpoints: the model to which the weights of a training belong."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
 
 
 def with_base(ref: ModelRef) -> ModelRef:
-    """Return a reference that names the model of its checkpoint, where it names no model itself.
+    """Return a reference that names a model: the one of its checkpoint if it names none itself.
 
     Args:
-        ref: The model. Only a checkpoint that is a training's folder tells its model.
+        ref: The model. Its checkpoint's model is found only if the checkpoint is a training's folder.
 
     Returns:
         The reference with the model folder of the weights, or with the service that holds them.
 
     Raises:
-        UsageError: There are no such weights, or they are at a service of another machine, which only the
+        UsageError: There are no such weights, or they are at a service of another machine that only the
             training's folder names.
     """
     training = PolicyPath.parse(ref.checkpoint) if ref.checkpoint is not None else None

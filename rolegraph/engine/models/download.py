@@ -23,11 +23,12 @@ from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, co
 from rolegraph.engine.spec import ModelRef
 
 _LIFE_SECONDS = 3600
-"""Lifetime of the files that the service writes for the download; the least that the service accepts."""
+"""Lifetime in seconds of the archive that the service writes for the download; the least that the service
+accepts."""
 
 
 async def download_adapter(path: str, folder: Path, base_url: str | None = None) -> str:
-    """Download the adapter of a training checkpoint, in PEFT's form. Opens a training session there.
+    """Download the adapter of a training checkpoint, in PEFT's form. Opens a training session at the service.
 
     Args:
         path: The checkpoint, `tinker://RUN/weights/NAME`.

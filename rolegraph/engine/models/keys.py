@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Variables of one provider's key and URL, and its own endpoint."""
+    """Environment variables of one provider's key and URL, and the provider's own endpoint."""
 
     key_variable: str
     url_variable: str
@@ -46,7 +46,12 @@ class KeyRule:
         return url
 
     def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
-        """Return the key to send to `url`, without white space around it; None where none may be sent.
+        """Return the key to send to `url`, without white space around it; None if no key may be sent there.
+
+        Args:
+            url: The URL.
+            explicit: A key that the user gave for this model; it is sent to any URL.
+            trusted_url: URL that the user gave outside the spec.
 
         Raises:
             UsageError: The key has characters that a request cannot carry.
@@ -82,14 +87,14 @@ SGLANG = KeyRule("SGLANG_API_KEY", "SGLANG_BASE_URL", "http://127.0.0.1:30000")
 
 
 def header_value(name: str, value: str) -> str:
-    """Return the value of a header without white space around it, such as a line end of the file it is from.
+    """Return the value of a header without white space around it, such as the line end of a file.
 
     Args:
         name: Name of the environment variable, for the message.
         value: The variable's value, which may be a secret: no message shows it.
 
     Raises:
-        UsageError: The value has a character that no header carries.
+        UsageError: The value has a character that headers cannot carry.
     """
     stripped = value.strip()
     wrong = next((it for it in stripped if not (it.isascii() and it.isprintable())), None)
@@ -111,7 +116,7 @@ def same_origin(url: str, other: str) -> bool:
 
 
 def _checked(name: str, value: str) -> str | None:
-    """Return a key as a header carries it; None for an empty one."""
+    """Return a key without white space around it, and warn of a short key; None for an empty key."""
     key = header_value(name, value)
     if 0 < len(key) < LEAST:
         _warn_of_short(name)
@@ -129,7 +134,7 @@ def _warn_of_short(name: str) -> None:
 
 
 def _is_url(url: str) -> bool:
-    """Return True for the URL of a server, by the rules of the client that calls it."""
+    """Return True if an HTTP client accepts `url` as the URL of a server."""
     import httpx  # slow to import, and imported for the call anyway
 
     try:

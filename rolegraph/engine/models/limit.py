@@ -1,4 +1,4 @@
-"""One model behind one limit: concurrent calls, and retries of failures that may pass.
+"""One model behind one limit: concurrent calls, and retries of transient failures.
 
 All callers of a model share its `LimitedModel`. Knows no roles and no episodes.
 """
@@ -24,13 +24,14 @@ from rolegraph.engine.vocabulary import Function, ToolError
 
 _logger = logging.getLogger(__name__)
 ATTEMPTS = 4
-"""Largest number of attempts at a call whose failures are transient."""
+"""Largest number of attempts at a call, if its failures are transient."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
-"""Seconds between attempts: doubled each time, plus up to as much at random, so that callers spread out."""
+"""Longest wait in seconds between attempts. The wait doubles each time, plus up to as much at random, so that
+callers spread out."""
 
 LONGEST_ASKED = 60.0
-"""Seconds of a server's `Retry-After` that are obeyed; a longer one counts as this many."""
+"""Longest `Retry-After` of a server in seconds that is obeyed; a longer one counts as this many."""
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class LimitedModel:
         """Warnings that were logged, for all models behind the limit."""
 
     def with_model(self, model: Model) -> LimitedModel:
-        """Return a LimitedModel for another model, such as newer weights, that shares this one's limit on
+        """Return a LimitedModel for another model, such as newer weights, that shares this model's limit on
         calls."""
         limited = copy(self)
         limited.model = model
@@ -58,14 +59,14 @@ class LimitedModel:
         seconds: float | None = None,
         observe: Observer | None = None,
     ) -> tuple[Completion, float, float]:
-        """Answer a request; retry it while it fails in a way that may pass.
+        """Answer a request; retry it while its failures are transient.
 
-        Numbers of the answer that no record holds are missing in it, with a warning of the first ones.
+        Numbers that no record can hold are left out of the answer; the first of them cause a warning.
 
         Args:
-            request: What to ask.
-            seconds: Time that each attempt may take; the wait for a free slot does not count.
-            observe: Receives a CallDone for each attempt.
+            request: The request.
+            seconds: Time limit of each attempt; the wait for a free slot does not count.
+            observe: Function that receives a CallDone for each attempt.
 
         Returns:
             The answer, the last attempt's start on the monotonic clock, and its duration in seconds.
@@ -90,7 +91,7 @@ class LimitedModel:
         """Return the natural log-probabilities of given response tokens, [T], at temperature 1.
 
         Raises:
-            ModelError: The model refused, failed `ATTEMPTS` times, or gave other numbers.
+            ModelError: The model refused, failed `ATTEMPTS` times, or returned another number of values.
             UsageError: The model's provider scores no given tokens.
         """
         model = self.model
@@ -139,12 +140,12 @@ def left_out(models: Iterable[tuple[ModelRef, LimitedModel]]) -> dict[str, tuple
 
 
 async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: float | None) -> Any:
-    """Call a tool's function; retry it as a model's call while it fails in a way that may pass.
+    """Call a tool's function; retry it while its failures are transient.
 
     Args:
         function: The function.
-        arguments: Its arguments.
-        seconds: Seconds that each attempt may take; None for no limit.
+        arguments: The function's arguments.
+        seconds: Time limit of each attempt; None for no limit.
 
     Raises:
         ToolError: The tool cannot do its work, or failed `ATTEMPTS` times.
@@ -168,16 +169,16 @@ def backoff(attempt: int, asked: float | None = None) -> float:
 
     Args:
         attempt: The attempt's number, from 1.
-        asked: The seconds that the server asked for, at least which are waited, up to `LONGEST_ASKED`.
+        asked: Seconds that the server asked for; the wait is at least as long, up to `LONGEST_ASKED`.
     """
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
     return max(wait, min(asked or 0.0, LONGEST_ASKED)) + wait * random.random()
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait by `retry-after-ms`, else by `Retry-After` (number or date); or None.
+    """Return the seconds to wait by `retry-after-ms`, else by `Retry-After` (a number or a date).
 
-    None where neither header has a known form.
+    None if neither header has a known form.
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         seconds = _seconds(headers.get(name, "").strip())
@@ -187,7 +188,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """Read a number of seconds, or a date as the seconds until it."""
+    """Return the seconds that a text states as a number, or that remain until the date in it."""
     try:
         number = float(text)
     except ValueError:

@@ -81,24 +81,25 @@ _REFUSALS = (
     openai.UnprocessableEntityError,
     openai.InternalServerError,
 )
-"""Errors by which servers refuse fields that they do not know."""
+"""Errors with which servers refuse fields that they do not know."""
 _SERVER_FAILS = 500
-"""Lowest status of a server's failure, which teaches only what it names."""
+"""Lowest HTTP status of a server failure, which counts as a refusal only of fields that it names."""
 _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
 _MAY_BE_FULL = (200, 400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
 _FIRST_SECONDS = 2.0
-"""Time that other calls wait for the first one, in which refusals come."""
+"""Longest wait in seconds of other calls for the first call, whose refusals teach them which fields to
+send."""
 _OPENAI = Taken(
     # OpenAI knows no return_token_ids, and its reasoning models refuse the others.
     frozenset({"return_token_ids", "return_prompt_token_ids", "temperature", "top_p"}),
     "max_completion_tokens",
 )
-"""Fields that OpenAI's own endpoint takes."""
+"""Fields that OpenAI's own endpoint accepts."""
 
 
 class ForeignClient(Protocol):
-    """Client of another API, with answers in the form of OpenAI's and the errors of its client."""
+    """Client of another API, which returns answers and raises errors in the form of OpenAI's client."""
 
     @property
     def base_url(self) -> str:
@@ -120,11 +121,12 @@ ChatClient = openai.AsyncOpenAI | ForeignClient
 
 
 class OpenAIModel:
-    """One model at one endpoint, which has `key`.
+    """One model at one endpoint.
 
-    Without `tokens`, nothing but the answer is requested: a gateway in between keeps tokens and logprobs.
-    With `escapes`, chat markers in texts are sent with a space, since the server would make special tokens
-    of them. `body` has the model's own fields in the spec, `taken` what is known of the server.
+    Without `tokens`, only the answer is requested, no tokens and log-probabilities: a gateway in between
+    records these itself. With `escapes`, a space is put into chat markers in texts, since the server would
+    turn them to special tokens. `body` has the model's own fields in the spec, `taken` the known fields that
+    the server accepts. `key` is the key that `client` sends.
     """
 
     def __init__(
@@ -147,14 +149,14 @@ class OpenAIModel:
         self._rule = OPENAI if isinstance(client, openai.AsyncOpenAI) else None
         self._tokens = tokens
         self.taken = taken or (_OPENAI if self._url == OPENAI.default_url else Taken())
-        """Fields that the server took last."""
+        """Fields that the server accepted last."""
         self._at_first = self.taken.left_out
         self._known: dict[frozenset[str], Taken] = {}
-        """Fields that the server took, by kind of request."""
+        """Fields that the server accepted, by kind of request."""
         self._refused = set[frozenset[str]]()
-        """Kinds of request that the server refused with all fields and without those that may be left out."""
+        """Kinds of request that the server refused both with all fields and without the optional ones."""
         self.left_out = set[str]()
-        """Names of the fields that the server refused; those of tokens are not among them."""
+        """Names of the optional fields that the server refused, except those for tokens."""
         self._has_begun, self._is_open = False, asyncio.Event()
         self._has_warned = not tokens
         self._has_reasoning_alone = False
@@ -187,9 +189,9 @@ class OpenAIModel:
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
     async def _ask(self, request: Request) -> ServerCompletion:
-        """Send a request with fewer fields, or for a stream, until the server takes it.
+        """Send a request again with fewer fields, or as a stream, until the server accepts it.
 
-        The first call of all goes alone for a moment, so that a thousand are not refused together.
+        Other calls wait a moment for the very first, so that a thousand are not refused together.
 
         Raises:
             UsageError: The server refuses a field that the spec asks for.
@@ -249,7 +251,19 @@ class OpenAIModel:
         *,
         is_known: bool,
     ) -> Taken | None:
-        """Return what a refusal teaches that names a field; None where it names none."""
+        """Return the fields that the server accepts, as far as a refusal names a field; None if it names no
+        field.
+
+        Args:
+            request: The request.
+            asked: Fields of the request.
+            taken: Fields that the server was assumed to accept.
+            error: The refusal.
+            is_known: True if the server has accepted this kind of request before.
+
+        Raises:
+            UsageError: The server refuses a field that the spec asks for.
+        """
         is_certain = error.status_code < _SERVER_FAILS
         refusal = f"{error.message}\n{error.response.text}"
         learned = after_refusal(asked, taken, refusal, error.param, is_certain=is_certain)
@@ -263,7 +277,12 @@ class OpenAIModel:
         return learned
 
     def _tell(self, asked: Mapping[str, AskedField], taken: Taken) -> None:
-        """Log a warning of fields that an answer is the first to lack."""
+        """Log a warning of fields that this answer is the first to lack.
+
+        Args:
+            asked: Fields of the request.
+            taken: Fields that the server accepts.
+        """
         new = [it for it in asked if it in taken.left_out - self._at_first - self.left_out - {*EXTRAS}]
         if new := [it for it in new if not asked[it].place]:
             self.left_out.update(new)
@@ -307,7 +326,7 @@ class OpenAIModel:
         )
 
     def _warn_of_reasoning(self) -> None:
-        """Log a warning, once, that the server takes whole answers for reasoning."""
+        """Log a warning, once, that the server treats whole answers as reasoning."""
         if not self._has_reasoning_alone:
             self._has_reasoning_alone = True
             _logger.warning(
@@ -319,7 +338,7 @@ class OpenAIModel:
             )
 
     def _warn_of_repeats(self, request: Request, completion: Completion) -> None:
-        """Log a warning, once, if sampled answers are all equal."""
+        """Log a warning, once, if answers to repeated prompts are all equal."""
         if self._repeats.is_decided:
             return
         prompt, temperature = json.dumps(request.messages), request.sampling.temperature
@@ -371,7 +390,7 @@ class OpenAIModel:
 def _learned_from_error(
     asked: Mapping[str, AskedField], taken: Taken, answer: ServerCompletion
 ) -> Taken | None:
-    """Return what an error with status 200 teaches that names a field."""
+    """Return the fields that the server accepts, if an error with status 200 names a field; else None."""
     message = message_of(answer.fault) if answer.fault else ""
     if not message or says_context_full(message, *_codes_of(answer.fault)):
         return None
@@ -385,7 +404,7 @@ def _codes_of(error: object) -> tuple[object, object]:
 
 
 def _has_error(content: bytes) -> bool:
-    """Return True for a response that has an error in the protocol's form, as for a model that is unknown."""
+    """Return True for a response that has an error in the protocol's form, such as for an unknown model."""
     try:
         answer = read_answer(content)
     except UnreadableAnswer as error:
@@ -395,7 +414,7 @@ def _has_error(content: bytes) -> bool:
 
 @asynccontextmanager
 async def errors_of_calls(url: str, key: str | None, rule: KeyRule | None) -> AsyncGenerator[None]:
-    """Limit the time of a call of the client, and raise its errors as ModelError."""
+    """Limit the time of a client's call in a block, and convert its errors to ModelError."""
     try:
         async with asyncio.timeout(COMPLETION_SECONDS.most):
             yield
@@ -433,7 +452,7 @@ def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule
 
 
 async def open_openai(served: ServedModel) -> OpenAIModel:
-    """Open the model that is named, or the endpoint's only model; errors as in `open_served`."""
+    """Open the model that `served` names, or the endpoint's only model; errors as in `open_served`."""
     url = OPENAI.url(served.ref.base_url)
     key = OPENAI.key(url, explicit=served.api_key, trusted_url=served.trusted_url)
     if key is None and url == OPENAI.default_url:
@@ -514,7 +533,7 @@ class _ModelCards(BaseModel):
 async def list_models(
     client: openai.AsyncOpenAI, url: str, key: str | None, rule: KeyRule = OPENAI
 ) -> list[ModelCard]:
-    """List the endpoint's models; empty where it has no list. Raises within seconds where nothing answers."""
+    """List the endpoint's models; empty if it has no list. Raises within seconds if nothing answers."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             answer = await client.models.with_raw_response.list()
@@ -531,7 +550,7 @@ async def list_models(
 
 
 def only_model(names: Sequence[str], url: str) -> str:
-    """Return the only name of a list of models; raises UsageError for none or several."""
+    """Return the only name in a list of models; raises UsageError for an empty list and for several names."""
     if len(names) == 1:
         return names[0]
     offer = f"{url} offers {', '.join(names[:5])}" if names else f"{url} lists no models"
@@ -566,9 +585,9 @@ def wire_message(message: Message) -> dict[str, object]:
 
 
 def with_unique_ids(messages: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Return wire messages in which each tool call has an id of its own, and each result that of its call.
+    """Return wire messages in which each tool call has a unique id, and each result the id of its call.
 
-    Servers give equal ids, or none, to parallel calls and to those of other turns, and refuse such a chat.
+    Servers give equal ids, or no ids, to parallel calls and to calls of other turns, and refuse such a chat.
     """
     used, waiting, sent = set[str](), list[tuple[object, str]](), list[dict[str, object]]()
     for message in messages:

@@ -32,24 +32,24 @@ from rolegraph.engine.models.typed_json import converted, decode
 from rolegraph.engine.records.metadata import UsageMetadata
 
 _LENGTH = ("length", "max_tokens", "model_length")
-"""Words of servers for an answer that was cut off, in lower case."""
+"""Words, in lower case, by which servers say that an answer was cut off."""
 _BROKEN_OFF = ("abort", "error", "insufficient_system_resource")
-"""Words of servers for an answer that they did not finish."""
+"""Words by which servers say that they did not finish an answer."""
 _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary_text")
-"""Types of parts of `content` that are reasoning, and the fields with its text."""
+"""Types of the parts of `content` that are reasoning, and names of the fields that hold it."""
 _SILENT = ("redacted_thinking", "reference")
-"""Types of parts of `content` without text."""
+"""Types of the parts of `content` that have no text."""
 _REFUSED = re.compile("^(400|422)$|invalid|unsupported|bad_?request|unprocessable", re.IGNORECASE)
 """Words in the codes and types of refusals."""
 _KEY_REFUSED = re.compile("^401$|api_?key|auth", re.IGNORECASE)
 """Words in the codes and types of errors about a key."""
 _CODE_CHARS = 100
-"""Length of the beginning of a code that is read."""
+"""Number of characters of a code that are read."""
 _OF_THE_PROTOCOL = ("choices", "error", "object")
 
 
 class UnreadableAnswer(ValueError):
-    """Error of a response that is no chat completion; `is_foreign` where nothing of the protocol is in it."""
+    """Error of a response that is no chat completion; `is_foreign` if it has nothing of the protocol."""
 
     def __init__(self, fault: str, *, is_foreign: bool) -> None:
         self.is_foreign = is_foreign
@@ -143,7 +143,7 @@ class AnswerMessage(Struct):
     tool_calls: list[AnswerCall] | None = None
 
     def __post_init__(self) -> None:
-        """Check `content`; msgspec makes a ValidationError, with the place, of a ValueError."""
+        """Check `content`; msgspec converts a ValueError to a ValidationError with the place."""
         _content(self.written)
 
     @property
@@ -179,21 +179,21 @@ class Choice(Struct):
     response_token_ids: Any = None
     prompt_token_ids: Any = None
     provider_specific_fields: Any = None
-    """Fields that LiteLLM's proxy does not know and moves here."""
+    """Fields that LiteLLM's proxy does not know, and moves here."""
 
     @property
     def finish_reason(self) -> str:
-        """Reason why the answer ended, in lower case; empty where the server gives none."""
+        """Reason why the answer ended, in lower case; empty if the server gives no reason."""
         return self.stated.lower() if isinstance(self.stated, str) else ""
 
     @property
     def scores(self) -> Sequence[TokenScore]:
-        """A TokenScore for each sampled token; empty where the server gives none."""
+        """A TokenScore for each sampled token; empty if the server gives no log-probabilities."""
         return (self.logprobs and self.logprobs.content) or ()
 
     @property
     def ids(self) -> list[Any]:
-        """Ids of the sampled tokens, unchecked; empty where the server gives none."""
+        """Ids of the sampled tokens, unchecked; empty if the server gives no ids."""
         moved = fields_in(self.provider_specific_fields).get("token_ids")
         stated = items_in(self.token_ids) or items_in(self.response_token_ids) or items_in(moved)
         scored = [] if stated else [score.id for score in self.scores]
@@ -211,7 +211,8 @@ class Choice(Struct):
 
 
 class ServerCompletion(Struct):
-    """Fields of a completion that are read: the client's own types lack vendors' fields and check none."""
+    """Fields of a completion that are read. The client's own types lack other servers' fields, and check
+    nothing."""
 
     object: Any = None
     choices: list[Choice] | None = None
@@ -221,20 +222,20 @@ class ServerCompletion(Struct):
 
     @property
     def usage(self) -> UsageMetadata:
-        """Counts of the call, unchecked; a missing one is left out. OpenRouter gives dollars."""
+        """Token counts of the call, unchecked, without missing ones; OpenRouter adds dollars."""
         counts = fields_in(self.counts)
         stated = ((key, counts.get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
         return cast("UsageMetadata", {key: count for key, count in stated if count is not None})
 
     @property
     def prompt_ids(self) -> list[Any]:
-        """Ids of the prompt, unchecked; empty where the server gives none."""
+        """Ids of the prompt, unchecked; empty if the server gives no ids."""
         chosen = self.choices[0].prompt_token_ids if self.choices else None
         return items_in(self.prompt_token_ids) or items_in(chosen)
 
     @property
     def fault(self) -> object:
-        """Error in the place of an answer, or of its first choice; None for an answer."""
+        """Error in place of an answer, or of its first choice; None without an error."""
         return self.choices[0].error if self.choices else self.error
 
 
@@ -256,7 +257,7 @@ def read_answer(content: bytes) -> ServerCompletion:
 def _answer_of(value: object) -> ServerCompletion:
     """Return the completion of a JSON value; raises UnreadableAnswer.
 
-    Log-probabilities of any other form than OpenAI's are left out.
+    Log-probabilities in another form than OpenAI's are left out.
     """
     if not isinstance(value, dict):
         raise UnreadableAnswer("the response is no JSON object", is_foreign=True)
@@ -333,10 +334,10 @@ _FULL = re.compile(
 
 
 def says_context_full(message: str, *codes: object) -> bool:
-    """Return True for an error of a server whose model's context is too short for the request.
+    """Return True for a server's error which says that the request is longer than the model's context.
 
     Args:
         message: The server's message.
-        codes: The code and the type of the error, where it has them.
+        codes: The code and the type of the error; None for a missing one.
     """
     return any(code in _CODES for code in codes) or _FULL.search(message[:2000]) is not None

@@ -1,7 +1,7 @@
-"""Fields of a chat request that a server takes, as its refusals teach. Pure.
+"""Fields of a chat request that a server accepts, as its refusals teach. Pure.
 
-Our defaults are not the server's, so each field is sent until the server refuses it. A refused field is left
-out where the spec does not ask for it: log-probabilities, a seed that the run derives, a `top_p` of 1.
+The defaults of servers are not ours, so each field is sent until the server refuses it. A refused field is
+left out if the spec does not ask for it: log-probabilities, a seed that the run derives, a `top_p` of 1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LIMITS = (
     *_COMMON, "max_output_tokens", "max_new_tokens", "max_gen_len", "num_predict", "n_predict", "maxTokens",
     "maxOutputTokens",
 )  # fmt: skip
-"""Names of the limit on an answer's tokens; OpenAI's reasoning models take the second alone, and those after
-it are sent only where a refusal gives the name."""
+"""Names of the field that limits an answer's tokens. OpenAI's reasoning models accept only the second; the
+names after it are sent only if a refusal mentions them."""
 _NEUTRAL = {"top_p": 1.0, "temperature": 1.0}
-"""Values with which a field says nothing; the field to leave out first comes first."""
+"""Values with which a field has no effect; the field to leave out first comes first."""
 EXTRAS: Fields = {
     "return_token_ids": True,
     "return_prompt_token_ids": True,
@@ -31,40 +31,40 @@ EXTRAS: Fields = {
     "top_logprobs": 1,
     "logprobs": True,
 }
-"""Fields requested beyond the answer, those that most servers refuse first."""
+"""Fields requested beyond the answer; those that most servers refuse come first."""
 _TOGETHER: Mapping[str, Sequence[str]] = {
     "return_token_ids": ("return_token_ids", "return_prompt_token_ids"),
     "return_prompt_token_ids": ("return_token_ids", "return_prompt_token_ids"),
     "logprobs": ("logprobs", "top_logprobs"),
 }
-"""Fields to leave out together where a server refuses one of them."""
+"""For each field, the fields to leave out together if a server refuses it."""
 STREAM: Fields = {"stream": True, "stream_options": {"include_usage": True}}
-"""Fields of a request whose answer is to come as a stream."""
+"""Fields that request the answer as a stream."""
 _UNNAMED = (*EXTRAS, "top_p", "seed", "temperature")
-"""Fields to leave out after refusals that name none, the likeliest to be refused first."""
+"""Fields to leave out after refusals that name no field, the likeliest to be refused first."""
 _SUPPORTED = "(?:supported|permitted|allowed)"
 _UNKNOWN = r"\bun(?:supported|known|recogni[sz]ed|expected)\b[\w ]{0,30}:? "
-"""Pattern of the words before a refused name."""
+"""Pattern of the words that come before the name of a refused field."""
 _COSTS = {
     "seed": "answers cannot be repeated",
     "top_p": "its own top_p holds",
     "temperature": "its own temperature holds",
     "max_tokens": "its own limit of an answer's length holds",
 }
-"""Consequence of a field that is left out, for the warning."""
+"""Consequence of leaving out each field, for the warning."""
 
 
 class Taken(NamedTuple):
-    """Knowledge of the fields that a server takes."""
+    """Fields that a server accepts and refuses, as far as known."""
 
     left_out: frozenset[str] = frozenset()
-    """Names of the fields that it refuses."""
+    """Names of the fields that the server refuses."""
     limit: str = LIMITS[0]
-    """Its name of the limit on an answer's tokens."""
+    """The server's name of the field that limits an answer's tokens."""
     refused_limits: frozenset[str] = frozenset()
-    """Names of the limit that it refuses."""
+    """Names of this field that the server refuses."""
     streams: bool = False
-    """Whether it gives its answers as streams alone."""
+    """True if the server answers only as a stream."""
 
 
 class AskedField(NamedTuple):
@@ -80,8 +80,8 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
 
     Args:
         request: The request.
-        body: Fields of the model's own in the spec.
-        tokens: Whether log-probabilities and token ids are asked for.
+        body: Further fields that the spec gives the model.
+        tokens: True to request log-probabilities and token ids.
     """
     sampling = request.sampling
     asked = {
@@ -104,7 +104,8 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
 
 
 def sent(asked: Mapping[str, AskedField], taken: Taken) -> dict[str, Any]:
-    """Return the fields to send: those that the spec asks for, and others that the server takes."""
+    """Return the fields to send: those that the spec asks for, and of the others those that the server
+    accepts."""
     fields = {
         taken.limit if name == LIMITS[0] else name: field.value
         for name, field in asked.items()
@@ -114,7 +115,10 @@ def sent(asked: Mapping[str, AskedField], taken: Taken) -> dict[str, Any]:
 
 
 def kind_of(asked: Mapping[str, AskedField], request: Request) -> frozenset[str]:
-    """Return the kind of a request: requests of one kind are taken, or refused, alike."""
+    """Return the kind of a request: its fields, with the values that the spec asks for, and if it has tools.
+
+    A server accepts or refuses all requests of one kind.
+    """
     places = {f"{name}={field.value!r}" if field.place else name for name, field in asked.items()}
     return frozenset(places | ({"tools"} if request.tools else set()))
 
@@ -127,20 +131,20 @@ def after_refusal(
     *,
     is_certain: bool = True,
 ) -> Taken | str | None:
-    """Return what a refusal teaches that names a field.
+    """Return what a refusal that names a field teaches.
 
     Args:
         asked: The fields of the request.
-        taken: The knowledge with which it was sent.
+        taken: The knowledge with which the request was sent.
         refusal: The server's response.
-        parameter: Name of the refused field, where the response states it.
-        is_certain: Whether the response is a refusal by its status or code. A failure that names a stream,
-            such as a proxy's "stream timeout", asks for none, and a field's name in a failure counts only in
-            quotes or where it is said to be unknown or not supported.
+        parameter: Name of the refused field, if the response states it.
+        is_certain: True if the response is a refusal by its status or code. For a mere failure, a stream is
+            never requested, even if it names one, such as a proxy's "stream timeout"; and a field's name
+            counts only in quotes, or if it is said to be unknown or not supported.
 
     Returns:
-        More knowledge, with which the request is to be sent again; the name of a refused field that the spec
-        asks for; or None where the refusal is about something else.
+        New knowledge, with which to send the request again; the name of a refused field that the spec asks
+        for; or None if the refusal is about something else.
     """
     fields = sent(asked, taken)
     refusal = refusal.replace("\\", "")  # quotes of a JSON text within another
@@ -164,18 +168,20 @@ def after_refusal(
 
 
 def after_unclear_refusal(asked: Mapping[str, AskedField], taken: Taken) -> Taken | None:
-    """Return the knowledge with which to send a request again whose refusal names no field; None at the
-    end."""
+    """Return the knowledge with which to repeat a request after a refusal that names no field.
+
+    It leaves out one more field; None if no such field remains.
+    """
     fields = sent(asked, taken)
     free = [it for it in _UNNAMED if it in fields and not asked[it].place]
     return _without(taken, free[:1]) if free else None
 
 
 def _named(fields: Collection[str], refusal: str, *, is_certain: bool) -> list[str]:
-    """Return the fields that a refusal names, in its order: those in quotes, where any is.
+    """Return the fields that a refusal names, in its order; if it names any in quotes, only those.
 
-    None are returned where it names all, since it may quote the whole request. A failure that is no certain
-    refusal may have such a word by chance, as in "seed node unreachable".
+    Empty if it names all fields, since it may quote the whole request. If it is not certain that the failure
+    is a refusal, names count only in quotes or as unknown: "seed node unreachable" names no field.
     """
     # `topP` and "top p" are names of top_p, and a server without answers at once says "streaming".
     words = {it: re.escape(it).replace("_", "[_ -]?") + "(?:ing|ed)?" * (it == "stream") for it in fields}
@@ -192,7 +198,7 @@ def _named(fields: Collection[str], refusal: str, *, is_certain: bool) -> list[s
 
 
 def _places(patterns: Mapping[str, str], text: str) -> dict[str, int]:
-    """Return the place of the first match of each pattern that matches."""
+    """Return the position of the first match of each pattern that matches a text, by name."""
     matches = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in patterns.items()}
     return {name: match.start() for name, match in matches.items() if match}
 
@@ -203,7 +209,7 @@ def _without(taken: Taken, names: Sequence[str]) -> Taken:
 
 
 def warning_of(names: Sequence[str]) -> str:
-    """Return the words of a warning about fields that are left out from now on, with their consequences."""
+    """Return the text of a warning that fields are left out from now on, with the consequences."""
     costs = dict.fromkeys(_COSTS[name] for name in names if name in _COSTS)
     quoted = ", ".join(f"`{name}`" for name in names)
     return f"refuses {quoted}, left out from now on" + (f": {', '.join(costs)}" if costs else "")

@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Beginnings of a body of events."""
+"""Beginnings of the body of a stream of events."""
 _DONE = "[DONE]"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _LISTS = ("token_ids", "response_token_ids", "prompt_token_ids")
@@ -28,16 +28,16 @@ def is_stream(content: bytes) -> bool:
 
 
 def joined(content: bytes) -> dict[str, Any]:
-    """Join the events of a streamed chat completion into the completion that they tell of.
+    """Join the events of a streamed chat completion into one completion.
 
     Args:
         content: The body of the response: server-sent events with JSON as data.
 
     Returns:
-        The fields of a chat completion; `error` where an event has one.
+        The fields of a chat completion; `error` if an event has one.
 
     Raises:
-        ValueError: The body is not UTF-8, or the data of an event is no JSON object.
+        ValueError: The body is not UTF-8, or the data of an event is not a JSON object.
     """
     whole: dict[str, Any] = {}
     choices: dict[int, _Choice] = {}
@@ -57,19 +57,19 @@ def joined(content: bytes) -> dict[str, Any]:
 
 
 class _Choice:
-    """Parts of one choice, in the order in which they came."""
+    """Parts of one choice, in the order in which they arrived."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._lists: dict[str, list[Any]] = {}
         self._texts: dict[str, list[Any]] = {}
         self._streamed = set[str]()
-        """Names of the message's fields that came in deltas."""
+        """Names of the message's fields that arrived in deltas."""
         self._calls: list[_Call] = []
         self._latest: dict[object, _Call] = {}
-        """Call of the last part with each index, and of the last part of all for None."""
+        """Call that the latest part belongs to, by the part's index; by None for the latest part of all."""
         self._by_id: dict[tuple[object, object], _Call] = {}
-        """Call with each index and id."""
+        """Call by index and id."""
 
     def add(self, choice: Fields) -> None:
         """Add the choice of one event."""
@@ -91,9 +91,9 @@ class _Choice:
                 self._texts.setdefault(name, []).append(value)
 
     def _call(self, part: Fields) -> _Call:
-        """Return the call to which a part belongs: that with its index, unless it has another id.
+        """Return the call to which a part belongs: the latest with its index, unless the part has another id.
 
-        A part without an index belongs to the last call, unless it has a name.
+        A part without an index belongs to the latest call, unless it has a name.
         """
         index, id = _key(part.get("index")), _key(part.get("id"))
         call = self._by_id.get((index, id)) if id else None
@@ -109,7 +109,7 @@ class _Choice:
         return call
 
     def whole(self, *, is_done: bool) -> dict[str, Any]:
-        """Return the choice of the whole completion."""
+        """Return the choice, joined from its parts."""
         message = {name: _text(parts) for name, parts in self._texts.items()}
         message["role"] = "assistant"
         if self._calls:
@@ -135,7 +135,7 @@ class _Call:
             self._arguments.append(arguments)
 
     def whole(self) -> dict[str, Any]:
-        """Return the call."""
+        """Return the call, joined from its parts."""
         return {"id": self.id, "function": {"name": self._name, "arguments": _text(self._arguments)}}
 
 
@@ -170,7 +170,8 @@ def decode_leniently(text: str) -> object:
 
 
 def _text(parts: list[Any]) -> Any:
-    """Return the text of parts that are texts; the items of parts that are lists; else the last part."""
+    """Join the values of a field in several events: texts to a text, lists to a list; of other values, return
+    the last."""
     if all(isinstance(part, str) for part in parts):
         return "".join(parts)
     if not all(isinstance(part, list | str) for part in parts):
@@ -179,7 +180,7 @@ def _text(parts: list[Any]) -> Any:
 
 
 def fields_in(value: object) -> Fields:
-    """Return a JSON object, empty for a value of another type."""
+    """Return a JSON object; an empty one for a value of another type."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -188,5 +189,5 @@ def _key(value: object) -> str | int | None:
 
 
 def items_in(value: object) -> list[Any]:
-    """Return a list, empty for a value of another type."""
+    """Return a list; an empty one for a value of another type."""
     return cast("list[Any]", value) if isinstance(value, list) else []

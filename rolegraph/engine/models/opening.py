@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 Open = Callable[[ModelRef], Awaitable["Model"]]
 _CHECK_SECONDS = 1.0
 _importing = threading.Lock()
-"""Held while transformers is imported: its lazy names are not safe to import from two threads."""
+"""Lock that is held while transformers is imported: its lazy imports are not thread-safe."""
 
 
 class _LocalKey(NamedTuple):
-    """Folder of a local model, and whether it is computed in bfloat16."""
+    """Folder of a local model, and True if it computes in bfloat16."""
 
     folder: Path
     bf16: bool
@@ -52,8 +52,8 @@ class _LocalKey(NamedTuple):
 class Services(AbstractContextManager["Services"]):
     """The local services, one for each model folder; they are stopped at the end of the block.
 
-    With a `state_dir`, all checkpoints are written there, and checkpoints of other runs are copied to it.
-    Without one, a checkpoint is served from the folder of its own run.
+    With a `state_dir`, all checkpoints are written into this folder, and checkpoints of other runs are copied
+    to it. Without it, a checkpoint is served from the folder of its own run.
     """
 
     def __init__(self, trusted_url: str | None = None, state_dir: Path | None = None) -> None:
@@ -65,7 +65,7 @@ class Services(AbstractContextManager["Services"]):
         """Lock of each model, held while its service starts, so that it starts once."""
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
-        """Set at the end of the block: cancels services that are starting."""
+        """Event that is set at the end of the block, and cancels services that are starting."""
 
     def __exit__(self, *_: object) -> None:
         self._cancelled.set()
@@ -79,8 +79,8 @@ class Services(AbstractContextManager["Services"]):
 
         Args:
             ref: The model. A checkpoint that is a training's folder (`FOLDER#POLICY` where it trained several
-                policies) stands for its best weights, and for their model where `ref` names none.
-            to_train: Whether to return the weights with the optimizer's state, rather than those to sample.
+                policies) means its best weights, and their model if `ref` names no model.
+            to_train: True to return the weights with the optimizer's state; False for weights to sample from.
 
         Returns:
             The model at its endpoint.
@@ -128,7 +128,7 @@ class Services(AbstractContextManager["Services"]):
 
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[None]:
-        """End the block with a WorldError once a local service has died, rather than try every call again."""
+        """End the block with a WorldError once a local service has died, instead of retrying every call."""
         died: list[LocalService] = []
         try:
             async with asyncio.timeout(None) as block:
@@ -154,7 +154,8 @@ class Services(AbstractContextManager["Services"]):
         block.reschedule(asyncio.get_running_loop().time())
 
     def _service(self, model: _LocalKey, state_dir: Path | None) -> LocalService:
-        """Return the service of a model with a checkpoint folder; without one, any service of the model."""
+        """Return the service of a model whose checkpoints are in `state_dir`; for None, any service of the
+        model."""
         with self._lock:
             starting = self._starting.setdefault(model, threading.Lock())
             services = self._running.setdefault(model, {})
@@ -198,7 +199,7 @@ def _import_client(folder: Path) -> None:
 class Models(AbstractAsyncContextManager["Models"]):
     """The open models of one event loop, each opened once and behind one limit.
 
-    The end of the block, or `aclose`, closes them.
+    The models are closed at the end of the block, or by `aclose`.
     """
 
     def __init__(self, open_model: Open) -> None:
@@ -210,14 +211,14 @@ class Models(AbstractAsyncContextManager["Models"]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the open models, and cancel the opening of others."""
+        """Close the open models, and cancel those that are being opened."""
         for opening in self._opening.values():
             opening.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await self._stack.aclose()
 
     async def model(self, ref: ModelRef) -> LimitedModel:
-        """Open a model unless it is open.
+        """Return a model, opened if it is not open yet.
 
         Raises:
             UsageError: There is no key, or no such model.
@@ -233,7 +234,7 @@ class Models(AbstractAsyncContextManager["Models"]):
         return [*await asyncio.gather(*(self.model(endpoint.model) for endpoint in endpoints))]
 
     async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
-        """Open a role's teacher model; raises UsageError where its vocabulary is not that of the policy."""
+        """Open a role's teacher model; raises UsageError if its vocabulary differs from the policy's."""
         from rolegraph.engine.models.tinker import TinkerModel
 
         limited = await self.model(ref)
@@ -249,7 +250,7 @@ class Models(AbstractAsyncContextManager["Models"]):
 
 
 def other_vocabulary(role: str) -> str:
-    """Return the message for a teacher of a role that has other tokens than the role's policy."""
+    """Return the message that a role's teacher has other tokens than the role's policy."""
     return (
         f"the teacher of {role} has another vocabulary than the policy, so it cannot say how likely the "
         "policy's tokens are; choose a teacher of the same family"
@@ -262,7 +263,7 @@ async def open_model(ref: ModelRef) -> Model:
 
 
 async def open_served(served: ServedModel) -> Model:
-    """Open a model and check that it is there.
+    """Open a model and check that its endpoint has it.
 
     Args:
         served: The model at its endpoint.

@@ -23,13 +23,13 @@ from rolegraph.engine.shipped import BASE_NAME, model_folder
 from rolegraph.engine.spec import Finding, ModelRef
 
 BASE_RATE = 0.002
-"""Learning rate that suits the shipped base model; of 0.0005 to 0.004 in docs/results.md."""
+"""Learning rate for the shipped base model, chosen among rates of 0.0005 to 0.004 in docs/results.md."""
 BASE_PARAMETERS = 1_000_000
 """Number of parameters of the shipped base model."""
 UNKNOWN_RATE = 1e-4
 """Learning rate for a model whose size is not known."""
 FAR = 10.0
-"""Factor between a spec's rate and the rule's beyond which there is a warning."""
+"""Ratio between a spec's rate and the rule's beyond which a warning is given."""
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of a parameter by the `dtype` of a model's config."""
 _SIZE = re.compile(r"(?<![\w.])(\d{1,4}(?:\.\d{1,3})?)([bm])(?![a-z0-9])", re.IGNORECASE)
@@ -40,17 +40,17 @@ class PolicyRate(NamedTuple):
 
     value: float
     fitting: float | None
-    """Rate by the rule; None for a model whose size is not known."""
+    """Rate by the rule for the model's size; None if the size is not known."""
     given: bool
-    """Whether the spec gives the rate."""
+    """True if the spec gives the rate."""
     model: str
     """Name of the model."""
     parameters: int | None
-    """Number of the model's parameters, approximately; None where it is not known."""
+    """Approximate number of the model's parameters; None if not known."""
 
     @property
     def is_far(self) -> bool:
-        """True where the spec's rate is over ten times, or under a tenth, of the rule's."""
+        """True if the spec's rate is over ten times, or under a tenth, of the rule's."""
         return self.fitting is not None and not 1 / FAR <= self.value / self.fitting <= FAR
 
     @property
@@ -83,8 +83,8 @@ def policy_rate(policy: PolicyPlan) -> PolicyRate:
     """Return the learning rate of a policy.
 
     Args:
-        policy: The policy. Of a model folder the weights' files are measured, not read; of another model the
-            size is taken from its name, as in `Qwen/Qwen3-8B`.
+        policy: The policy. The size of a model folder is that of its weights' files, which are not read; the
+            size of any other model is taken from its name, as in `Qwen/Qwen3-8B`.
     """
     try:
         ref = with_base(policy.model)
@@ -130,8 +130,8 @@ def lower_rates(plan: Plan, roles: Sequence[str]) -> list[str]:
         roles: The roles.
 
     Returns:
-        One for each key of the spec, such as `train.learning_rate=0.002`: the rate that suits the model where
-        the spec's is higher, else a quarter of the present rate.
+        An override for each key of the spec, such as `train.learning_rate=0.002`: the rule's rate for the
+        model if the spec's is higher, else a quarter of the present rate.
     """
     rates = policy_rates(plan)
     overrides: dict[str, str] = {}
@@ -150,11 +150,11 @@ def _path_of(plan: Plan, policy: str) -> tuple[str, ...]:
 
 
 def parameter_count(ref: ModelRef) -> int | None:
-    """Return the approximate number of parameters of a model, without its weights being read.
+    """Return the approximate number of parameters of a model, without reading its weights.
 
     Returns:
         The size of the weights' files divided by the bytes of a parameter; for a model that is not a folder
-        of this machine the number in its name; None where neither is there.
+        of this machine, the number in its name. None without either.
     """
     folder = model_folder(ref.name) if ref.provider == "local" else None
     if folder is not None and folder.is_dir():
@@ -184,7 +184,7 @@ def _short_name(ref: ModelRef) -> str:
 
 
 def _amount(count: int) -> str:
-    """Return a large number in words: `135 million`."""
+    """Format a large number in words, such as `135 million`."""
     for size, word in ((10**9, "billion"), (10**6, "million")):
         if count >= size:
             return f"{count / size:.3g} {word}"

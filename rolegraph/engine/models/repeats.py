@@ -4,11 +4,11 @@ from __future__ import annotations
 
 _LEAST_TEMPERATURE = 0.8
 _LEAST_LENGTH = 40
-"""Characters of an answer; shorter ones, such as labels, are often equal."""
+"""Least number of characters of an answer to compare; shorter answers, such as labels, are often equal."""
 REPEATS = 8
-"""Answers to repeated prompts that are compared."""
+"""Number of answers to repeated prompts that are compared."""
 _PROMPTS = 256
-"""Prompts whose first answer is kept."""
+"""Largest number of prompts whose first answer is kept."""
 
 
 class RepeatedAnswers:
@@ -18,13 +18,14 @@ class RepeatedAnswers:
         self._first: dict[int, str] = {}
         self._equal = 0
         self.is_decided = False
-        """True once an answer differed, or enough were equal; later answers are not compared."""
+        """True once an answer differed, or `REPEATS` were equal; later answers are not compared."""
 
     def are_all_equal(self, prompt: str, text: str, temperature: float) -> bool:
-        """Add an answer; return True, once, where all of the first repeated answers equal the first ones.
+        """Add an answer; return True, once, when `REPEATS` answers to repeated prompts have equalled the
+        first answers.
 
         Args:
-            prompt: All that the answer depends on besides chance.
+            prompt: Everything that the answer depends on, except chance.
             text: The answer.
             temperature: Temperature that was requested.
         """

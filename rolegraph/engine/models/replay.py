@@ -1,7 +1,7 @@
 """Answers from a recording: those of an earlier run, equal to the token.
 
-The file is written by `rolegraph run --out`: one `Episode.to_dict()` a line. A call is found by its
-identity, and answered if its prompt equals the recorded prompt.
+The file is written by `rolegraph run --out`: one `Episode.to_dict()` a line. A call is found by its identity;
+it gets the recorded answer if its prompt equals the recorded prompt.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class RecordedCall(NamedTuple):
 
     answer: Completion | None
     failure: str = ""
-    """Reason that there is no answer."""
+    """Reason why there is no answer; empty with an answer."""
     messages: Sequence[Message] = ()
 
 
 def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, RecordedCall]:
-    """Return every call of episodes by its identity; each step of a trajectory is one."""
+    """Return every recorded call by its identity; each step of a trajectory is a call."""
     calls: dict[CallId, RecordedCall] = {}
     for episode in episodes:
         for node, trajectory in _nodes(episode):
@@ -71,7 +71,7 @@ class Replay:
     def __init__(self, calls: Mapping[CallId, RecordedCall], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """First role whose prompt differs from the recorded prompt, by task and rollout."""
+        """First role whose prompt differs from the recording, by task and rollout."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
@@ -84,10 +84,10 @@ class Replay:
 
         Args:
             path: The file, or the folder of a run.
-            any_prompt: Whether to answer calls whose prompt has changed.
+            any_prompt: True to answer calls whose prompt has changed.
 
         Raises:
-            DataError: The file is missing, or holds something else.
+            DataError: The file is missing, or is not a file of episodes.
         """
         file = Path(path)
         file = RunFolder(file).episodes if file.is_dir() else file
@@ -100,7 +100,7 @@ class Replay:
         return replay
 
     async def complete(self, request: Request) -> Completion:
-        """Return the recorded answer; raises ModelError where the answer is missing or the prompt differs."""
+        """Return the recorded answer; raises ModelError if the answer is missing or the prompt differs."""
         call = request.id._replace(attempt=0)
         recorded = self._calls.get(call)
         if recorded is None:
@@ -163,9 +163,9 @@ def _excerpt(text: str | None, other: str | None) -> str:
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
-    """Yield each trajectory of an episode with its role and instance index.
+    """Yield (role and instance index, trajectory) for each trajectory of an episode.
 
-    Episodes that rLLM wrote have no index, so instances of a role that share one are numbered in order.
+    Episodes of rLLM have no index; their instances of a role are numbered in order.
     """
     stated = Counter(trajectory.node for trajectory in episode.trajectories)
     shared = {node.role for node, times in stated.items() if times > 1}

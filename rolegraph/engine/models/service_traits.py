@@ -1,8 +1,7 @@
-"""Questions that a plan asks of a backend: what services and rLLM's backends can do, and what a plan needs.
+"""Questions that a plan has for a backend: abilities of services and of rLLM's backends, and needs of plans.
 
-A question is a field of `ServiceTraits` and, where a plan may need what the field says, a finding of
-`unmet_needs`. A backend states the fields in which it differs: `doctor` probes a service, an integration
-declares its own.
+A question is a field of `ServiceTraits` and, if a plan may need the ability, a finding of `unmet_needs`. A
+backend states the fields in which it differs: `doctor` probes a service, an integration declares its own.
 """
 
 from __future__ import annotations
@@ -25,25 +24,26 @@ from rolegraph.engine.spec import Finding
 
 @dataclass(frozen=True, slots=True)
 class ServiceTraits:
-    """Behaviour of one backend with one model; the defaults are hosted Tinker's and our own's."""
+    """Behaviour of one backend with one model; the defaults are those of hosted Tinker and of the local
+    service."""
 
     sdk_version: str | None = None
-    """Version of the Tinker SDK that found these traits; None where nothing was probed."""
+    """Version of the Tinker SDK with which the service was probed; None without a probe."""
     losses: tuple[str, ...] = ("cross_entropy", "importance_sampling", "ppo", "cispo", "gspo")
-    """Loss functions that the service computes as their formulas say, thresholds given."""
+    """Loss functions that the service computes by their formulas, if thresholds are given."""
     reports_loss: bool = True
     """True if a pass reports its loss (`loss:sum`)."""
     takes_means: bool = False
-    """True if a gradient is divided by the number of datums since the last step, and each datum's share by
-    its length, prompt included; False if the loss is a sum over tokens."""
+    """True if a gradient is divided by the number of datums since the last step, and each datum's part by its
+    length, prompt included; False if the loss is a sum over tokens."""
     accumulates: bool = True
     """True if the gradients of several passes before one step are added."""
     merges_losses: bool = False
-    """True if passes that are queued together take the loss function or the settings of one of them."""
+    """True if passes that are queued together all use the loss function or the settings of one of them."""
     has_clip_norm: bool = True
     """True if `grad_clip_norm` limits the gradient."""
     has_rank_scaling: bool = False
-    """True if the same Adam step moves an adapter of a higher rank further."""
+    """True if the same Adam step moves an adapter of a higher rank further than one of a lower rank."""
     has_leading_none: bool = True
     """True if `compute_logprobs` returns an entry for each token of the prompt, None for the first."""
     has_stop: bool = True
@@ -51,18 +51,20 @@ class ServiceTraits:
     has_seed: bool = True
     """True if the same seed samples the same tokens."""
     keeps_old_samplers: bool = True
-    """True if a sampler of older weights keeps sampling from them, and training goes on unchanged."""
+    """True if a sampler of older weights keeps sampling from these weights, without an effect on the
+    training."""
     has_several_adapters: bool = True
-    """True if two adapters train at once without a mutual effect."""
+    """True if two adapters can train at the same time without an effect on each other."""
     restores_without_client: bool = True
     """True if a training client can be created from a saved state; False if a state can only be loaded into
     a client that exists."""
     restores_optimizer: bool = True
-    """True if the first step after loading a state with its optimizer equals the step without the break."""
+    """True if the first step after loading a state with its optimizer equals the step of an unbroken
+    training."""
 
     @classmethod
     def of(cls, url: str, model: str) -> ServiceTraits:
-        """Return the record of a service with a model, or the defaults without one.
+        """Return the recorded traits of a service with a model; the defaults without a record.
 
         Raises:
             UsageError: The record cannot be read.
@@ -76,7 +78,7 @@ class ServiceTraits:
             raise UsageError(f"{file} is no record of a service; delete it") from error
 
     def save(self, url: str, model: str) -> Path:
-        """Write the record of a service with a model for later commands, and return its file.
+        """Write these traits as the record of a service with a model, for later commands; return the file.
 
         Raises:
             WorldError: The file cannot be written.
@@ -95,7 +97,7 @@ def unmet_needs(plan: Plan, traits: ServiceTraits, policy: str | None = None) ->
     Args:
         plan: The plan.
         traits: Behaviour of the backend.
-        policy: Policy that is trained there; None checks what concerns no single policy.
+        policy: Policy that the backend trains; None checks only settings that concern no single policy.
     """
     train = plan.spec.train
     roles = [role.name for role in plan.trained.values() if policy in plan.policies_of(role.name)]

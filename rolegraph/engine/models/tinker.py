@@ -53,37 +53,37 @@ from rolegraph.engine.spec import ModelRef
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0
 UNANSWERED = 10
-"""Health checks in a row without an answer after which a service counts as gone: a minute and a half or more.
+"""Number of health checks in a row without an answer after which a service counts as gone: at least a minute
+and a half.
 
 A process that is stopped (SIGSTOP), swapped out or deadlocked accepts connections and never answers. Checks
-are counted, not seconds: a client that was stopped itself must not take its own pause for the service's.
+are counted instead of seconds, since a client may have been stopped itself.
 """
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 60.0
 _PAUSE_SECONDS = 60.0
-"""Seconds between two warnings that the service pauses."""
+"""Least number of seconds between two warnings that the service pauses."""
 NO_RETRIES = RetryConfig(enable_retry_logic=False)
-"""`LimitedModel` retries; the SDK would for minutes."""
+"""`LimitedModel` retries failed calls; the SDK's own retries would go on for minutes."""
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class _PauseHandler(logging.Handler):
-    """Handler that passes on the SDK's notes of a pause, at most one of each kind a minute, and drops what
-    else it logs.
+    """Handler of the SDK's log that passes on notes of a pause, at most one from each logger a minute.
 
-    While an account's bill is open, or a service is short of room, the SDK waits, for an hour and more. Other
-    entries come back as errors too.
+    While an account's bill is open, or a service is short of room, the SDK waits, for an hour and more. Its
+    other entries are dropped: they are also raised as errors.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._next: dict[str, float] = {}
-        """Time of `monotonic` from which on the next note of each logger is passed on."""
+        """Time of `monotonic` from which the next note is passed on, by logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on one entry."""
+        """Pass on a log entry if it is a note of a pause and is due; drop it otherwise."""
         text, now = record.getMessage(), time.monotonic()
         if "paused" in text and now >= self._next.get(record.name, now):
             self._next[record.name] = now + _PAUSE_SECONDS
@@ -96,10 +96,11 @@ logging.getLogger("tinker").addHandler(_PauseHandler())
 
 @dataclass(eq=False)
 class TinkerModel:
-    """Model at a Tinker service: a sampling client, with the chat format that makes tokens of messages.
+    """Model at a Tinker service: a sampling client, and the chat format that turns messages to tokens.
 
-    `context` is the most tokens of prompt and answer together, None where the service does not say. `service`
-    is closed with the model; None leaves it open. `weight_version` is the number of updates of the weights.
+    `context` is the largest number of tokens of prompt and answer together; None if the service does not
+    state it. `service` is closed with the model; None leaves it open. `weight_version` is the number of
+    updates of the weights.
     """
 
     client: tinker.SamplingClient
@@ -177,22 +178,22 @@ class TinkerModel:
 
 
 class Pulse:
-    """Waiter for calls of the SDK that checks the service's health meanwhile, at most every 5 s for all
-    calls."""
+    """Waiter for the SDK's calls that checks the service's health meanwhile, at most every 5 s for all calls
+    together."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = asyncio.Lock()
         self._checked = -_PATIENCE_SECONDS
         self._unanswered = 0
-        """Number of health checks without an answer, in a row."""
+        """Number of health checks in a row without an answer."""
         self._fault = ""
-        """The reason why the service counts as gone."""
+        """Reason why the service counts as gone; empty otherwise."""
 
     async def result(self, future: Awaitable[T] | Future[T]) -> T:
-        """Wait for the service's answer.
+        """Wait for the result of an SDK call.
 
-        Raises the SDK's errors, and WorldError where the service is gone: the SDK would wait for ever.
+        Raises the SDK's errors, and WorldError if the service is gone: the SDK alone would wait for ever.
         """
         call = asyncio.ensure_future(awaitable(future))
         try:
@@ -207,7 +208,7 @@ class Pulse:
             call.cancel()
 
     async def _check(self) -> None:
-        """Raise WorldError where the service is gone; a slow one is alive for `UNANSWERED` checks."""
+        """Raise WorldError if the service is gone; a slow service counts as alive for `UNANSWERED` checks."""
         async with self._lock:
             if time.monotonic() - self._checked >= _PATIENCE_SECONDS / 2:
                 self._fault = await self._look()
@@ -216,7 +217,7 @@ class Pulse:
                 raise WorldError(f"The Tinker service at {self._url} is gone: {self._fault}")
 
     async def _look(self) -> str:
-        """Make a health check and return the reason why the service counts as gone, or an empty text."""
+        """Make a health check; return the reason why the service counts as gone, empty if it does not."""
         try:
             await get_health(self._url)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -259,12 +260,12 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def final_refusal(error: BaseException, url: str) -> UsageError | None:
-    """Return the error to end a run with where a service refuses the key or the account; None for other
-    errors.
+    """Return the error that ends a run because a service refuses the key or the account; None for any other
+    error.
 
     Args:
-        error: An error of the SDK. Results of a request are fetched by another request, whose refusal is the
-            cause of a ValueError.
+        error: An error of the SDK. The SDK fetches a result by another request; if that is refused, the
+            refusal is the cause of a ValueError.
         url: The service's URL.
     """
     refused = error
@@ -300,7 +301,7 @@ class TinkerSession:
     url: str
     key: str | None
     lengths: Mapping[str, int | None]
-    """The models on offer, each with its context length in tokens; None where unknown."""
+    """Context length in tokens of each model that the service offers; None if unknown."""
 
 
 async def open_session(served: ServedModel) -> TinkerSession:
@@ -333,7 +334,7 @@ async def open_session(served: ServedModel) -> TinkerSession:
 
 
 async def open_tinker(served: ServedModel) -> TinkerModel:
-    """Open the model that is named, or its checkpoint, or the service's first model; see `open_served`."""
+    """Open the model or checkpoint that `served` names, or the service's first model; see `open_served`."""
     session = await open_session(served)
     try:
         client = await _connect(session, served.ref)
@@ -353,7 +354,7 @@ async def open_tinker(served: ServedModel) -> TinkerModel:
 
 
 async def _probe(url: str) -> None:
-    """Raise within seconds where no Tinker service answers."""
+    """Raise WorldError within seconds if no Tinker service answers at `url`."""
     try:
         status = await get_health(url)
     except httpx.HTTPError as error:
@@ -370,7 +371,7 @@ async def _probe(url: str) -> None:
 
 
 def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | None:
-    """Return the key for `url`; None where the SDK has credentials of its own (`tinker auth login`)."""
+    """Return the key for `url`; None if the SDK has credentials of its own (`tinker auth login`)."""
     if not explicit and not TINKER.trusts(url, trusted_url):
         raise UsageError(TINKER.withheld(url))
     key = TINKER.key(url, explicit=explicit, trusted_url=trusted_url)
@@ -385,7 +386,7 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
 
 
 async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
-    """Create the sampling client of `ref`."""
+    """Create the sampling client of a model."""
     create = partial(
         session.service.create_sampling_client,
         model_path=ref.checkpoint,
@@ -409,7 +410,7 @@ _REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableE
 def saying_why(url: str) -> Generator[None, None, None]:
     """Convert errors of the Tinker SDK within a block to UsageError or WorldError with the service's URL.
 
-    Errors in `_REFUSALS` pass unchanged: the caller explains them.
+    Errors in `_REFUSALS` are not converted: the caller explains them.
     """
     try:
         yield
@@ -438,7 +439,7 @@ def saying_why(url: str) -> Generator[None, None, None]:
 
 
 def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
-    """Make the SDK's event loop log errors of cancelled calls at debug level, in place of printing them."""
+    """Make the SDK's event loop log errors of cancelled calls at debug level instead of printing them."""
 
     def note(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
         _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
@@ -447,7 +448,7 @@ def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
 
 
 def model_of(session: TinkerSession, ref: ModelRef) -> str:
-    """Return the model's name in `ref`, or the name of the service's first model."""
+    """Return the model's name in `ref`, or if it names no model, the name of the service's first."""
     names, url = [*session.lengths], session.url
     if ref.name:
         return ref.name

@@ -30,7 +30,7 @@ class _LazyTorch(ModuleType):
     _lock = threading.Lock()
 
     def withdraw(self) -> None:
-        """Let imports find torch itself from now on."""
+        """Remove the stand-in, so that later imports find torch itself."""
         with self._lock:
             if sys.modules.get("torch") is self:
                 del sys.modules["torch"]
@@ -42,10 +42,10 @@ class _LazyTorch(ModuleType):
 
 @contextmanager
 def _deferred_torch() -> Generator[None]:
-    """Give a stand-in to whoever imports torch within the block, where torch is installed and not yet loaded.
+    """Put a stand-in in torch's place for imports within the block, if torch is installed and not yet loaded.
 
     The SDK imports torch for conversions of tensors, which few commands make. Without torch a short command
-    takes two thirds of the CPU time and 135 MB in place of 315.
+    takes two thirds of the CPU time, and 135 MB instead of 315 MB.
     """
     spec = None if "torch" in sys.modules else find_spec("torch")
     if spec is None:
@@ -65,9 +65,10 @@ with _deferred_torch():
 
 
 def _use_own_clients() -> None:
-    """Patch the SDK so that its HTTP clients use `client_options` (proxies, certificates); it has no option.
+    """Patch the SDK so that its HTTP clients use `client_options` (proxies, certificates), for which it has
+    no option.
 
-    Clients with a transport of their own, as of SDK 0.38 by default, keep it; it reads NO_PROXY.
+    Clients with a transport of their own, the default since SDK 0.38, keep it; it reads NO_PROXY.
     """
     sdk: Any = import_module("tinker._base_client")
 
@@ -90,9 +91,9 @@ def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:
 
 
 async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
-    """Run a blocking SDK call in a daemon thread and return the client that it creates, awaiting a future.
+    """Run a blocking SDK call in a daemon thread, and return the client that it creates; a future is awaited.
 
-    A call without an answer so does not keep the process alive.
+    In a daemon thread, a call without an answer does not keep the process alive.
     """
     made = Future[Any]()
     made.set_running_or_notify_cancel()  # a cancelled caller must not cancel it: the thread sets its result
@@ -109,7 +110,7 @@ async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
 
 
 def rest_client(service: tinker.ServiceClient, url: str, key: str | None) -> tinker.RestClient:
-    """Return a client of a service's endpoints that need no session."""
+    """Return a client for those endpoints of a service that need no session."""
     if hasattr(tinker, "RestClient"):
         return tinker.RestClient(base_url=url, api_key=key)
     return service.create_rest_client()  # pyright: ignore[reportDeprecated]
@@ -118,7 +119,7 @@ def rest_client(service: tinker.ServiceClient, url: str, key: str | None) -> tin
 async def capabilities(
     service: tinker.ServiceClient, url: str, key: str | None
 ) -> tinker.types.GetServerCapabilitiesResponse:
-    """Return the models of a service."""
+    """Return the service's capabilities, which list its models."""
     rest = await created(partial(rest_client, service, url, key))  # the first one sends requests
     if hasattr(rest, "get_server_capabilities"):
         return await created(rest.get_server_capabilities)
@@ -126,8 +127,7 @@ async def capabilities(
 
 
 async def archive_url(rest: tinker.RestClient, run: str, checkpoint: str) -> str:
-    """Return the URL of a sampler checkpoint's archive; raises AttributeError where the SDK has no such
-    call."""
+    """Return the URL of a sampler checkpoint's archive; raises AttributeError if the SDK lacks this call."""
     call = cast("Any", rest).get_checkpoint_archive_url(run, checkpoint)
     return cast("str", (await awaitable(call)).url)
 
@@ -135,16 +135,15 @@ async def archive_url(rest: tinker.RestClient, run: str, checkpoint: str) -> str
 def close(
     service: tinker.ServiceClient, status: Literal["success", "errored"]
 ) -> tinker.APIFuture[None] | None:
-    """Start to end a session; None where the SDK cannot."""
+    """Start to end a session, and return the future; None if the SDK cannot end sessions."""
     return service.close(status) if hasattr(service, "close") else None
 
 
 def has_credentials() -> bool:
-    """Return True if the SDK is logged in by itself (`tinker auth login`), so that it needs no key from
-    us."""
+    """Return True if the SDK has its own login (`tinker auth login`), so that it needs no key."""
     return hasattr(tinker, "auth") and tinker.auth.tinker_has_credentials()
 
 
 def is_sampleable(model: tinker.types.SupportedModel) -> bool:
-    """Return True unless the service says that a model cannot be sampled from."""
+    """Return False if the service says that a model cannot be sampled from."""
     return cast("bool | None", getattr(model, "sampleable", None)) is not False

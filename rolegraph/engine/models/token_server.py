@@ -1,8 +1,8 @@
 """Models at vLLM and SGLang with token ids in and out, so that no conversation is tokenized again.
 
 The chat template is applied here, as for a Tinker service. Every answer is checked: a server or gateway that
-tokenizes text again is refused with the first token that differs. `vllm.py` and `sglang.py` have the routes
-and fields of the two.
+tokenizes text again is refused with the first token that differs. The integrations of vLLM and SGLang have
+the routes and fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 from rolegraph.engine.records.schema import LOGPROBS, TOKEN_IDS
 
 _PROBE_TEMPERATURE = 2.0
-"""Highest temperature that all servers take."""
+"""Highest temperature that all servers accept."""
 _PROBE_DIFFERENCE = 0.1
 """Least change of the likeliest token's log-probability that counts as an effect of the temperature."""
 _NOT_COMPARED = re.compile("[\\s\N{REPLACEMENT CHARACTER}]")
@@ -43,12 +43,12 @@ class ServerAnswer(NamedTuple):
 
     sampled: SampledTokens
     scored: Sequence[int]
-    """Token ids that the log-probabilities are of."""
+    """Token ids to which the log-probabilities belong."""
     text: str
     prompt: Sequence[int] | int
-    """Ids of the prompt; their number where the server's version gives no ids."""
+    """Ids of the prompt; their number if this version of the server returns no ids."""
     best: float | None = None
-    """Log-probability of the likeliest first token, where the request asks for it."""
+    """Log-probability of the likeliest first token; None unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Adapter:
     version: int
     """Number of updates of its weights."""
     salt: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Key of a cache of its prefixes, new for each load."""
+    """Key of the server's prefix cache for this adapter, new for each load."""
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class TokenServer(ABC):
 
     client: openai.AsyncOpenAI
     url: str
-    """URL without `/v1` and query."""
+    """URL of the server without `/v1` and without a query."""
     key: str | None
     name: str
     """The server's name for the model, or for an adapter that it was started with."""
@@ -76,9 +76,9 @@ class TokenServer(ABC):
     """The server's name for the base model."""
     chat: ChatFormat
     context: int | None
-    """Largest number of tokens of prompt and answer together; None where the server does not say."""
+    """Largest number of tokens of prompt and answer together; None if the server does not state it."""
     adapter: Adapter | None = None
-    """Weights in training, in place of the model's own."""
+    """Adapter with the weights in training; None samples from the model itself."""
     is_processed: bool = True
     """False where log-probabilities are computed before temperature."""
 
@@ -88,11 +88,12 @@ class TokenServer(ABC):
     LOADS: ClassVar[str]
     """Advice for a server that loads no adapters."""
     HOTTEST: ClassVar[float] = math.inf
-    """Highest temperature that the server takes."""
+    """Highest temperature that the server accepts."""
 
     @classmethod
     async def open(cls, served: ServedModel) -> Self:
-        """Open the model or adapter that is named, or the first model; errors as in `open_served`."""
+        """Open the model or adapter that `served` names, or the server's first model; errors as in
+        `open_served`."""
         ref, rule = served.ref, cls.RULE
         if ref.checkpoint is not None:
             raise UsageError(
@@ -122,8 +123,8 @@ class TokenServer(ABC):
         """Answer one request.
 
         Raises:
-            ModelError: The server fails, or the tokens are not those that were sampled.
-            UsageError: The role samples at a temperature that the server does not take.
+            ModelError: The server fails, or returns other tokens than it sampled.
+            UsageError: The role samples at a temperature that the server does not accept.
         """
         temperature = request.sampling.temperature
         if temperature > self.HOTTEST:
@@ -144,11 +145,8 @@ class TokenServer(ABC):
         return completion(self.chat, request, prompt, answer.sampled, self.url, version)
 
     async def probe(self) -> None:
-        """Sample twice to find whether the server's log-probabilities depend on temperature; set
-        `is_processed`.
-
-        Raises ModelError.
-        """
+        """Sample twice to find out if the server's log-probabilities depend on temperature, and set
+        `is_processed`; raises ModelError."""
         prompt, best = self.chat.turn("Hello"), list[float]()
         for temperature in (1.0, _PROBE_TEMPERATURE):
             params = {"temperature": temperature, "top_p": 1.0, **_WHOLE_VOCABULARY, **self._limit(1)}
@@ -160,12 +158,13 @@ class TokenServer(ABC):
 
     @abstractmethod
     async def load_adapter(self, name: str, version: int, folder: str) -> None:
-        """Sample from an adapter in PEFT's form from now on, in place of an earlier one of that name.
+        """Load an adapter in PEFT's form, and sample from it from now on; it replaces an adapter of that
+        name.
 
         Args:
             name: Name of the adapter at the server.
             version: Number of updates of its weights.
-            folder: The adapter's folder as an absolute path, the same at the server.
+            folder: Absolute path of the adapter's folder, which must be the same on the server's machine.
 
         Raises:
             ModelError: The server does not load the adapter.
@@ -177,16 +176,16 @@ class TokenServer(ABC):
 
     @abstractmethod
     async def _sample(self, ids: Sequence[int], params: Mapping[str, Any], top: int = 0) -> ServerAnswer:
-        """Send `ids` and sample an answer; `top` asks for so many likeliest tokens per position. Raises
+        """Send `ids` and sample an answer, with the `top` likeliest tokens at each position; raises
         ModelError."""
 
     @abstractmethod
     def _limit(self, tokens: int) -> dict[str, Any]:
-        """Return the request field, of this kind of server, that limits an answer to `tokens`."""
+        """Return the request field, in this server's form, that limits an answer to `tokens` tokens."""
 
     @abstractmethod
     def _seed(self, seed: int) -> dict[str, Any]:
-        """Return the request field, of this kind of server, that sets the sampling seed."""
+        """Return the request field, in this server's form, that sets the sampling seed."""
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> dict[str, Any]:
         sampling = request.sampling
@@ -208,7 +207,7 @@ class TokenServer(ABC):
         return answer.content
 
     async def _load(self, path: str, body: Mapping[str, Any]) -> None:
-        """Ask the server to load an adapter; raises ModelError that names the server options which allow
+        """Ask the server to load an adapter; raises a ModelError that names the server options needed for
         it."""
         try:
             await self._post(path, body)
@@ -216,7 +215,8 @@ class TokenServer(ABC):
             raise ModelError(f"cannot load an adapter: {error} ({self.LOADS})") from error
 
     def _check(self, prompt: Sequence[int], answer: ServerAnswer) -> None:
-        """Raise ModelError unless the server saw this prompt, and the answer's ids, scores and text agree."""
+        """Raise ModelError unless the server saw this prompt, and the answer's ids, log-probabilities and
+        text agree."""
         if isinstance(answer.prompt, int):
             if answer.prompt != len(prompt):
                 raise self._again(f"the prompt of {len(prompt)} tokens has {answer.prompt} there")
@@ -263,12 +263,13 @@ class TokenServer(ABC):
 
 
 def best_of(logprobs: Iterable[Any]) -> float | None:
-    """Return the largest of log-probabilities that a server gives; None where none is in range."""
+    """Return the largest valid log-probability among those of a server; None without a valid one."""
     return max((it for it in logprobs if LOGPROBS.holds((it,))), default=None)
 
 
 def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
-    """Return the entry of a model by name, or of the first model; raises UsageError for an unknown name."""
+    """Return the entry of the model `name`, or of the first model for None; raises UsageError for an unknown
+    name."""
     names = [card.id for card in cards]
     if name is not None and name not in names:
         offer = f"it offers {', '.join(names[:5])}" if names else "it lists no models"
@@ -280,7 +281,7 @@ def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
 
 
 def _tokenizer_of(card: ModelCard) -> str:
-    """Return the source of a model's tokenizer: `root` if it is a folder here or a name on the hub, else
-    `id`."""
+    """Return the source of a model's tokenizer: `root` if it is a folder of this machine or a name on the
+    hub, else `id`."""
     root = card.root or card.id
     return root if Path(root).is_dir() or not root.startswith(("/", "~", ".")) else card.id

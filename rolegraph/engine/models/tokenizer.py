@@ -23,9 +23,9 @@ _QUIET = {
 
 
 _READ = ("HF_", "TRANSFORMERS_", "TOKENIZERS_")
-"""Beginnings of the names of the variables that transformers and its hub client read."""
+"""Prefixes of the environment variables that transformers and its hub client read."""
 _FAST = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Names of the class that needs nothing but a tokenizer.json."""
+"""Names of the tokenizer classes that need only a tokenizer.json."""
 
 
 async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
@@ -86,9 +86,9 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def tokenizer_class(source: str | Path) -> Any:
-    """Return the class that loads a tokenizer. Importing the class takes seconds, loading next to nothing.
+    """Return the class that loads a tokenizer. Importing the class takes seconds, loading almost no time.
 
-    AutoTokenizer imports torch where it is installed, so the class is found from the config if possible.
+    AutoTokenizer imports torch if torch is installed, so the class is found from the config if possible.
     """
     for variable, value in _QUIET.items():
         os.environ.setdefault(variable, value)

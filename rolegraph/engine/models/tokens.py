@@ -19,13 +19,14 @@ class SampledTokens(NamedTuple):
     ids: Sequence[int]
     """Token ids, unchecked."""
     logprobs: Sequence[Any]
-    """Natural logs at the sampling temperature, length T, unchecked; empty where the server gives none."""
+    """Log-probability of each token at the sampling temperature, [T], unchecked; empty if the server gives
+    none."""
     finish_reason: str
     """`length` where the answer was cut off."""
 
 
 LONG_CHAT = 50_000
-"""Characters of a chat from which it is tokenized in a thread; 100,000 emoji take half a second."""
+"""Number of characters from which a chat is tokenized in a thread; 100,000 emoji take half a second."""
 
 
 async def tokenize(chat: ChatFormat, request: Request) -> TokenizedPrompt:
@@ -47,7 +48,7 @@ def answer_limit(prompt: TokenizedPrompt, most: int, context: int | None) -> int
 
     Args:
         prompt: The prompt.
-        most: Limit of the sampling settings.
+        most: Limit that the sampling settings set.
         context: Largest number of tokens of prompt and answer together; None where unknown.
 
     Raises:
@@ -72,7 +73,7 @@ def completion(
     url: str,
     weight_version: int | None = None,
 ) -> Completion:
-    """Return the answer that sampled tokens are; raises ModelError for a token id out of range.
+    """Return the Completion that sampled tokens form; raises ModelError for a token id out of range.
 
     Args:
         chat: Chat format of the model.
@@ -105,7 +106,7 @@ def completion(
 
 
 def without(text: str, tokens: Sequence[str]) -> str:
-    """Return `text` with every occurrence of the special tokens' texts removed."""
+    """Return `text` without any occurrence of the `tokens`, which are texts of special tokens."""
     for token in tokens:
         text = text.replace(token, "")
     return text

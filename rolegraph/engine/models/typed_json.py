@@ -1,7 +1,7 @@
 """JSON of servers, decoded into typed records in one pass.
 
-msgspec makes no object of what a record does not have. An answer of 1,000 tokens has some 30,000 JSON values
-of which 2,000 are kept, and a tree of all of them is walked by Python's garbage collector again and again.
+msgspec builds no objects for fields that a record lacks. An answer of 1,000 tokens has some 30,000 JSON
+values of which 2,000 are kept; Python's garbage collector would walk a tree of all of them again and again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decode(content: bytes, kind: type[T]) -> T:
 
 
 def converted(value: object, kind: type[T]) -> T:
-    """Return the record of a JSON value that is decoded already; raises ValueError with the field's place."""
+    """Convert a decoded JSON value to a record; raises ValueError with the place of the field at fault."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

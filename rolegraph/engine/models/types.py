@@ -25,18 +25,18 @@ PROCESS = "process"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Settings with which a model at an endpoint is opened: reference, key, tokenizer. It holds no client."""
+    """Settings with which to open a model at an endpoint: reference, key, tokenizer. It holds no client."""
 
     ref: ModelRef
     """The model; its provider is never `local`, since a local service is a Tinker service."""
     api_key: str | None = None
-    """Takes precedence over the environment's key."""
+    """Key that takes precedence over the environment's."""
     tokenizer_dir: Path | None = None
     """The folder of the tokenizer and chat template (tinker); None finds them by the model's name."""
     trusted_url: str | None = None
-    """URL that the person gave outside the spec: the environment's key may be sent there."""
+    """URL that the user gave outside the spec, to which the environment's key may be sent."""
     weight_version: int | None = None
-    """Number of updates of weights in training; None for other weights."""
+    """Number of updates of the weights if they are in training; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Request(NamedTuple):
     messages: Sequence[Message]
     sampling: Sampling
     seed: int | None
-    """This call's own seed, derived from the run's; None where the run has none."""
+    """Seed of this call, derived from the run's; None for a run without a seed."""
     id: CallId
     """Identity of the call, by which a replay finds the answer."""
     tools: Sequence[Function] = ()
@@ -65,10 +65,11 @@ class Request(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """One answer. T response tokens; ids and logprobs are empty where the model gives none.
+    """One answer, with T response tokens; ids and logprobs are empty if the model gives none.
 
-    `text` is the answer without the reasoning that the model marks; that is in `thought`. A model may return
-    any values as numbers: `LimitedModel`, which all calls pass, leaves out those that no record holds.
+    `text` is the answer without the reasoning that the model marks, which is in `thought`. A model may return
+    any values as numbers: `LimitedModel`, through which all calls go, leaves out those that no record can
+    hold.
     """
 
     text: str
@@ -76,23 +77,24 @@ class Completion(NamedTuple):
     prompt_ids: Sequence[int] = ()
     response_ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
-    """Natural logs at the sampling temperature, length T."""
+    """Log-probability of each response token at the sampling temperature, [T]."""
     finish_reason: str = "stop"
     """`stop` or `length`."""
     weight_version: int | None = None
     usage: UsageMetadata = NO_USAGE
-    """Tokens and dollars as the endpoint counts them, where it gives no ids."""
+    """Tokens and dollars as the endpoint counts them."""
     calls: Sequence[ToolCall] = ()
     """Calls of tools, which are not in `text`."""
     special_tokens: Sequence[str] = ()
     """Special tokens that were sampled within the answer; `text` and `thought` leave them out."""
     unusable_numbers: Sequence[str] = ()
-    """Descriptions of numbers that were out of range, or too many or too few, and are left out."""
+    """Descriptions of numbers that were left out, because they were out of range or of another count than the
+    tokens."""
 
     def checked(self) -> Self:
-        """Return the answer with its numbers in arrays, without those that no record holds.
+        """Return the answer with its numbers in arrays, without numbers that no record can hold.
 
-        `unusable_numbers` describes them.
+        `unusable_numbers` describes the numbers that are left out.
         """
         unusable = [*self.unusable_numbers]
         prompt_ids = _usable(TOKEN_IDS, self.prompt_ids, "token id", unusable)
@@ -118,8 +120,8 @@ _COUNTS = TypeAdapter(UsageMetadata)
 
 
 def _usable(numbers: NumberList, values: Sequence[Any], name: str, unusable: list[str]) -> Sequence[Any]:
-    """Return `values` in an array, or nothing where one of them is out of range, with a description of the
-    first in `unusable`."""
+    """Return `values` in an array; empty if one is out of range, and then its description is added to
+    `unusable`."""
     if numbers.holds(values):
         return numbers.packed(values)
     unusable.append(_named(name, next(it for it in values if not numbers.holds((it,)))))
@@ -153,7 +155,7 @@ class LogprobScorer(Protocol):
 
 @runtime_checkable
 class TextScorer(LogprobScorer, Protocol):
-    """A model that scores given tokens, and whose chat format makes tokens of texts."""
+    """A model that scores given tokens, and whose chat format turns texts to tokens."""
 
     @property
     def chat(self) -> ChatFormat:

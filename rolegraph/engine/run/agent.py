@@ -1,7 +1,7 @@
 """The turn of a role whose model an agent program asks.
 
 In: the role's prompt. The program writes the chat and decides how often the model is asked; its output is
-parsed as the answer. Out: a `NodeResult` with each call of the model, whatever failed on the way.
+parsed as the answer. Out: a `NodeResult` with each call of the model, whatever failed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ async def agent_turn(
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
 ) -> NodeResult:
-    """Run the agent program of a role, and return the result, which holds any failure.
+    """Run the agent program of a role, and return the result, which records any failure.
 
-    Only cancellation and errors of this program raise.
+    Raises only for cancellation and for errors in this project's code.
 
     Args:
         role: The node's role, which has an agent.
@@ -82,7 +82,7 @@ class AgentCalls:
         self._attempt, self._asked = attempt, 0
         self._answered: list[ModelCall] = []
         self._sampled: dict[str, ToolCall] = {}
-        """Calls of functions in the answers, by their ids."""
+        """Function calls in the model's answers, by their ids."""
 
     @property
     def in_order(self) -> list[ModelCall]:
@@ -92,7 +92,7 @@ class AgentCalls:
     async def answer(self, messages: Sequence[Message], functions: Sequence[Function]) -> AgentAnswer:
         """Answer a request of the program.
 
-        Messages that go on from an earlier chat of this run continue it token for token.
+        If the messages continue an earlier chat of this run, the prompt keeps that chat's tokens.
 
         Raises:
             ToolError: The program has made the last of the role's `max_calls`.
@@ -128,9 +128,10 @@ class AgentCalls:
         return AgentAnswer(completion.text, completion.calls, is_cut, prompt_tokens, size or 0)
 
     def _identified(self, number: int, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """Return the calls of answer `number`, each with an id that no other call of this run has.
+        """Return the function calls of answer `number`, each with an id that no other call of this run has.
 
-        Results of functions come back with the id of their call, which tokens need not hold.
+        The program sends a result back with the id of its call, so the ids must differ; tokens may not
+        contain any id.
         """
         identified: list[ToolCall] = []
         for index, call in enumerate(calls):
@@ -142,8 +143,8 @@ class AgentCalls:
         return identified
 
     def _chat_before(self, messages: Sequence[Message]) -> ModelCall | None:
-        """Return the call with the longest chat that the messages begin with, as far as a model sees them, or
-        None."""
+        """Return the call whose chat is the longest beginning of the messages, compared as a model sees them;
+        None if no chat is."""
         seen = [*map(self._seen, messages)]
         begun = [
             call
@@ -156,8 +157,8 @@ class AgentCalls:
         """Return the parts of a message that a model sees, without reasoning.
 
         Clients send an answer's text back without spaces around it, and an empty text as null; calls without
-        a name are in its text. Proxies give calls other ids. A malformed call is known by its id
-        alone, since Anthropic's messages hold no text of arguments.
+        a name are part of the text. Proxies change the ids of calls. A malformed call is compared only by its
+        id, since Anthropic's messages hold no text of arguments.
         """
         calls = [
             (call.id, call.name)
@@ -173,7 +174,8 @@ def _named_calls(message: Message) -> list[ToolCall]:
 
 
 def _continued(chat: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
-    """Return messages with an earlier chat in place of their beginning, whose ids later results get, too."""
+    """Return messages whose beginning is replaced by the equal `chat`; later results get the ids of its
+    calls."""
     ids = {
         sent.id: call.id
         for before, message in zip(chat, messages, strict=False)
@@ -190,5 +192,5 @@ def _continued(chat: Sequence[Message], messages: Sequence[Message]) -> list[Mes
 
 
 def _normalized(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as JSON text that is the same for 1.0 and for 1, as JavaScript writes it."""
+    """Return arguments as JSON text that is equal for 1.0 and 1, as JavaScript writes both."""
     return json.dumps(json.loads(json.dumps(arguments), parse_int=float), sort_keys=True)

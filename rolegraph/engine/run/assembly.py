@@ -28,7 +28,7 @@ from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 
 _UNSCORED = Score(None, None)
 _SHARED = tuple(name for name in Step._fields if name in Completion._fields)
-"""Fields of an answer that its Step has under the same name."""
+"""Names of the fields that a Completion and its Step share."""
 
 
 def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Episode:
@@ -36,8 +36,8 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
 
     Args:
         context: The episode as far as it ran.
-        endings: Cause that ended each loop before its last round.
-        stopped: Whether the episode ended before all nodes had run.
+        endings: Causes by which loops ended before their last round.
+        stopped: True if the episode ended before all nodes had run.
     """
     plan, job, results = context.plan, context.job, context.results
     roles = plan.roles
@@ -145,8 +145,9 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
 
 
 def _verdict(source: str, value: Any, stopped: bool) -> bool | None:
-    """Return the verdict of an entry of `episode.correct` by its value; None where the value is unknown, and
-    False where the episode was stopped before that.
+    """Return the verdict of an entry of `episode.correct` from its value.
+
+    None if the value is unknown; if the episode was stopped early, False then.
 
     Raises:
         TypeError: The value is neither true nor false.
@@ -165,9 +166,9 @@ def finished_turns(
 
     Args:
         context: The episode.
-        name: The name that the expression has for them, such as `judge` or `judge.history`.
+        name: The expression's name for the turns, such as `judge` or `judge.history`.
         taken: The turns, each with its node.
-        loop: The loop of the role that reads. Seen from outside of its loop, a player has earned the sum over
+        loop: The loop of the reading role. Read from outside of its loop, a player's reward is the sum over
             its turns, unless a link such as `.history` names single turns.
     """
     name, _, link = name.partition(".")
@@ -199,7 +200,8 @@ def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:
 
 
 def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
-    """Return by loop name the last round that ran, for each round of the loop around it (1 without one)."""
+    """Return the number of the last round that ran, by loop, then by round of the outer loop (1 without
+    one)."""
     plan = context.plan
     last: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
     for node, result in zip(plan.nodes, context.results, strict=True):
@@ -217,10 +219,10 @@ def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
 def _ended(
     context: EpisodeContext, rounds: Mapping[str, Mapping[int, int]], endings: Endings, *, stopped: bool
 ) -> dict[str, str | dict[str, int]]:
-    """Return by loop name what ended it: `until`, `env`, `when` or `times`.
+    """Return the cause of each loop's end by loop name: `until`, `env`, `when` or `times`.
 
-    A loop whose branches end separately, or that ran in several rounds of the loop around it, has a count for
-    each cause. `rounds` has the last round of each loop, by the round of the loop around it.
+    A loop whose branches end separately, or that ran in several rounds of its outer loop, has a count for
+    each cause. `rounds` has the last round of each loop, by the round of the outer loop.
     """
     plan, ended = context.plan, dict[str, str | dict[str, int]]()
     over = {its.plan.loop for its in context.environments if its.over}
@@ -241,8 +243,10 @@ def _ended(
 
 
 def summed(turns: Sequence[NodeResult]) -> Score | None:
-    """Return the sum of the unmasked turns' scores and terms, correct as the last is; None without a
-    score."""
+    """Return the sum of the scores and terms of turns that are not masked; None without a score.
+
+    The verdict is that of the last such turn.
+    """
     scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(turn)]
     if not scores:
         return None
@@ -254,7 +258,7 @@ def summed(turns: Sequence[NodeResult]) -> Score | None:
 
 
 def _is_masked(turn: NodeResult) -> bool:
-    """Return True if a turn is kept out of training: its failure is masked, or its role's reward gave no
+    """Return True if a turn is left out of training: its failure is masked, or its role's reward gave no
     value."""
     role, failure = turn.role, turn.failure
     if role.reward is not None and (turn.score is None or turn.score.reward is None):
@@ -269,7 +273,7 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
 
     Args:
         turn: The turn; a tool that ran in place of a model leaves one Step without tokens or messages.
-        masked: Whether the Steps are kept out of training.
+        masked: True to mark the Steps as left out of training.
 
     Returns:
         The Steps in order; only the last has the action and the reward and is `done`.
@@ -311,8 +315,7 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
 
 
 def _call_metadata(turn: NodeResult, call: ModelCall) -> StepMetadata:
-    """Return a model call's metadata for its Step: loop round, tool name, group keys, call number, tool
-    results."""
+    """Return the metadata of a model call's Step: round, tool name, group keys, call number, tool results."""
     role, metadata = turn.role, StepMetadata()
     if role.loop is not None:
         metadata["round"] = role.number_of(turn.view)

@@ -25,8 +25,11 @@ T = TypeVar("T")
 
 
 def turns_taken(edge: InputEdge, results: Sequence[T | None]) -> list[tuple[int, T]]:
-    """Return (node, result) of an edge's turns that ran; of each instance only its last, unless all are
-    read. `results` has None for a node that has not run."""
+    """Return (node, result) of an edge's turns that ran; of each instance only the last turn, unless the edge
+    reads all.
+
+    `results` has None for a node that has not run.
+    """
     last = {
         position // edge.turns_per_instance: (node, result)
         for position, node in enumerate(edge.nodes)
@@ -68,21 +71,21 @@ class EpisodeContext(EpisodeSession):
         self.restarted: set[int] = set()
         """Nodes whose turn began its conversation anew (`memory.reset`)."""
         self.uncomputed = 0
-        """Number of conditions that could not be computed."""
+        """Number of conditions that were unknown or could not be computed."""
         self._visible_task = _without(self.task, plan.hidden)
 
     def set_upstream(self, block: int, edges: Sequence[InputEdge]) -> None:
-        """Store the views of the earlier turns that a block reads, by name; call it when all of them have
+        """Store the views of the turns that a block reads, by name; call it when all of these turns have
         ended."""
         self.upstream[block] = {edge.name: self.views(edge) for edge in edges}
 
     def views(self, edge: InputEdge) -> Views:
-        """Return the turns of an edge that ran, as views."""
+        """Return the views of an edge's turns that ran."""
         return Views([result.public for _, result in turns_taken(edge, self.results)])
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
-        """Return the template variables that all turns of a block share: `task`, and the roles that they
-        read."""
+        """Return the template variables that all turns of a block share: `task`, and the roles that the block
+        reads."""
         task = self._task_of(role) if role.spec.sees else self._visible_task
         return {"task": task, **self.upstream[block]}
 
@@ -100,8 +103,11 @@ class EpisodeContext(EpisodeSession):
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
     def of_turn_end(self, node: int, view: View, texts: Iterable[Expression | Template]) -> Mapping[str, Any]:
-        """Return what the expressions and texts of a reward read of a turn that has ended, with all
-        fields of the task; `self` alone costs work, and is made where one of `texts` reads it."""
+        """Return the variables that a reward reads of its own turn after the turn's end, with all fields of
+        the task.
+
+        `self` is built only if one of `texts` reads it, because it costs work.
+        """
         instance = {SELF: self.of_node(node)[SELF]} if any("self" in it.mentions for it in texts) else {}
         return {
             **instance,
@@ -116,10 +122,10 @@ class EpisodeContext(EpisodeSession):
         }
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
-        """Return by expression a digest of its value for a turn, by which rewards are grouped; None if it
-        fails.
+        """Return a digest of each group key of a turn, by the key's expression; None for a key that cannot be
+        computed.
 
-        The expressions see all fields of the task, and no record has their value.
+        The expressions may read hidden fields, so records have only the digests.
         """
         variables = {"task": self.task, SELF: self.of_node(node)[SELF]}
         digests: dict[str, str | None] = {}
@@ -139,14 +145,14 @@ class EpisodeContext(EpisodeSession):
     def holds(
         self, condition: Expression, variables: Mapping[str, Any], owner: str, turns: Sequence[int] = ()
     ) -> bool:
-        """Return the truth of a condition; where it is unknown or cannot be computed, count that in
+        """Return True if a condition is true; if it is unknown or cannot be computed, count it in
         `uncomputed` and return False.
 
         Args:
             condition: The condition.
-            variables: What it reads.
-            owner: The role or the loop that it belongs to.
-            turns: Nodes that it is evaluated for: the role's turn, or those of the round that has ended.
+            variables: Variables that the condition reads.
+            owner: The role or loop that the condition belongs to.
+            turns: Nodes for which it is evaluated: the role's turn, or the turns of the round that has ended.
         """
         if CHANCE in condition.mentions:
             ids = [tuple(self.plan.nodes[node].id) for node in turns]
@@ -158,9 +164,16 @@ class EpisodeContext(EpisodeSession):
         return False
 
     def _draw(self, owner: str, turns: Sequence[tuple[object, ...]], per: str, key: str | int) -> float:
-        """Return the number from 0 to below 1 that `chance` compares, the same whenever the episode runs.
+        """Return a number from 0 to below 1 for `chance` to compare; a repeated episode gets the same
+        numbers.
 
-        An episode without a seed draws with that of the spec's sampling, else with 0.
+        The seed is the episode's, else that of the spec's sampling, else 0.
+
+        Args:
+            owner: The role or loop whose condition draws.
+            turns: Nodes for which the condition is evaluated.
+            per: Scope of the draw: `turn`, `episode` or `task`.
+            key: Key of the call, else its position.
         """
         seed = self.plan.spec.sampling.seed if self.job.seed is None else self.job.seed
         place = (self.task["id"], self.job.rollout, turns)[: PER.index(per) + 1]
@@ -168,7 +181,7 @@ class EpisodeContext(EpisodeSession):
         return derive_seed(seed or 0, CHANCE, shared, *place) / (SEEDS + 1)
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
-        """Return the task's fields that a role's prompts may read: the visible ones and those that it
+        """Return the task fields that a role's prompts may read: visible fields, and the hidden ones in its
         `sees`."""
         return _without(self.task, self.plan.hidden.difference(role.spec.sees))
 

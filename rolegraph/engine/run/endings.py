@@ -1,4 +1,4 @@
-"""The loops of one episode that are skipped or end early: on which branches, and by what."""
+"""The loops of one episode that are skipped or end early: on which branches, and for which cause."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ Ending = Literal["until", "env", "when", "outer"]
 """Cause of a loop's end before its last round: its condition, its environment, its `when`, or the end of the
 loop around it before it began."""
 Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
-"""Reason why each branch ended, by loop and by the edges that its `until` reads."""
+"""Cause by which each branch ended, by loop, then by the edges that its `until` reads."""
 
 
 class LoopEnds:
-    """Record of which loops of one episode have ended or are skipped, and by what cause.
+    """Record of the loops of one episode that have ended early or are skipped, with the causes.
 
     Loops, blocks, roles and nodes are positions in the plan.
     """
 
     def __init__(self, context: EpisodeContext) -> None:
-        """Evaluate the `when` of each loop, and record the loops that are skipped because it is false."""
+        """Evaluate the `when` of each loop, and record the loops that it skips."""
         self.context, self.plan = context, context.plan
         self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
         self._is_over: dict[int, bool] = {}
-        """For each block, True where its loop ended before the block."""
+        """True for each block whose loop ended before the block; blocks that were not decided yet are
+        missing."""
         for number, loop in enumerate(self.plan.loops):
             if loop.when is not None and not context.holds(
                 loop.when, context.of_loop_end(()), _owner(number)
@@ -34,7 +35,7 @@ class LoopEnds:
                 self._note("when", (), number)
 
     def is_skipped(self, loop: int | None) -> bool:
-        """Return True if a loop, or a loop around it, is skipped because its `when` is false."""
+        """Return True if the `when` of a loop, or of a loop around it, is false."""
         while loop is not None:
             if self.endings.get(loop, {}).get(()) == "when":
                 return True
@@ -42,8 +43,10 @@ class LoopEnds:
         return False
 
     def is_over(self, block: int, loop: int) -> bool:
-        """Return True if `loop` is skipped, or ended in a round before that of `block` on the block's
-        branch; record the end of a loop the first time that it is found."""
+        """Return True if `loop` is skipped, or ended on the branch of `block` in an earlier round.
+
+        The end of a loop is recorded when it is found first.
+        """
         if self.is_skipped(loop):
             return True
         plan, undecided, number, over = self.plan, list[int](), block, False
@@ -64,9 +67,9 @@ class LoopEnds:
         return over
 
     def _ends_before(self, block: Block) -> bool:
-        """Return True, and record the cause, if a block's loop ends before the block's round.
+        """Return True, and record the cause, if a block's loop ends just before the block's round.
 
-        The causes: no node of the round before still ran, `until` is true of the nodes that did, or the
+        Causes are that `until` holds for the previous round, that no node of that round ran, or that the
         environment is done.
         """
         if block.until_inputs and self._until_holds(block):
@@ -89,8 +92,8 @@ class LoopEnds:
         return self.context.holds(until, self.context.of_loop_end(edges), _owner(block.until_loop), turns)
 
     def _note_outer(self, block: Block) -> None:
-        """Record that an inner loop does not start in a further outer round; only its first such block does
-        so."""
+        """Record that the end of an outer loop keeps an inner loop from starting; only the inner loop's first
+        block does so."""
         loop, is_second = block.until_loop, self.plan.nodes[block.nodes[0]].round == 2
         if is_second and loop == self.plan.roles[block.role].loop and self.plan.loops[loop].outer is not None:
             self._note("outer", block.until_inputs, loop)
@@ -100,5 +103,5 @@ class LoopEnds:
 
 
 def _owner(loop: int) -> str:
-    """Return the name by which a loop's conditions draw; no role has a name with a space."""
+    """Return the name under which a loop's conditions draw; it has a space, so it is never a role's."""
     return f"loop {loop}"

@@ -28,7 +28,7 @@ def environment_seed(task: Task) -> int:
 
 
 class EnvironmentSession:
-    """Environment of a loop in one episode, with the transitions so far; its first `advance` opens it.
+    """Environment of a loop in one episode, with the transitions so far; the first `advance` opens it.
 
     Players are numbered from 0.
     """
@@ -40,15 +40,15 @@ class EnvironmentSession:
         self._last_turns: dict[int, int] = {}
         """Node of the last turn of each player."""
         self._rewards: dict[int, float] = {}
-        """Sum of the rewards that followed the turn of each node."""
+        """Sum of the rewards after the turn of each node."""
         self._early: dict[int, float] = {}
         """Rewards of each player before its first turn."""
         self.info: dict[str, Any] = {}
-        """The `info` of all transitions, merged."""
+        """`info` of all transitions, merged."""
 
     @property
     def over(self) -> bool:
-        """True where the last transition was `done`."""
+        """True if the last transition was `done`."""
         return bool(self._transitions) and self._transitions[-1].done
 
     def over_before(self, role: int, number: int) -> bool:
@@ -114,25 +114,25 @@ class EnvironmentSession:
         return Transition(given.observations, rewards, bool(given.done), info)
 
     def moves(self, node: Node) -> bool:
-        """Return True if a node acts in its round: a player with an observation, or a role that is no
+        """Return True if a node acts in its round: a player that got an observation, or a role that is no
         player."""
         player = self._player(node)
         return player is None or player in self._shown(node)
 
     def observation(self, node: Node) -> str:
-        """Return the observation that a node reads before its round; a role that is no player reads all
-        players'."""
+        """Return the observation that a node reads before its round; a role that is no player reads those of
+        all players."""
         shown = self._shown(node)
         player = self._player(node)
         return "\n\n".join(dict.fromkeys(shown.values())) if player is None else shown.get(player, "")
 
     def _shown(self, node: Node) -> Mapping[int, str]:
-        """Return, by player, the observations that the environment gave before a node's round."""
+        """Return the observations that the environment gave before a node's round, by player."""
         return self._transitions[self._step(node.role, node.id.round)].observations
 
     def _step(self, role: int, number: int) -> int:
-        """Return the environment's round, from 0, of turn `number` of a role, which may have several in a
-        round."""
+        """Return the environment's round, from 0, of turn `number` of a role; a role may take several turns
+        in a round."""
         return (number - 1) // self.plan.turns[role]
 
     def _player(self, node: Node) -> int | None:
@@ -140,12 +140,12 @@ class EnvironmentSession:
         return None if first is None else first + node.id.index - 1
 
     def reward(self, node: int) -> float | None:
-        """Return the sum of the environment's rewards after a player's turn `node`; None if none followed."""
+        """Return the sum of the environment's rewards after a player's turn `node`; None without a reward."""
         return self._rewards.get(node)
 
     def last_turns(self) -> Sequence[int]:
-        """Return for each player the node of its last turn so far, or of its first turn if it has had
-        none."""
+        """Return the node of each player's last turn so far; for a player without a turn, the node of its
+        first."""
         return [self._last_turns.get(player, node) for player, node in enumerate(self.plan.player_nodes[0])]
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The blocks that may start, as nodes end. Pure counting over a plan's wiring: no asyncio, no results."""
+"""The blocks that may start as nodes end. Pure counting over a plan's wiring: no asyncio, no results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class Frontier:
         """Number of joins that each block still waits for."""
 
     def done(self, node: int) -> Sequence[int]:
-        """Count down the joins of a node that ended (call it once per node); return the blocks now ready to
-        run."""
+        """Count a node as ended, and return the blocks that became ready; call it once for each node."""
         ready: list[int] = []
         for join in self._feeds[node]:
             self._joins[join] -= 1
@@ -34,5 +33,5 @@ class Frontier:
         return ready
 
     def skip(self, nodes: Iterable[int]) -> Sequence[int]:
-        """Count nodes that will not run as ended; return the blocks that are now ready to run."""
+        """Count nodes that will not run as ended, and return the blocks that became ready."""
         return [block for node in nodes for block in self.done(node)]

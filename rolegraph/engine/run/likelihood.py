@@ -30,11 +30,11 @@ async def likelihoods_of(
 ) -> Likelihoods:
     """Return the log-probabilities of the texts that the reward of a turn reads.
 
-    A text that reads a role of which no turn ran, or one failed, has none.
+    The result has no entry for a text that reads a role whose turn did not run or failed.
 
     Args:
         result: The turn, which has ended without a failure.
-        node: Its position in the plan.
+        node: The turn's position in the plan.
         context: The episode.
         inputs: Inputs of the reward, with the turns of other roles.
 
@@ -75,8 +75,8 @@ async def _logprobs(
 def _before(
     calls: Sequence[ModelCall], likelihood: Likelihood, chat: ChatFormat, *, same_tokens: bool
 ) -> Sequence[int]:
-    """Return the tokens before the text: those of the turn's prompt, and of its answer without the end of
-    the turn."""
+    """Return the tokens before a text: the turn's prompt, and if the text follows the answer, the answer
+    without its end token."""
     call = calls[-1] if likelihood.turn else calls[0]
     answer = call.completion
     if not (same_tokens and answer.response_ids):
@@ -93,14 +93,14 @@ def _same_tokens(one: ChatFormat, other: ChatFormat) -> bool:
 
 
 async def check_scorers(plan: Plan, models: Sequence[LimitedModel]) -> None:
-    """Ask each model that a likelihood needs for the log-probability of a token.
+    """Check that each model that scores a text for a reward returns log-probabilities.
 
     Args:
         plan: The plan.
         models: The models of the plan's endpoints.
 
     Raises:
-        UsageError: A model gives none.
+        UsageError: A model returns no log-probability.
         WorldError: A model does not answer.
     """
     for role in plan.roles:
@@ -118,15 +118,15 @@ def _scorer(model: LimitedModel, use: str) -> TextScorer:
 
 
 async def check_scorer(model: LimitedModel, ids: Sequence[int], use: str) -> None:
-    """Ask a model for the log-probability of the last of some tokens.
+    """Check that a model returns log-probabilities, by asking for that of the last of some tokens.
 
     Args:
         model: The model.
         ids: At least two tokens.
-        use: Who needs the log-probabilities, for messages, such as `the reward of solver`.
+        use: User of the log-probabilities, for messages, such as `the reward of solver`.
 
     Raises:
-        UsageError: The model gives none.
+        UsageError: The model returns no log-probability.
         WorldError: The model does not answer.
     """
     try:

@@ -1,4 +1,5 @@
-"""Plan prepared for another project's trainer: the roles that its model answers for, and the other models."""
+"""Plan prepared for another project's trainer: roles that the trainer's model answers for, and the other
+models."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class PerEventLoop(Generic[T]):
-    """Value for each event loop, made on first use; values of closed loops are dropped."""
+    """A value for each event loop, made on first use; values of closed loops are dropped."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -40,7 +41,7 @@ class PerEventLoop(Generic[T]):
 
 
 class PreparedPlan:
-    """Plan with everything that each of its episodes needs under another project's trainer."""
+    """Plan with everything that its episodes share under another project's trainer."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -55,7 +56,8 @@ class PreparedPlan:
         self._opened: PerEventLoop[dict[Open, Models]] = PerEventLoop(dict)
 
     def check_opening(self, open_: Open | None) -> None:
-        """Raise UsageError for a local model without `open_model`: the default cannot start services."""
+        """Raise UsageError if the plan has a local model and no `open_model` is given: the default cannot
+        start services."""
         for ref in other_models(self.plan):
             if open_ is None and ref.served_here:
                 raise UsageError(
@@ -73,7 +75,8 @@ class PreparedPlan:
             await models.aclose()
 
     async def table(self, policy: LimitedModel, open_: Open | None = None) -> list[LimitedModel]:
-        """Return a model for each endpoint: the trainer's `policy` for a policy, else what `open_` opens."""
+        """Return a model for each endpoint: the trainer's `policy` for endpoints of a policy, else the model
+        that `open_` opens."""
         models = self.models(open_)
         return [
             policy if is_policy(self.plan, endpoint) else await models.model(endpoint.model)
@@ -82,7 +85,8 @@ class PreparedPlan:
 
 
 def is_policy(plan: Plan, endpoint: Endpoint) -> bool:
-    """Return True if the trainer's model answers: for a policy, and for a role without its own model."""
+    """Return True if the trainer's model answers at an endpoint: it has a policy, or its role has no model of
+    its own."""
     return endpoint.policy is not None or endpoint.model == plan.spec.model
 
 
@@ -94,6 +98,6 @@ def policy_roles(plan: Plan) -> list[RolePlan]:
 
 
 def other_models(plan: Plan) -> list[ModelRef]:
-    """Return the models of a plan that are not its policy, each once: of frozen roles, and teachers."""
+    """Return the models of a plan's frozen roles and teachers, each once."""
     frozen = [endpoint.model for endpoint in plan.endpoints if not is_policy(plan, endpoint)]
     return list(dict.fromkeys([*frozen, *plan.teachers]))

@@ -1,8 +1,7 @@
 """The rewards of an episode's turns: what each reads, when it is computed, and the score that results.
 
-A reward that reads only its own turn is computed when the turn ends, without holding up other nodes. A reward
-that reads other turns is computed after all turns have ended. Rewards with a time limit run in a process of
-their own.
+A reward that reads only its own turn is computed when the turn ends, while other nodes go on. A reward that
+reads other turns is computed after all turns have ended. Rewards with a time limit run in a separate process.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ from rolegraph.engine.vocabulary.foreign import finite_number, short_repr
 from rolegraph.engine.vocabulary.isolation import CallLimit
 
 CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-"""Starts a task of the episode. It is passed on and never stored: a reference from an episode to itself would
-keep the episode in memory until the garbage collector runs."""
+"""Function that starts a task of the episode. It is passed on and never stored: a reference from an episode
+to itself would keep the episode in memory until the garbage collector runs."""
 NO_INPUTS = RewardInputs()
 LARGE_SECONDS = 60.0
-"""Time limit of a reward that reads fields of a large task; elsewhere it would hold up other episodes."""
+"""Time limit in seconds of a reward that reads a large task, in a separate process where it does not block
+other episodes."""
 
 
 class EpisodeStop(Exception):
@@ -49,7 +49,7 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
         result: The turn, whose score is set.
         node: The turn's position in the plan.
         context: The episode.
-        create_task: Starts the task that waits for a reward with a time limit.
+        create_task: Function that starts the task of a reward with a time limit.
 
     Raises:
         EpisodeStop: The turn failed, and its role says `then: fail`.
@@ -66,10 +66,10 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
 
 
 def _is_computed(result: NodeResult, reward: Reward) -> bool:
-    """Return True if the reward of a turn is computed, which it is for few of the turns that failed.
+    """Return True if the reward of a turn is computed.
 
-    Those are turns that were not readable, under `then: reward`, and turns that the environment scores, where
-    `on_failure` gives no reward.
+    It is for every turn without a failure. For a failed turn, it is computed if the answer was unreadable and
+    `on_failure` says `then: reward`, or if the environment scores the turn and `on_failure` gives no reward.
     """
     failing = result.role.spec.on_failure
     if result.failure is None:
@@ -80,7 +80,7 @@ def _is_computed(result: NodeResult, reward: Reward) -> bool:
 
 
 def stop_at_failure(result: NodeResult) -> None:
-    """Raise EpisodeStop where a result failed and its role says `then: fail`."""
+    """Raise EpisodeStop if a turn failed and its role says `then: fail`."""
     if result.failure is not None and result.role.spec.on_failure.then == "fail":
         raise EpisodeStop
 
@@ -95,8 +95,8 @@ class LateRewards:
         self.context, self.plan, self.results = context, context.plan, context.results
 
     def score(self, create_task: CreateTask) -> None:
-        """Start a task for each role with a late reward; the task scores the role's turns after those it
-        reads."""
+        """Start a task for each role with a late reward; a task waits for the tasks of the roles that its
+        reward reads."""
         tasks: dict[str, asyncio.Task[None]] = {}
         for position in self.plan.reward_order:
             role = self.plan.roles[position]
@@ -130,7 +130,7 @@ class LateRewards:
         await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Views]]:
-        """Return what the reward of a turn reads: views of other turns, and the environment; and the turns
+        """Return the inputs of a turn's reward, with views of other turns and the environment; and the turns
         that its expressions read."""
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
@@ -154,7 +154,7 @@ def _turn_inputs(result: NodeResult) -> RewardInputs:
 def _variables(
     context: EpisodeContext, node: int, view: View, turns: Mapping[str, Views] | None
 ) -> Mapping[str, Any]:
-    """Return what the expressions of a turn's reward read: the turn, the task and the turns of others."""
+    """Return the variables of the expressions in a turn's reward: the turn, the task and other turns."""
     formulas = context.plan.roles[context.plan.nodes[node].role].formulas
     return {**context.of_turn_end(node, view, formulas.values()), **(turns or {})}
 
@@ -167,10 +167,18 @@ def _score(
     inputs: RewardInputs,
     turns: Mapping[str, Views] | None = None,
 ) -> Coroutine[None, None, None] | None:
-    """Score a turn now, or return a coroutine that scores it, with the likelihoods of texts or in a limited
-    process; either way sets its score. `turns` has the turns of other roles that its expressions read.
+    """Score a turn now, or return a coroutine that scores it with log-probabilities of texts or in a separate
+    process.
 
-    A reward that fails, or whose expressions cannot be computed, fails the turn with `reward_error`.
+    If the reward fails, or an expression of it cannot be computed, the turn fails with `reward_error`.
+
+    Args:
+        result: The turn, whose score is set.
+        node: The turn's position in the plan.
+        context: The episode.
+        reward: The reward.
+        inputs: Inputs of the reward.
+        turns: Turns of other roles that the reward's expressions read.
     """
     limit = reward.timeout
     if limit is None and context.is_large and reward.facts.fields:
@@ -198,7 +206,8 @@ def _score_words(
     inputs: RewardInputs,
     turns: Mapping[str, Views] | None = None,
 ) -> None:
-    """Set what each answer that the parser allows would have earned on an answered turn, readable or not."""
+    """Set `word_rewards` of a turn: the reward of each answer that the parser allows, if the role is
+    `word_scored`."""
     role = result.role
     if role.name not in context.plan.word_scored or context.is_large or not result.calls:
         return
@@ -228,9 +237,19 @@ async def _score_later(
     variables: Mapping[str, Any] | None = None,
     slow: float = 0.0,
 ) -> None:
-    """Ask for the likelihoods that a turn's reward reads, and score the turn, in a process with limits where
-    `limit` has seconds; may raise EpisodeStop. With `variables` the expressions of the reward are computed
-    first, within `slow` seconds."""
+    """Request the log-probabilities that a turn's reward reads, and score the turn; may raise EpisodeStop.
+
+    Args:
+        result: The turn, whose score is set.
+        node: The turn's position in the plan.
+        context: The episode.
+        reward: The reward.
+        inputs: Inputs of the reward.
+        limit: Time limit in seconds of a separate process; None scores in this process.
+        variables: Variables with which the reward's expressions are computed first; None if they are computed
+            already.
+        slow: Time limit in seconds of the expressions.
+    """
     try:
         if variables is not None:
             formulas, run = dict(result.role.formulas), context.isolation.run
@@ -287,7 +306,7 @@ def _set_score(result: NodeResult, score: Score | None, inputs: RewardInputs) ->
 
 
 def _fail_by(result: NodeResult, error: BaseException) -> None:
-    """Record that a turn's reward raised `error`; where the sandbox is at fault, remove the turn's score."""
+    """Record that a turn's reward raised `error`; if the sandbox is at fault, remove the turn's score."""
     if isinstance(error, UnsupportedProgram):
         _fail(result, str(error), FailureName.UNSUPPORTED_PROGRAM)
     elif isinstance(error, PromptError | CallLimit):

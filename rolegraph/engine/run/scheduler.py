@@ -1,8 +1,8 @@
-"""Runs one plan on one task: a node starts the moment that what it waits for is done.
+"""Run of one plan on one task: a node starts as soon as the nodes that it waits for are done.
 
-In: a plan, a job, the models of the plan's endpoints. Out: an Episode, whatever failed on the way. There is
-no barrier between levels, and a node that fails, fails alone. Tasks started here have ended before the
-episode is returned. Knows no provider, no disk and no training.
+In: a plan, a job, the models of the plan's endpoints. Out: an Episode, whatever failed. There is no barrier
+between levels, and a failed node fails alone. Tasks started here have ended before the episode is returned.
+Knows no provider, no disk and no training.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ async def run_episode(
     isolation: Isolation,
     observe: Observer | None = None,
 ) -> Episode:
-    """Run one episode. Failures are named in it; only cancellation and errors of this program raise.
+    """Run one episode. Failures are recorded in it; only cancellation and errors in this project's code
+    raise.
 
     Args:
         plan: The workflow.
         job: The task, the rollout and the run's seed.
         models: The models of `plan.endpoints`, in that order.
         isolation: The processes for rewards and tools with a time limit.
-        observe: Receives the episode's events: each call, and the episode itself. An interrupted episode is
-            sent as far as it came.
+        observe: Function that receives the episode's events: each call, and the episode itself. An
+            interrupted episode is sent with the turns that it has.
 
     Raises:
         UsageError: The plan needs permissions that were not given.
@@ -96,15 +97,15 @@ class _Run:
         self.tasks = TaskGroup()
         self.loop_ends = LoopEnds(context) if plan.loops else None
         self.messages: dict[int, Sequence[Message] | Failure] = {}
-        """Prompt that the nodes of a block share, by block; only of opened blocks: a long loop may end
-        early."""
+        """Prompt that the nodes of a block share, by block; kept only for opened blocks, since a long loop
+        may end early."""
 
     def finish(self, *, stopped: bool, finished: bool) -> Episode:
         """Assemble the episode and send it to the observer.
 
         Args:
-            stopped: Whether the episode ended before all nodes had run.
-            finished: Whether the run counts the episode; False for a cancelled one, which `--resume` repeats.
+            stopped: True if the episode ended before all nodes had run.
+            finished: False for a cancelled episode, which the run does not count and `--resume` repeats.
         """
         endings = self.loop_ends.endings if self.loop_ends is not None else {}
         episode = assemble(self.context, endings, stopped=stopped)
@@ -115,7 +116,7 @@ class _Run:
     # order of the nodes
 
     async def run_nodes(self) -> bool:
-        """Run all turns of the episode and score them; True if a failed turn ended this before all were."""
+        """Run all turns of the episode and score them; return True if a failed turn stopped the episode."""
         tasks = self.tasks
         try:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
@@ -132,8 +133,8 @@ class _Run:
             self.tasks.create_task(self.run_branch(node))
 
     async def run_branch(self, position: int) -> None:
-        """Run a node's turn, start the nodes that become ready, and go on with one of them until none is
-        left."""
+        """Run a node's turn, start the nodes that become ready, and run one of them next, until none is
+        ready."""
         plan, context, create_task = self.plan, self.context, self.tasks.create_task
         while True:
             node = plan.nodes[position]
@@ -156,7 +157,7 @@ class _Run:
         transitions.
 
         Returns:
-            The nodes to run, also of blocks that became ready because nodes were skipped.
+            The nodes to run, including those of blocks that became ready because nodes were skipped.
         """
         plan, context = self.plan, self.context
         nodes_to_run: list[int] = []
@@ -183,7 +184,8 @@ class _Run:
         return nodes_to_run
 
     def select_nodes(self, number: int, block: Block, role: RolePlan) -> Sequence[int]:
-        """Return the nodes of a ready block that run: its loop goes on, a parent ran, and `when` is true."""
+        """Return the nodes of a ready block that run: the loop goes on, not all parents were skipped, and
+        `when` is true."""
         if role.spec.callable is not None:  # the caller has ended: no further call comes
             return ()
         if role.loop is not None and self.loop_ends is not None and self.loop_ends.is_over(number, role.loop):
@@ -203,7 +205,7 @@ class _Run:
     async def advance(self, environment: EnvironmentSession, transition: int) -> None:
         """Await the environment's next transition, and start the nodes that waited for it.
 
-        If the environment fails, the last turn of each player fails and EpisodeStop ends the episode.
+        If the environment fails, the last turn of each player fails, and EpisodeStop ends the episode.
         """
         try:
             await environment.advance(self.results)
@@ -225,7 +227,7 @@ class _Run:
     ) -> Sequence[Message] | Failure:
         """Return the messages of a role's prompt, or a `prompt_error` Failure.
 
-        Where the prompt is the first of a chat, the system message and the examples come before it.
+        If the prompt is the first of a chat, the system message and the examples come before it.
         """
         assert role.prompt is not None
         system, examples = (role.system, role.examples) if is_first else (None, None)
@@ -259,7 +261,7 @@ class _Run:
         """Run the turn of a role that a model called as a tool; return its action and failure, before its
         reward.
 
-        The turn is a task of the episode, so that a turn that ends the episode cancels the others, too.
+        The turn is a task of the episode, so that if it ends the episode, the other turns are cancelled.
         """
         context, node, create_task = self.context, self.plan.nodes[position], self.tasks.create_task
         role = self.plan.roles[node.role]
@@ -280,10 +282,11 @@ class _Run:
     def continue_chat(
         self, role: RolePlan, position: int
     ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None, StepMetadata | None]:
-        """Return the messages of a turn in a conversation, the earlier chat as tokens, and how it opens.
+        """Return the messages of a turn in a conversation, the earlier chat as tokens, and the metadata of
+        its opening.
 
-        The second value is None where nothing goes before, where rendering fails, and for a trunk whose model
-        has other tokens; the third is None where the turn goes on from its own conversation.
+        The tokens are None for a first turn, if rendering fails, and after a trunk whose model has other
+        tokens. The metadata is None if the turn continues its own conversation.
         """
         plan, variables = self.plan, self.context.of_node(position)
         before, opening = self.turn_before(position), None
@@ -309,11 +312,11 @@ class _Run:
         return (*last.chat, *messages), prefix, opening
 
     def turn_before(self, position: int) -> int | None:
-        """Return the node whose chat a turn continues: the last of its conversation that ran and did not
+        """Return the node whose chat a turn continues: the conversation's last turn that ran and did not
         fail.
 
-        None where the conversation begins: without such a turn, or where a later one began it anew and
-        failed.
+        None if the conversation begins with this turn: no such turn exists, or a later turn restarted the
+        conversation and failed.
         """
         plan, results, restarted = self.plan, self.results, self.context.restarted
         while before := plan.blocks[plan.nodes[position].block].chat_before:
@@ -328,7 +331,7 @@ class _Run:
 
 
 async def _opened(turn: Coroutine[None, None, NodeResult], opening: StepMetadata) -> NodeResult:
-    """Take a turn, and note in its result how its conversation opens."""
+    """Await a turn, and record in its result how its conversation opens."""
     result = await turn
     result.opening = opening
     return result

@@ -1,7 +1,8 @@
 """Many jobs through one plan: episodes in the order in which they finish, with bounded memory.
 
-At most `concurrency` episodes run, and as many wait to be taken; a job is drawn when there is room for it.
-`ServedEpisodes` makes them with the models that each job names, as a worker of a training does.
+At most `concurrency` episodes run, and as many finished ones wait for the caller; a job is drawn when there
+is room for it. `ServedEpisodes` makes episodes with the models that each job names, as a worker of a training
+does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rolegraph.engine.vocabulary.isolation import Isolation
 
 
 class EpisodeMaker(Protocol):
-    """Models that are open in this process or on a cluster, and make the episodes of one workflow."""
+    """Open models, in this process or on a cluster, that make the episodes of one workflow."""
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
         """Run the episode of a job and return it; events such as finished calls are passed to `observe`."""
@@ -42,7 +43,7 @@ def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) 
 
     Args:
         planned: All jobs.
-        finished: The task id and the rollout of each episode; a pair that occurs twice counts for two jobs.
+        finished: (task id, rollout) of each finished episode; a pair that occurs twice counts for two jobs.
     """
     counts = Counter(finished)
     for job in planned:
@@ -58,12 +59,12 @@ async def run_jobs(
 ) -> AsyncGenerator[Episode, None]:
     """Run the episodes of jobs concurrently, and yield each when it ends.
 
-    Closing the iterator, or an error in it, cancels the episodes that run and waits until they have ended.
+    Closing the iterator, or an error in it, cancels the running episodes and waits until they have ended.
 
     Args:
         jobs: The episodes to make, drawn one by one.
         make: Function that makes the episode of a job.
-        concurrency: The most episodes in flight.
+        concurrency: Largest number of running episodes.
     """
     waiting, working = iter(jobs), concurrency
     done: asyncio.Queue[Episode | Exception | None] = asyncio.Queue(concurrency)
@@ -96,7 +97,7 @@ class ServedEpisodes(AbstractAsyncContextManager["ServedEpisodes"]):
     """Maker of episodes that opens a model when the first job names it.
 
     A model is closed when a job names another one and no running episode uses it: the weights of a training
-    change with each step. The end of the block closes all.
+    change with each step. All models are closed at the end of the block.
 
     Args:
         plan: The workflow.

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 
 class TaskGroup:
-    """Tasks of which the first exception cancels all others.
+    """Group of tasks in which the first exception cancels all other tasks.
 
     asyncio.TaskGroup makes a two-solver episode 4 % slower (0.961 of the runs per second on a stub model),
     and in Python 3.11 leaves the task that waits for it marked as cancelled.
@@ -19,9 +19,9 @@ class TaskGroup:
         self._tasks: dict[asyncio.Task[None], None] = {}
         """Running tasks, in the order of their start."""
         self._error: BaseException | None = None
-        """The first exception."""
+        """First exception of a task; None without one."""
         self._done: asyncio.Future[None] | None = None
-        """Set while `wait` waits."""
+        """Future that `wait` awaits; None while nothing waits."""
 
     def create_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task of this group."""
@@ -31,7 +31,7 @@ class TaskGroup:
         return task
 
     async def wait(self) -> None:
-        """Wait until no task is left; cancel all and raise the first exception, if there is one."""
+        """Wait until all tasks have ended; at the first exception, cancel the others and raise it."""
         if self._tasks and self._error is None:
             self._done = asyncio.get_running_loop().create_future()
             await self._done

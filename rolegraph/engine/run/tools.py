@@ -1,6 +1,6 @@
-"""The tools of one episode: open at the first use, called in a turn, closed when the episode ends.
+"""The tools of one episode: opened at the first use, called in a turn, closed when the episode ends.
 
-Whatever goes wrong with a model's call becomes the text of its result, so that the model can correct itself.
+Any error in a model's call becomes the text of its result, so that the model can correct itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Functions = Mapping[str, Function]
 
 
 class OpenTools:
-    """The tools of one episode, each open once for all turns."""
+    """The tools of one episode, each opened once for all turns."""
 
     def __init__(self, episode: str) -> None:
         """Create the set of tools of an episode, none of them open."""
@@ -39,7 +39,7 @@ class OpenTools:
         self._closing = asyncio.Event()
 
     async def functions(self, tool: Tool) -> Sequence[Function]:
-        """Open a tool unless it is open, and return its functions; raises what opening it raises."""
+        """Return the functions of a tool, opened if it is not open yet; raises the errors of opening it."""
         if id(tool) not in self._opened:
             opened = self._opened[id(tool)] = asyncio.get_running_loop().create_future()
             self._holders.append(asyncio.create_task(self._hold(tool, opened)))
@@ -49,13 +49,14 @@ class OpenTools:
     async def named_functions(
         self, tools: Sequence[Tool], roles: Sequence[Function] = (), without: Collection[str] = ()
     ) -> Functions:
-        """Open tools and return the functions of roles and of tools, by name; of two with one name, the later
-        is `name_2`.
+        """Open tools, and return the functions of roles and tools by name.
+
+        If two functions have one name, the later is called `name_2`.
 
         Args:
             tools: The tools.
             roles: The functions of roles.
-            without: Names of functions of the tools that are left out, as the tools or the result have them.
+            without: Functions of the tools to leave out, by their name in the tool or in the result.
         """
         by_name = {function.name: function for function in roles}
         kept_back: set[str] = set()
@@ -71,10 +72,9 @@ class OpenTools:
         return {name: function for name, function in by_name.items() if name not in kept_back}
 
     async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
-        """Open a tool, set `opened` to its functions, and close the tool when the episode ends, all in one
-        task.
+        """Open a tool, set `opened` to its functions, and close the tool when the episode ends.
 
-        anyio's scopes must be left by the task that entered them.
+        One task does all of it, since anyio's scopes must be left by the task that entered them.
         """
         try:
             async with tool.opened(self._episode) as functions:
@@ -98,31 +98,32 @@ class OpenTools:
 
 
 Answer = tuple[Any, Failure | None]
-"""Action of a role that was called, and its failure."""
+"""(action of a called role, its failure or None)."""
 
 
 class Callees(NamedTuple):
-    """Roles that the model of one turn may call as tools, and the function that runs one."""
+    """Roles that the model of one turn may call as tools, and the function that runs a called role."""
 
     plans: Mapping[str, CalleePlan]
     """Roles that can be called, by name."""
     nodes: Mapping[str, Sequence[int]]
     """Nodes that answer the calls of this turn, by role."""
     run: Callable[[int, Mapping[str, Any]], Awaitable[Answer]]
-    """Takes the turn of a node with the arguments of its call."""
+    """Function of (node, arguments of the call) that takes the node's turn."""
 
     async def answer(self, name: str, call: int, place: int, arguments: Mapping[str, Any]) -> Any:
         """Run a role and return its action.
 
         Args:
             name: The role.
-            call: Number, from 1, of the model call that asks for it.
-            place: Position, from 0, among the calls of the role in that answer. With `call` it decides which
-                instance runs, whatever the order in which calls end.
+            call: Number, from 1, of the model call whose answer calls the role.
+            place: Position, from 0, among the calls of the role in that answer. `call` and `place` decide
+                which instance runs, independent of the order in which calls end.
             arguments: The arguments.
 
         Raises:
-            ToolError: The role failed, and the message is the failure's name; or the call is one too many.
+            ToolError: The role failed; the message is the failure's name. Or the model called the role too
+                often.
         """
         parallel = self.plans[name].parallel
         if place >= parallel:
@@ -134,12 +135,12 @@ class Callees(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """The result of one tool call, as the model sees it and as the record keeps it."""
+    """Result of one tool call, in the form for the model and in the form for the record."""
 
     message: Message
-    """The chat message that tells the model."""
+    """Chat message with the result, for the model."""
     metadata: FunctionCallMetadata
-    """The call in the record: the function's `name`, and the `error` where there is one."""
+    """Record of the call: the function's `name`, and the `error` if it failed."""
 
 
 async def call_session(
@@ -152,7 +153,7 @@ async def call_session(
         role: The role whose tools they are, for messages.
         name: The function's name.
         arguments: Its arguments, the JSON of an object.
-        seconds: The limit of the call; None for no limit.
+        seconds: Time limit of the call; None for no limit.
 
     Raises:
         ToolError: There is no such function, it does not take the arguments, or it fails.
@@ -190,7 +191,7 @@ async def call_all(
     Args:
         functions: The functions that the model may call.
         calls: The model's calls; those beyond `ANSWER_CALLS` are answered with an error.
-        seconds: The limit of each call of a tool; None for no limit. A role has its own.
+        seconds: Time limit of each call of a tool; None for no limit. A role has its own limit.
         callees: The roles among the functions.
         number: Number of the model call in its turn, from 1.
 
@@ -221,9 +222,9 @@ async def call_all(
 
 
 def result_text(name: str, result: object) -> str:
-    """Return a tool's result as text, JSON for other values.
+    """Return a tool's result as text; a value that is not a text is written as JSON.
 
-    Raises ToolError for text that is too long or not valid Unicode, and for values that JSON does not hold.
+    Raises ToolError for text that is too long or not valid Unicode, and for values that JSON cannot express.
     """
     try:
         check_recordable(result)
@@ -282,9 +283,9 @@ def _explain_unknown(functions: Functions, call: ToolCall) -> str:
 
 
 def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
-    """Raise ToolError for arguments that do not fit the function's schema.
+    """Raise ToolError if arguments do not fit the function's schema.
 
-    Keywords whose check may take for ever (a pattern) are left to the tool, and references are not fetched.
+    Keywords that may take for ever to check (patterns) are left to the tool, and references are not fetched.
     """
     try:
         problem = schema_checker(function.parameters, _UNCHECKED)(dict(arguments), False)
@@ -303,4 +304,4 @@ def _accept(validator: object, wanted: object, value: object, around: object) ->
 
 
 _UNCHECKED: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), _accept)
-"""Keywords of a schema that are left to the tool."""
+"""Keywords of a schema that are not checked here, but left to the tool."""

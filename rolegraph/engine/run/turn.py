@@ -1,7 +1,7 @@
 """The turn of one node: a model is asked, or a tool is run, until it succeeds or no retry is left.
 
-In: what the node sends and sees. Out: a `NodeResult`, whatever failed on the way. A turn owns its retries,
-timeouts and seeds, and knows nothing of other nodes.
+In: the node's messages, or a tool's argument, and the results that it reads. Out: a `NodeResult`, whatever
+failed. A turn owns its retries, timeouts and seeds, and knows nothing of other nodes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from rolegraph.engine.vocabulary.foreign import plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 
 LARGE_TASK = 1_000_000
-"""Bytes of JSON above which rewards read a task in a process of their own."""
+"""Size of a task in bytes of JSON above which rewards read it in a separate process."""
 
 
 class EpisodeJob(NamedTuple):
@@ -82,12 +82,12 @@ class EpisodeJob(NamedTuple):
     rollout: int = 0
     seed: int | None = None
     models: Sequence[ServedModel] = ()
-    """Models of the plan's endpoints, for a maker that opens what a job names."""
+    """Models of the plan's endpoints, for a maker that opens the models that a job names."""
     step: int | None = None
-    """Training step, from 1, whose values numbers have; None outside of training."""
+    """Training step, from 1, for numbers that follow the step; None outside of training."""
 
     def episode_seed(self, seed: int) -> int:
-        """Return the episode's seed, from which the seeds of its calls are derived."""
+        """Return the episode's seed, derived from `seed`, the task and the rollout."""
         return derive_seed(seed, self.task["id"], self.rollout)
 
 
@@ -98,21 +98,22 @@ class EpisodeSession:
         self.job, self.isolation, self.observe = job, isolation, observe
         self.seed = None if job.seed is None else job.episode_seed(job.seed)
         self.is_large = len(json_line(job.task)) > LARGE_TASK
-        """True for a task that rewards read in a process of their own, where it holds up no other episode."""
+        """True if rewards read the task in a separate process, where it does not block other episodes."""
         self.tools: OpenTools | None = None
         """Open tools of the episode; None until a turn needs a tool."""
         self.began = time.monotonic()
         self.started_at = time.time()
-        """Seconds since the epoch."""
+        """Start of the episode, in seconds since the epoch."""
         self.kept = 0
-        """Number of characters and tokens that the episode keeps, at most `episode_size`."""
+        """Number of characters and tokens that the episode holds, at most `episode_size`."""
 
     def seed_of(self, sampling: Sampling) -> int | None:
-        """Return the seed from which the seeds of a role's calls are derived; None for a run without one."""
+        """Return the seed from which the seeds of a role's calls are derived; None if neither the sampling
+        nor the run has a seed."""
         return self.seed if sampling.seed is None else self.job.episode_seed(sampling.seed)
 
     def open_tools(self) -> OpenTools:
-        """Return the tools of the episode."""
+        """Return the tools of the episode, made at the first call."""
         self.tools = self.tools or OpenTools(self.id)
         return self.tools
 
@@ -130,24 +131,24 @@ class ModelCall:
     """The messages that were sent."""
     completion: Completion
     started: float
-    """Seconds after the episode's start."""
+    """Start of the call, in seconds after the episode's start."""
     seconds: float
     attempt: int
     """Number of the attempt, from 0."""
     number: int
     """Number of the call in the turn, from 1; 0 for a tool."""
     tokens: int | None
-    """Tokens of the turn's answers so far; None where an endpoint gives neither ids nor a number."""
+    """Number of tokens of the turn's answers so far; None if an endpoint gives neither ids nor a count."""
     results: Sequence[CallResult] = ()
     """Results of the tools that the answer called."""
 
     def cut(self) -> tuple[int, bool]:
         """Truncate an answer beyond `answer_text`, in place, to one character over the limit.
 
-        A replay of it so fails in the same way.
+        The recorded answer is still too long, so a replay fails in the same way.
 
         Returns:
-            The number of characters and tokens that are kept, and whether the answer was cut.
+            (number of characters and tokens that are kept, True if the answer was cut).
         """
         answer, most = self.completion, ANSWER_TEXT.most
         text = answer.text
@@ -167,13 +168,13 @@ class ModelCall:
 
     @property
     def chat(self) -> tuple[Message, ...]:
-        """The chat of the call: the messages that were sent, and the answer as the last message."""
+        """The chat of the call: the sent messages, and the answer as the last message."""
         answer = self.completion
         return (*self.messages, answer_message(answer.text, answer.thought, answer.calls))
 
     @property
     def chat_prefix(self) -> ChatPrefix | None:
-        """The chat of the call as tokens, prompt and answer; None where the model gives no token ids."""
+        """The chat of the call as tokens, prompt and answer; None if the model gives no token ids."""
         answer = self.completion
         if not answer.response_ids:
             return None
@@ -182,25 +183,25 @@ class ModelCall:
 
 @dataclass(slots=True, eq=False)
 class NodeResult:
-    """The result of one turn: its action, calls, failure and score; the score is set when its reward is
+    """Result of one turn: its action, calls, failure and score; the score is set when the reward is
     computed."""
 
     role: RolePlan
     view: View
-    """The turn as its own reward and records see it, with the parser's default or a tool's message after a
-    failure."""
+    """The turn as its own reward and records see it; after a failure, with the parser's default or a tool's
+    message."""
     public: View
-    """What others know of the turn."""
+    """The turn as other roles see it."""
     calls: Sequence[ModelCall] = ()
-    """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
+    """Answered calls of the turn, or the run of its tool; each becomes a Step."""
     failure: Failure | None = None
     score: Score | None = None
     group_keys: Mapping[str, str | None] | None = None
-    """Digest of each expression that the role's turns are grouped by; None without a digest."""
+    """Digest of each group key of the turn, by expression; None without group keys."""
     opening: StepMetadata | None = None
-    """`forked` or `restarted`, for the first Step of a turn that does not go on from its own conversation."""
+    """`forked` or `restarted`, for the first Step of a turn that does not continue its own conversation."""
     word_rewards: Mapping[str, float] | None = None
-    """Reward that each answer which the parser allows would have had; None where that is not computed."""
+    """Reward that each answer that the parser allows would have earned; None if not computed."""
 
     @property
     def is_right(self) -> bool | None:
@@ -211,8 +212,8 @@ class NodeResult:
 
     @property
     def continues_chat(self) -> bool:
-        """True where later turns of the conversation follow this chat: it has a call and no failure but its
-        reward's."""
+        """True if later turns of the conversation continue this chat: it has a call, and no failure except
+        its reward's."""
         failed = self.failure is not None and self.failure.name.cause != "reward"
         return bool(self.calls) and not failed
 
@@ -227,7 +228,7 @@ def node_result(
     failure: Failure | None = None,
     chosen: View | Unknown = UNKNOWN,
 ) -> NodeResult:
-    """Return the NodeResult of a turn; a failed turn's score is that of `on_failure`."""
+    """Return the NodeResult of a turn; for a failed turn, with the score of `on_failure`."""
     name, index, _ = node.id
     tokens, taken = (calls[-1].tokens, calls[-1].number) if calls else (0, 0)
     used = UNKNOWN if tokens is None else tokens
@@ -242,8 +243,10 @@ def node_result(
 
 
 def finished_view(result: NodeResult, within: Lineage) -> View:
-    """Return the view of a turn after the episode: with its reward, unless the reward raised or there was no
-    answer."""
+    """Return the view of a turn after the episode.
+
+    Its reward is unknown if the reward raised or there was no answer.
+    """
     failure = result.failure
     if result.score is None or (failure is not None and not failure.name.is_result):
         return result.public.earning(UNKNOWN, UNKNOWN, UNKNOWN, within)
@@ -268,9 +271,9 @@ async def model_turn(
     prefix: ChatPrefix | None = None,
     callees: Callees | None = None,
 ) -> NodeResult:
-    """Run a turn that asks a model, with its tool calls, and return the result, which holds any failure.
+    """Run a turn that asks a model, with its tool calls, and return the result, which records any failure.
 
-    Only cancellation and errors of this program raise.
+    Raises only for cancellation and for errors in this project's code.
 
     Args:
         role: The node's role.
@@ -333,10 +336,10 @@ async def model_turn(
 
 
 def keep_answer(session: EpisodeSession, call: ModelCall) -> ParseFailure | None:
-    """Count the size of an answer, and truncate one beyond the limit.
+    """Count the size of an answer, and truncate an answer beyond the limit.
 
     Returns:
-        The failure of an answer that is too long, or that has special tokens within it; None for others.
+        The failure of an answer that is too long, or has special tokens within it; None without a failure.
 
     Raises:
         ModelError: With this answer the episode is too large.
@@ -359,16 +362,16 @@ async def tool_turn(
     variables: Mapping[str, Any],
     upstream: Upstream,
 ) -> NodeResult:
-    """Take the turn of a node that runs a tool, whose result becomes the action, parsed if there is a parser.
+    """Run the tool of a node; its result, parsed if there is a parser, becomes the action.
 
-    Only cancellation, the user's mistakes and errors of this program raise.
+    Raises only for cancellation, the user's mistakes and errors in this project's code.
 
     Args:
         role: The node's role.
         run: The tool and its argument.
         node: The node.
         session: The episode's tools and processes.
-        variables: What the argument's template may read.
+        variables: Variables that the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
     """
     limit, value, text, action, printed = role.spec.timeout, "", None, None, ""
@@ -413,7 +416,7 @@ async def tool_turn(
 async def _run_tool(
     run: RunPlan, value: str, upstream: Upstream, session: EpisodeSession, seconds: float | None
 ) -> object:
-    """Run the tool once, within `seconds`; raises TimeoutError and what the tool raises."""
+    """Run the tool once, within `seconds`; raises TimeoutError and the tool's own errors."""
     tool = run.tool
     async with asyncio.timeout(seconds):
         if tool.choose is not None:
@@ -434,7 +437,7 @@ async def _run_tool(
 
 
 def _special(tokens: Sequence[str]) -> str:
-    """Return the message of the failure that a model sampled special tokens within its answer."""
+    """Return the message of the failure that a model sampled these special tokens within its answer."""
     several = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
     return (
         f"the model sampled the special token {tokens[0]!r}{several} within its answer; "
@@ -443,8 +446,12 @@ def _special(tokens: Sequence[str]) -> str:
 
 
 def read_answer(parser: Parser, text: str, upstream: Upstream) -> tuple[Any, View | Unknown]:
-    """Return the action that a parser reads in an answer, as plain JSON data, and the turn that it chooses;
-    raises ParseFailure."""
+    """Parse an answer; return the action as plain JSON data, and the turn that it chooses, UNKNOWN without a
+    choice.
+
+    Raises:
+        ParseFailure: The answer cannot be read.
+    """
     if parser.chooses is not None:
         chosen = parser.chooses(text, upstream)
         return recordable(chosen.action), chosen
@@ -453,8 +460,8 @@ def read_answer(parser: Parser, text: str, upstream: Upstream) -> tuple[Any, Vie
 
 
 def recordable(action: object) -> Any:
-    """Return a parser's action as plain JSON data; raises ParseFailure for a value that JSON does not
-    hold."""
+    """Return a parser's action as plain JSON data; raises ParseFailure for a value that JSON cannot
+    express."""
     try:
         return plain_json(action, ANSWER_TEXT)
     except ValueError as error:
@@ -463,9 +470,13 @@ def recordable(action: object) -> Any:
 
 
 def failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Failure:
-    """Return the Failure of a turn for an error that it raised; raises an error that no turn can fail by.
+    """Return the Failure of a turn for an error that it raised; errors that are no failure of a turn are
+    raised again.
 
-    `foreign` is its name for an error of third-party code, `overtime` its message for a timeout.
+    Args:
+        error: The error.
+        foreign: Name of the failure for an error of third-party code.
+        overtime: Message of the failure for a timeout.
     """
     match error:
         case TimeoutError() | CallTimeout():

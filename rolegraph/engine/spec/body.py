@@ -29,7 +29,7 @@ class JsonObject(dict[str, Any]):
 
 
 def _checked(body: Mapping[str, Any]) -> JsonObject:
-    """Return the fields as a JsonObject; raises ValueError for those that a spec cannot set here."""
+    """Return the fields as a JsonObject; raises ValueError for fields that `body` cannot set."""
     check_plain(body)
     for name, value in body.items():
         if name in DECIDED:
@@ -53,4 +53,4 @@ def _names(value: object) -> Iterator[str]:
 
 
 Body = Annotated[dict[str, Any], AfterValidator(_checked)]
-"""Fields for a server as JSON, by name; null leaves a field out that is sent otherwise."""
+"""Fields for a server as JSON, by name; null leaves out a field that is sent otherwise."""

@@ -65,11 +65,13 @@ class Finding:
     covers: tuple[Path, ...] = ()
     """For a fault: further paths at fault, such as the other edges of a cycle."""
     rests_on: tuple[Path, ...] = ()
-    """Paths that the finding was concluded from: with a fault at or around one it is left out."""
+    """Paths from which the finding was concluded: it is left out if there is a fault at or around one of
+    them."""
     looked_in: Path = ()
-    """Mapping that lacks a name: where the mapping as a whole is at fault, the finding is left out."""
+    """Mapping that lacks a name: the finding is left out if the mapping as a whole is at fault."""
     code: Code | None = None
-    """Kind of the finding; None for `unknown-name` with a Suggestion, else for the kind of the check."""
+    """Kind of the finding; None for `unknown-name` with a Suggestion, otherwise for the kind of the check
+    that found it."""
 
     def at(self, place: Place, patch: Patch | None = None) -> Diagnostic:
         """Return the diagnostic of this finding at `place`."""
@@ -127,13 +129,13 @@ class Diagnostic:
     severity: Severity = "error"
     code: Code = "yaml"
     path: Path = field(default=(), compare=False)
-    """Keys and list positions of the spec; empty for a fault that lies at no key."""
+    """Keys and list positions of the spec; empty for a fault without a key."""
     patch: Patch | None = field(default=None, compare=False)
-    """Edit that mends the fault; None where none is certain."""
+    """Edit that corrects the fault; None if no correction is certain."""
 
     @property
     def nearest(self) -> str | None:
-        """Valid name that is nearest to a misspelt one; None where nothing is misspelt."""
+        """Valid name that is nearest to a misspelt name; None without a misspelt name."""
         return self.hint.right if isinstance(self.hint, Suggestion) else None
 
     def to_dict(self) -> dict[str, object]:
@@ -167,7 +169,7 @@ def _shortened(text: str) -> str:
 
 
 def _excerpt(place: Place) -> tuple[str, int]:
-    """Return the part of a place's line to show, and the offset of the place in that part."""
+    """Return (part of a place's line to show, column of the place in that part, from 0)."""
     text = without_secrets(place.text)
     position = min(len(without_secrets(place.text[: place.column - 1])), len(text))
     start = max(0, position - LINE_SHOWN.most // 2) if len(text) > LINE_SHOWN.most else 0
@@ -178,7 +180,7 @@ def _excerpt(place: Place) -> tuple[str, int]:
 
 
 _WRITABLE = re.compile(r"[\w./-]+")
-"""Pattern of names that need no quotes, wherever they stand in a spec."""
+"""Pattern of names that need no quotes anywhere in a spec."""
 
 
 def rename(place: Place, wrong: str, right: str) -> Patch | None:
@@ -190,8 +192,8 @@ def rename(place: Place, wrong: str, right: str) -> Patch | None:
         right: Name in its place.
 
     Returns:
-        The patch; None where the place does not hold the name exactly once, or where YAML would not read the
-        new name as a text.
+        The patch; None if the place does not hold the name exactly once, or if YAML would not read the new
+        name as a text.
     """
     start, end = place.column - 1, place.column - 1 + place.width
     matches = re.finditer(rf"(?<![\w-]){re.escape(wrong)}(?![\w-])", place.text)
@@ -224,7 +226,7 @@ class SourceLines:
 def point_at(file: str, source: str, offset: int, word: str) -> Place:
     """Return the place of the first `word` at or after position `offset` of the text `source`.
 
-    Without such a word it is the place of the first character in the line at `offset`.
+    If there is no such word, return the place of the first character in the line at `offset`.
     """
     lines = SourceLines(file, source)
     position = source.find(word, offset) if word else -1
@@ -247,7 +249,7 @@ _IN_QUOTES = {
 def place_within(value: Place, source: str, text: str, offset: int, word: str) -> Place:
     """Return the place in a file of the first `word` at or after position `offset` of a scalar.
 
-    Without such a word it is the place of the scalar's text in the line at `offset`.
+    If there is no such word, return the place of the scalar's text in the line at `offset`.
 
     Args:
         value: Place of the scalar in the file.
@@ -273,9 +275,9 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
 
 
 def _characters(source: str, start: int) -> Iterator[int]:
-    """Yield the positions in the file of each character of a YAML scalar that is not white space.
+    """Yield the position in the file of each character of a YAML scalar except white space.
 
-    An escaped character is at the position of its escape.
+    An escaped character has the position of its escape.
     """
     start = _end_of(_PROPERTIES, source, start)
     quote = source[start : start + 1]

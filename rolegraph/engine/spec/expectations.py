@@ -52,7 +52,7 @@ class FigureBounds(SpecModel):
         return self
 
     def hold(self, value: float) -> bool:
-        """Return True for a value within the bounds."""
+        """Return True if a value is within the bounds."""
         return (
             (self.at_least is None or value >= self.at_least - CLOSE)
             and (self.at_most is None or value <= self.at_most + CLOSE)
@@ -78,7 +78,7 @@ class ExpectedAction(SpecModel):
         return cast("object", value) if isinstance(value, Mapping) else {"equals": value}
 
     def hold(self, action: object) -> bool:
-        """Return True for an action that is equal to `equals` and contains `contains`, as far as they are
+        """Return True if an action equals `equals` and contains `contains`; each is checked only if it is
         set."""
         if "equals" in self.model_fields_set and action != self.equals:
             return False

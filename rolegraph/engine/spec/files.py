@@ -20,7 +20,8 @@ def resolve_path(path: Path) -> Path:
 
 
 def display_path(path: Path) -> str:
-    """Return the path as messages show it: relative to the working folder where it is below."""
+    """Return the path as messages show it: relative to the working folder if the file is below it, else
+    absolute."""
     with suppress(FileNotFoundError):  # the working folder was deleted
         here = Path.cwd()
         for where in (path.absolute(), resolve_path(path)):
@@ -48,7 +49,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def pair_surrogates(text: str) -> str:
-    """Return a text with each pair of surrogates, as JSON escapes an emoji, as the one character it means."""
+    """Return a text in which each pair of surrogates, JSON's escape of an emoji, is the single character."""
     if not has_surrogate(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

@@ -26,25 +26,26 @@ from rolegraph.engine.spec.yaml_source import YamlSource, parse_yaml, read_yaml,
 from rolegraph.engine.vocabulary import values_at, written_numbers
 
 _TRIED_LINES = 4
-"""Most lines with a fault for which other indentations are tried."""
+"""Largest number of faulty lines for which other indentations are tried."""
 _LONGEST_MOVED = 10_000
-"""Characters of the longest text for which other indentations are tried: each takes as long as a load."""
+"""Number of characters of the longest text for which other indentations are tried: each try takes as long as
+a load."""
 TESTS_SUFFIX = ".test.yaml"
 """Suffix of the file that holds a spec's tests."""
 
 
 @dataclass(slots=True)
 class LoadedSpec:
-    """A spec as far as it is valid, with the diagnostics of the parts that were left out."""
+    """The valid parts of a spec, with the diagnostics of the parts that were left out."""
 
     spec: Spec
     source: YamlSource
     """The spec as it was read, after `extends` and overrides."""
     folders: tuple[FilePath, ...]
-    """Folders of its templates and data: the spec's, then those of the specs it extends."""
+    """Folders of its templates and data: the spec's own, then those of the specs that it extends."""
     diagnostics: list[Diagnostic]
     numbers: Mapping[Path, str] = field(default_factory=dict[Path, str])
-    """Numbers that are expressions over the step of a training; `spec` has 1 in their place."""
+    """Numbers that are expressions over the training step, by path; `spec` has 1 in their place."""
     broken: set[Path] = field(default_factory=set[Path])
     """Paths that were left out; findings at or below them are consequences."""
 
@@ -59,8 +60,8 @@ class LoadedSpec:
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
 
     def shown_diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics in file order, at most SPEC_FAULTS errors and as many warnings, then a
-        count."""
+        """Return at most SPEC_FAULTS errors and as many warnings in file order, then a count of the
+        others."""
         shown: list[Diagnostic] = []
         for severity in ("error", "warning"):
             diagnostics = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == severity]
@@ -72,11 +73,10 @@ class LoadedSpec:
         return tuple(sorted(shown, key=by_place))
 
     def report(self, findings: Iterable[Finding]) -> None:
-        """Add findings to the diagnostics, each with its place, except findings that only follow from other
-        faults.
+        """Add findings to the diagnostics, each with its place, except consequences of other faults.
 
-        Left out are findings at or below a broken part, warnings at a fault, and findings that rest on a
-        fault.
+        Consequences are findings at or below a broken part, warnings at a fault, and findings that were
+        concluded from a fault.
         """
         findings = [it for it in findings if not self.broken.intersection(_prefixes(it.path))]
         causes = self.broken.union(
@@ -184,16 +184,18 @@ def load_spec(
 
 
 def _validated(data: dict[str, Any]) -> tuple[FittedPart[Spec], dict[Path, str]]:
-    """Return the valid part of a spec's data, and its numbers that are expressions over the step."""
+    """Return (valid part of a spec's data, texts of its numbers that are expressions over the step, by
+    path)."""
     numbers = dict(written_numbers(data))
     return validate(values_at(data, dict.fromkeys(numbers, 1.0)) if numbers else data), numbers
 
 
 def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> YamlSource | None:
-    """Return the source with the fault of a line whose indentation puts its key into another mapping.
+    """Return a source with the fault of one line whose indentation puts its key into another mapping; None
+    without such a line.
 
-    None without such a line. The fault is certain where the spec's form is valid once a line with a fault, or
-    one beside it, is indented as another line is. All other faults are consequences then, as of a text that
+    The fault is certain if the whole spec has a valid form once a faulty line, or a line beside it, is
+    indented as another line is. All other faults are then consequences and are left out, as for a text that
     is no YAML.
     """
     text = source.texts.get(file, "")
@@ -211,7 +213,7 @@ def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> Ya
 
 
 def _is_valid_form(text: str, file: str) -> bool:
-    """Return True for the text of a spec whose keys and values are those of a spec."""
+    """Return True if a text parses as a spec with valid keys and values."""
     source = parse_yaml(text, file)
     data = _with_required(source).data if "extends" in source.data else source.data
     fitting, _ = _validated({key: value for key, value in data.items() if key != "extends"})
@@ -221,7 +223,7 @@ def _is_valid_form(text: str, file: str) -> bool:
 def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:
     """Return the paths of required keys that are missing only because the file misspells them.
 
-    The misspelling is reported alone.
+    Only the misspelling is reported.
     """
     paths = {path for finding in findings for path in finding.covers}
     return {path for path in paths if value_at(source.data, path) is None}
@@ -234,9 +236,9 @@ def _unread(source: YamlSource) -> set[Path]:
 
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tuple[FilePath, ...]]:
-    """Read a spec and those it extends; return them merged, and the folders of all, the file's own first.
+    """Read a spec and the specs that it extends; return them merged, and the folders of all, its own first.
 
-    `chain` holds the specs that extend this one, which it may not extend in turn.
+    `chain` holds the specs that extend this one, which it may not extend itself.
     """
     source = read_yaml(path)
     folder = resolve_path(path).parent
@@ -254,8 +256,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
 
 
 def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) -> FilePath | None:
-    """Return the file that the spec's `extends` names; None, with a fault added to `source`, if it cannot be
-    used."""
+    """Return the file that the spec's `extends` names; if it cannot be used, add a fault to `source` and
+    return None."""
     name = source.data["extends"]
 
     def refuse(message: str, expected: str = "", hint: str = "") -> None:
@@ -283,6 +285,7 @@ def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) 
 
 
 def _with_required(source: YamlSource) -> YamlSource:
-    """Add placeholders for missing required keys, which the spec that cannot be read would have given."""
+    """Return the source with placeholders for missing required keys, which an unreadable spec that it extends
+    may give."""
     missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
     return replace(source, data={**source.data, **missing})

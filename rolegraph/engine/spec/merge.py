@@ -32,7 +32,7 @@ _refused = partial(Diagnostic, code="override")
 
 
 def merge(base: YamlSource, child: YamlSource) -> YamlSource:
-    """Return the child merged over the base that it extends."""
+    """Return the child merged over the base, which is the spec that it extends."""
     positions: KeyPositions = dict(base.positions)
     data = _merge(base.data, child.data, (), positions, child.positions)
     positions[()] = child.positions.get((), base.positions[()])
@@ -69,10 +69,9 @@ def _forget(positions: KeyPositions, value: object, path: Path) -> None:
 
 
 def override(source: YamlSource, text: str, position: int) -> None:
-    """Set the value of one `key.path=value` from the command line in `source`, or add a fault to its
-    `faults`.
+    """Set the value of one override `key.path=value` in `source`, or add a fault to `source.faults`.
 
-    `position` counts the overrides from 0.
+    `position` counts the command line's overrides from 0.
     """
     file = "command line" if position == 0 else f"command line, override {position + 1}"
     dotted, equals, raw = text.partition("=")
@@ -98,10 +97,10 @@ def override(source: YamlSource, text: str, position: int) -> None:
 
 
 def widen_overrides(source: YamlSource) -> None:
-    """Remove what roles and policies say of a setting that the command line sets for the whole spec.
+    """Remove a setting from roles and policies if the command line sets it for the whole spec.
 
-    `sampling.KEY` goes before that of every policy and role, `train.lora.KEY` before that of every policy,
-    but not before those of the command line.
+    An override of `sampling.KEY` removes KEY from every policy and role, one of `train.lora.KEY` from every
+    policy, except values that the command line sets itself.
     """
 
     for general, parts in ((("sampling",), ("policies", "roles")), (("train", "lora"), ("policies",))):
@@ -113,7 +112,7 @@ def widen_overrides(source: YamlSource) -> None:
 
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:
-    """Set the value at a path in place, expanding short forms on the way; None removes the key.
+    """Set the value at a path in place, and expand short forms on the way; None removes the key.
 
     Messages about the value point at `spot`, a line of a file or an override.
     """
@@ -135,7 +134,7 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
 
 
 def _expand_at(value: object, path: Path) -> object:
-    """Return the mapping that a short form, such as `parser: number`, stands for; other values unchanged."""
+    """Return the mapping of a short form, such as `parser: number`; other values are returned unchanged."""
     kind = type_at(path)
     if kind is None:
         return value
@@ -145,11 +144,12 @@ def _expand_at(value: object, path: Path) -> object:
 
 
 def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
-    """Set the model and endpoint of the flags `--model` and `--base-url` in `source`, over all overrides.
+    """Set the model and the endpoint of the flags `--model` and `--base-url` in `source`; they replace those
+    of overrides.
 
-    Another model keeps `checkpoint`, `concurrency`, `replay_any` and `escape_markers`, and for the same
-    provider `base_url`, `body` and `bf16`. The endpoint also applies to models of roles and policies of the
-    same provider without one.
+    Another model keeps `checkpoint`, `concurrency`, `replay_any` and `escape_markers`, and if the provider is
+    the same, also `base_url`, `body` and `bf16`. The endpoint also applies to models of roles and policies
+    that have the same provider and no endpoint.
     """
     if model:
         _replace_model(source, model)

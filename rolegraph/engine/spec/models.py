@@ -1,4 +1,4 @@
-"""The spec as a whole, version 2 of the language, and the type of the value at a path of it.
+"""The spec as a whole, version 2 of the language, and the type of the value at a path in it.
 
 These models hold the values of one spec; `engine/compile` checks names and edges. Roles are in `role`,
 training in `train`, models and sampling in `sources`.
@@ -130,27 +130,27 @@ class EpisodeSpec(SpecModel):
 
 
 class SharedRounds(NamedTuple):
-    """Alignment of a reading role's turns with another role's turns, by rounds of their innermost common
-    loop.
+    """Alignment of a reading role's turns with the turns that it reads, by rounds of the innermost loop
+    around both roles.
 
     Roles without a common loop share one round.
     """
 
     mine: int
-    """Turns of an instance of the reader in one shared round."""
+    """Number of turns of an instance of the reading role in one shared round."""
     theirs: int
-    """Turns of an instance of the role that is read in one shared round."""
+    """Number of turns of an instance of the read role in one shared round."""
     times: int
-    """Rounds after which the shared loop begins anew, where it is in another."""
+    """Number of rounds of the shared loop; if it is inside another loop, its rounds then begin again."""
     inside: bool
-    """True where the role that is read is in a further loop."""
+    """True if the read role is in a further loop inside the shared one."""
 
     def read(self, number: int, which: JoinedRound) -> range:
-        """Return the turn numbers of the other role that turn `number` of the reader reads, for `which`
-        round.
+        """Return the turn numbers of the read role that turn `number` of the reader reads.
 
-        `this` is the current round, `previous` the one before, `history` all before (with the current one
-        where the other role is in an inner loop). Turns are numbered from 1 over all rounds of all loops.
+        `which` is `this` for the current shared round, `previous` for the round before, or `history` for all
+        earlier rounds, and if the read role is in a further loop, the current round as well. Turns are
+        numbered from 1 over all rounds of all loops.
         """
         passed = (number - 1) // self.mine
         start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1
@@ -190,12 +190,11 @@ class Spec(SpecModel):
     """Training settings."""
 
     def role_needs(self) -> dict[str, list[str]]:
-        """Return for each role the roles that it waits for; edges to unknown roles are left out, cycles may
-        remain.
+        """Return for each role the roles that it waits for, without unknown roles; cycles are possible.
 
         An edge to an earlier round orders nothing. A role outside a loop that needs a role inside waits for
-        all roles of the loop. A role that is called ends when its callers have, and what it needs is there
-        before they start.
+        all roles of the loop. A called role ends after its callers, and the roles that it needs end before
+        its callers start.
         """
         return {name: list(dict.fromkeys(self._awaited(name))) for name in self.roles}
 
@@ -213,7 +212,8 @@ class Spec(SpecModel):
                 yield other
 
     def callees_of(self, role: str) -> Mapping[str, int]:
-        """Return the roles that the model of a role may call, each with the most calls of it in one turn."""
+        """Return the roles that the model of a role may call, each with the largest number of calls in one
+        turn."""
         tools = {name for name, it in self.roles.items() if it.callable is not None}
         return {name: most for name, most in self.roles[role].callees.items() if name in tools}
 
@@ -224,26 +224,26 @@ class Spec(SpecModel):
         return [name for name, caller in self.roles.items() if role in caller.callees]
 
     def readers_of(self, role: str) -> list[str]:
-        """Return the roles whose instances and rounds decide what a role reads: its callers if it is called,
-        or itself."""
+        """Return the roles whose instances and rounds decide what a role reads: the callers of a called role,
+        else the role itself."""
         return self.callers_of(role) or [role]
 
     def loop_of(self, role: str) -> str | None:
-        """Return the name of the innermost loop that a role is in; None for a role outside of loops."""
+        """Return the name of the innermost loop around a role; None for a role outside of loops."""
         return next((name for name, loop in self.loops.items() if role in loop.roles), None)
 
     def loop_around(self, loop: str) -> str | None:
-        """Return the name of the loop that a loop is in; None for an outermost loop."""
+        """Return the name of the loop around a loop; None for an outermost loop."""
         return None if loop in self.roles else self.loop_of(loop)
 
     def loops_around(self, role: str) -> tuple[str, ...]:
-        """Return the names of the loops that a role is in, the outermost first."""
+        """Return the names of the loops around a role, the outermost first."""
         loop = self.loop_of(role)
         outer = None if loop is None else self.loop_around(loop)
         return tuple(name for name in (outer, loop) if name is not None)
 
     def roles_in(self, loop: str) -> list[str]:
-        """Return the roles of a loop and of the loops in it."""
+        """Return the roles of a loop, including those of loops inside it."""
         roles: list[str] = []
         for name in self.loops[loop].roles:
             inner = self.loops[name].roles if name in self.loops and name not in self.roles else [name]
@@ -251,17 +251,20 @@ class Spec(SpecModel):
         return roles
 
     def rounds_of(self, role: str) -> int:
-        """Return the most turns that an instance of a role takes: the product of `times` of its loops."""
+        """Return the largest number of turns of an instance of a role: the product of `times` of its
+        loops."""
         return prod(self.loops[loop].times for loop in self.loops_around(role))
 
     def shared_loops(self, one: str, other: str) -> int:
-        """Return the number of loops, from the outermost, that two roles are both in."""
+        """Return the number of loops around both of two roles."""
         pairs = zip(self.loops_around(one), self.loops_around(other), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def shared_rounds(self, name: str, other: str, most: int = 2) -> SharedRounds:
-        """Return the SharedRounds of role `name` as a reader of `other`, within their `most` outermost common
-        loops."""
+        """Return the SharedRounds of role `name` as a reader of `other`.
+
+        Of the loops around both, only the `most` outermost count.
+        """
         loops, depth = self.loops_around(other), min(most, self.shared_loops(name, other))
         before = prod(self.loops[loop].times for loop in loops[:depth])
         times = self.loops[loops[depth - 1]].times if depth else 1
@@ -274,8 +277,7 @@ class Spec(SpecModel):
         return self.policies.get(name) or Policy()
 
     def frozen_instances(self, name: str, count: int) -> frozenset[int]:
-        """Return the indices, from 1, of a role's instances that a frozen past copy of a policy answers
-        for."""
+        """Return the indices, from 1, of a role's instances for which past selves of a policy answer."""
         policies = enumerate(self.roles[name].policy_names(count), 1)
         return frozenset(index for index, policy in policies if self.policy_named(policy).of)
 
@@ -295,7 +297,7 @@ class Spec(SpecModel):
         return [role for role in named if role in self.roles] if named else by_default
 
     def trains_on_seeds(self) -> bool:
-        """Return True where the tasks are seeds of an environment, because the spec has no data."""
+        """Return True if the spec has no data, so that the tasks are seeds of an environment."""
         return self.data.train is None and self.data.validation is None and bool(self.env_loops())
 
 
@@ -311,7 +313,8 @@ def is_atomic(path: Path) -> bool:
 
 
 def type_at(path: Path, root: type[SpecModel] = Spec) -> type[SpecModel] | type[ItemCall] | None:
-    """Return the model at `path` of a file of type `root`, ItemCall for a vocabulary item, else None."""
+    """Return the model at `path` of a file of type `root`; ItemCall for a vocabulary item, None for any other
+    value."""
     annotation: Any = root
     for key in path:
         annotation = _annotation_of_key(annotation, key)

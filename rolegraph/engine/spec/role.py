@@ -33,7 +33,7 @@ class OnFailure(SpecModel):
     """`zero`: it earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends.
     `reward`: the role's reward is computed all the same."""
     reward: FiniteFloat | None = None
-    """Reward of a failed turn. None is 0, or the reward that other roles decide, where they alone do."""
+    """Reward of a failed turn. None is 0, or with the reward `env` the reward that the environment gives."""
 
 
 Join = Literal["all", "each", "branch"]
@@ -69,18 +69,18 @@ class Edge(SpecModel):
 
     @property
     def fans_out(self) -> bool:
-        """True where this role has one instance for each instance, or for each chunk, of the other role."""
+        """True if this role has an instance for each instance, or each chunk, of the other role."""
         return self.join == "each"
 
     @property
     def chunk_size(self) -> int:
-        """Number of the other role's instances that each instance of this role reads, where the edge fans
+        """Number of the other role's instances that each instance of this role reads, if the edge fans
         out."""
         return self.chunks or 1
 
 
 def _as_edges(value: object) -> object:
-    """Return the mapping form of `needs` for a role's name or a list of names; a mapping is returned
+    """Return `needs` as a mapping; a role's name or a list of names is converted, a mapping returned
     unchanged."""
     if isinstance(value, str):
         return {value: Edge()}
@@ -102,8 +102,8 @@ TOOL_ROLE_KEYS = tuple("run callable parser count needs when sees reward right o
 
 
 def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
-    """Add to a role's JSON Schema, in place, the rule that it needs a prompt, or `run` and only keys for
-    it."""
+    """Add to a role's JSON Schema, in place, the rule that it needs `prompt`, or `run` with only the keys of
+    a tool role."""
     others = {key: {"type": "null"} for key in schema["properties"] if key not in TOOL_ROLE_KEYS}
     schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
     schema["then"] = {"properties": others}
@@ -111,12 +111,12 @@ def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
 
 
 def _as_items(value: object) -> object:
-    """Return a value that is not a list as a list of one."""
+    """Return a list with the value as its only item; a list is returned unchanged."""
     return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 def _as_text(value: object) -> object:
-    """Return a whole number, such as the 0 of `{by: 0}`, as text; other values unchanged."""
+    """Return a whole number, such as the 0 of `{by: 0}`, as text; other values are returned unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -195,7 +195,7 @@ class Grouping(SpecModel):
 
     @property
     def is_expression(self) -> bool:
-        """True where `by` is an expression and no short form."""
+        """True if `by` is an expression, False for a short form."""
         return self.by not in get_args(GroupBy)
 
 
@@ -206,7 +206,8 @@ ArgumentType = Literal["string", "integer", "number", "boolean", "array", "objec
 
 
 def _as_schema(value: object) -> object:
-    """Return the JSON Schema of an argument, which may be written as the word for its type."""
+    """Return the JSON Schema of an argument; the word for a type is converted, a schema returned
+    unchanged."""
     if isinstance(value, str) and value in get_args(ArgumentType):
         return JsonObject(type=value)
     if not isinstance(value, dict):
@@ -307,7 +308,7 @@ class Role(SpecModel):
     example, and that answer."""
     memory: Annotated[Memory, ATOMIC] | None = None
     """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds.
-    `{chat: NAME}`: the roles that give one name keep one conversation. `{fork: ROLE}`: the turns go on from
+    `{chat: NAME}`: the roles that give one name keep one conversation. `{fork: ROLE}`: the turns continue
     the conversation of that role."""
     parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
     """Parser of the answer; beside `run`, where it is given, of the tool's result."""
@@ -367,7 +368,8 @@ class Role(SpecModel):
         return [(key, edge.of or key, edge) for key, edge in self.needs.items()]
 
     def policy_names(self, count: int) -> Sequence[str]:
-        """Return the policy name of each instance; empty for a role whose model is not trained."""
+        """Return the policy name of each instance; empty for a role that is not trained and names no
+        policy."""
         if self.policy is None:
             return (MAIN,) * count if self.is_trained else ()
         return self.policy * count if len(self.policy) == 1 else self.policy
@@ -397,5 +399,6 @@ class Role(SpecModel):
 
     @property
     def parses(self) -> bool:
-        """True where a parser makes the action; a role that runs a tool has one only if the spec names it."""
+        """True if a parser makes the action; a role that runs a tool has a parser only if the spec names
+        one."""
         return self.run is None or "parser" in self.model_fields_set

@@ -36,7 +36,7 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 """Dialect that every editor supports."""
 REFERENCE = "#/$defs/"
 LAID_OVER = " that extends"
-"""Suffix of the name of a definition's second form, that in a spec with `extends`."""
+"""Suffix of the name of a definition's second form, for specs with `extends`."""
 EXTENDS = {"type": "string", "description": "File name of the spec that this one extends."}
 
 Schema = dict[str, Any]
@@ -47,7 +47,7 @@ _SPLIT: Mapping[str, Schema] = {
 }
 """Keys of a file of training rows that `Data` moves to `data.split`."""
 TEACHER = "teacher"
-"""Option of a signal whose form the language has, not the signal."""
+"""Option of a signal whose form is part of the language, not of the signal."""
 
 
 def json_schema() -> Schema:
@@ -96,7 +96,7 @@ class _Generator(GenerateJsonSchema):
         return made
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Return a field's schema, with its default only where a spec writes it as one scalar."""
+        """Return a field's schema, with its default only if a spec writes the default as a single scalar."""
         made = self.generate_inner(schema["schema"])
         default = schema.get("default")
         if isinstance(default, ItemCall):
@@ -137,7 +137,8 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _linked(schema: Any, groups: set[str]) -> Any:
-    """Return a JSON Schema in which values of vocabulary items refer to the definition of their kind's items.
+    """Return a JSON Schema in which the value of a field for vocabulary items is a reference to the
+    definition of these items.
 
     The entry-point groups of these items are added to `groups`.
     """
@@ -162,7 +163,8 @@ _EXPRESSIONS: Sequence[Schema] = (
 
 
 def _items(group: str) -> dict[str, Schema]:
-    """Return JSON Schema definitions by name: that of a group's items, and all that it refers to."""
+    """Return JSON Schema definitions by name: of the items of a group, and of everything that they refer
+    to."""
     registry, definitions = registry_of(group), dict[str, Schema]()
     forms = [form for name in registry.names() for form in _calls(registry, name, definitions)]
     if registry is datasets:
@@ -206,13 +208,13 @@ def _mapping(keys: Mapping[str, Schema], *, more: bool) -> Schema:
 
 
 def _inside(keys: Mapping[str, Schema], *, more: bool) -> Schema:
-    """Return the JSON Schema of the value after an item's name that has no value: its options, null or
+    """Return the JSON Schema of the mapping after the name of an item without a value: its options, null or
     true."""
     return {"anyOf": [_mapping(keys, more=more), {"enum": [None, True]}]}
 
 
 def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
-    """Yield the JSON Schemas of a data file in a spec: its file name, and a mapping with options for it."""
+    """Yield the JSON Schemas of a data file in a spec: its file name, and a mapping with its options."""
     endings = "|".join(ending.replace(".", r"\.") for ending in SUFFIXES)
     pattern, described = f"({endings})$", {"description": datasets.summary("file")}
     yield {"type": "string", "pattern": pattern, **described}

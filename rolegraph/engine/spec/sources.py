@@ -103,7 +103,7 @@ class ModelRef(SpecModel):
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand `provider:name`, or a provider alone."""
+        """Expand `provider:name`, or a provider without a name."""
         if not isinstance(value, str):
             return value
         provider, colon, name = value.partition(":")
@@ -119,7 +119,7 @@ class ModelRef(SpecModel):
 
     @property
     def is_shipped(self) -> bool:
-        """True for a shipped model with the weights that it was shipped with."""
+        """True for a shipped model with its original weights."""
         shipped = self.provider == "local" and (self.name or BASE_NAME) in MODELS
         return shipped and self.base_url is None and self.checkpoint is None
 
@@ -130,17 +130,17 @@ class ModelRef(SpecModel):
 
     @property
     def served_here(self) -> bool:
-        """True for a local model without an endpoint, which the run has to serve."""
+        """True for a local model without an endpoint, which the run must serve."""
         return self.provider == "local" and self.base_url is None
 
     @property
     def names_model(self) -> bool:
-        """False for `local` alone, which stands for the checkpoint's model, or for the shipped one."""
+        """False for a bare `local`, which stands for the checkpoint's model, or for the shipped model."""
         return self.name is not None or not self.served_here
 
     @property
     def weights(self) -> str | None:
-        """Checkpoint whose weights answer; None for the model as it is, and for a provider without
+        """Checkpoint whose weights answer; None for the unchanged model, and for a provider without
         checkpoints."""
         return self.checkpoint if self.is_trainable else None
 

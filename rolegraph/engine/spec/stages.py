@@ -1,4 +1,4 @@
-"""A spec as of a stage of imitation: what its roles learn from, and how much is sampled for it. Pure."""
+"""A spec in a stage of imitation: the targets of its roles, and the number of rollouts. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def targets_of(spec: Spec, stage: Stage) -> Mapping[str, str]:
 
 
 def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
-    """Return the spec whose estimators and signals are those of a stage; its graph is the same.
+    """Return the spec with the estimators and signals of a stage; its graph is the same.
 
     Args:
-        spec: The spec, which may be that of a step (`SpecSchedules.spec_at`).
+        spec: The spec, which may be that of a step (`StepNumbers.spec_at`).
         stage: One of its stages.
     """
     targets = targets_of(spec, stage)
@@ -40,7 +40,7 @@ def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
 
 
 def _imitating(role: Role, target: str) -> Role:
-    """Return a role that learns from a target alone, by the loss of its estimator or signal."""
+    """Return a role that learns only from a target, with the loss of its estimator or signal."""
     learns: dict[str, object] = {"estimator": ItemCall(BEST), "signal": None, "loss": None}
     if target != BEST:
         options = {"demonstration": target}

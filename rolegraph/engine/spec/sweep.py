@@ -51,7 +51,7 @@ def grid_points(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def split_seed(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """Split a point into its overrides and its seed, None where it has no `seed=…`.
+    """Split a point into its overrides and its seed, which is None without `seed=…`.
 
     Raises:
         UsageError: The seed is not a whole number.
@@ -66,12 +66,17 @@ def split_seed(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
 
 
 def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of a point that differ between points."""
+    """Return the overrides of a point whose values vary over the grid.
+
+    Args:
+        words: The overrides of the grid, with all values.
+        point: The overrides of the point, in the same order.
+    """
     return tuple(override for word, override in zip(words, point, strict=True) if override != word)
 
 
 def point_name(overrides: Sequence[str]) -> str:
-    """Return the folder name of a point: its overrides, cut and with a digest where they cannot be a name."""
+    """Return the folder name of a point: its overrides, cut and with a digest if they cannot be a name."""
     whole = ",".join(overrides)
     name = re.sub(r"[^\w.,+=-]", "_", whole)[:_LONGEST]
     return name if name == whole else f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"

@@ -1,4 +1,5 @@
-"""Teachers of a signal, as a spec writes them: whose log-probabilities, after which prompt."""
+"""Teachers of a signal, as a spec writes them: the models that score tokens, and the prompts before the
+tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Teacher(SpecModel):
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand `base`, the start of the role's own policy, and a model."""
+        """Expand `base`, which means the start of the role's own policy, and the name of a model."""
         if value == "base":
             return {"base": OWN}
         if isinstance(value, Mapping) and "provider" in value:
@@ -52,7 +53,7 @@ class Teacher(SpecModel):
 
 
 def _as_keys(value: object) -> object:
-    """Return a mapping with its keys as texts: those of YAML may be numbers."""
+    """Return a mapping with its keys as texts, since keys in YAML may be numbers."""
     if not isinstance(value, Mapping):
         return value
     pairs = cast("Mapping[object, object]", value).items()
@@ -63,7 +64,7 @@ _Written = Union[Teacher, ModelRef]  # noqa: UP007
 
 
 class TeacherChoice(SpecModel):
-    """Several teachers, of which a visible field of the task picks one."""
+    """Several teachers, one of which is picked by a visible field of the task."""
 
     by: str
     """Expression over the visible fields of the task."""
@@ -82,5 +83,5 @@ class TeacherChoice(SpecModel):
 
     @classmethod
     def is_meant(cls, value: object) -> bool:
-        """Return True for a mapping that chooses among teachers."""
+        """Return True if a value is a mapping that chooses among teachers."""
         return isinstance(value, Mapping) and ("by" in value or "of" in value)

@@ -94,7 +94,7 @@ BEST: Literal["best"] = "best"
 
 
 def _as_targets(value: object) -> object:
-    """Return the mapping form of `imitation`, which is empty for the word `best`."""
+    """Return the mapping form of `imitation`; the word `best` becomes an empty mapping."""
     if value == BEST:
         return {}
     if value == {}:

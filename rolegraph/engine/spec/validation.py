@@ -35,7 +35,7 @@ REQUIRED: Mapping[str, Any] = {
     "name": "unnamed",
     "roles": {"unnamed": {"prompt": "The prompt."}},
 }
-"""Values of the required keys that pass every check; they replace missing ones."""
+"""Values of the required keys that pass every check, in place of missing values."""
 
 
 class FittedPart(NamedTuple, Generic[M]):
@@ -44,11 +44,11 @@ class FittedPart(NamedTuple, Generic[M]):
     value: M
     findings: list[Finding]
     left_out: set[Path]
-    """Paths of the values that were left out; later findings there are consequences."""
+    """Paths of the values that were left out; later findings at these paths are consequences."""
 
 
 def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
-    """Return the valid part of a spec's resolved data; never raise for data from YAML."""
+    """Return the valid part of a spec's resolved data; never raises for data from YAML."""
     written = data.get("roles")
     named = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if len(named) > SPEC_ROLES.most:
@@ -74,10 +74,10 @@ def fit_model(
 
     Args:
         model: Expected model.
-        written: Value of the part.
-        required: Values for the model's required keys, in place of missing or invalid ones. The result has
-            only these where further faults appear once the first are left out.
-        prefix: Path of the part in the file.
+        written: The value.
+        required: Values for the model's required keys, in place of missing or invalid ones. If further faults
+            appear once the faulty parts are left out, the result has only these values.
+        prefix: Path of the value in the file.
         root: Model of the whole file.
     """
     try:
@@ -99,7 +99,8 @@ def fit_model(
 
 
 def _written_at(value: Any, path: Path) -> Path:
-    """Return `path` cut to the part that exists in `value`, for messages: `model: x:y` has no keys inside."""
+    """Return the beginning of `path` that exists in `value`, for messages: `model: x:y` has no keys
+    inside."""
     for depth, key in enumerate(path):
         if not isinstance(value, dict | list):
             return path[:depth]
@@ -130,7 +131,7 @@ def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
 
 
 _MEANT = {("shows", False): "sees", ("calls", False): "max_calls", ("tool", True): "callable"}
-"""Keys by words that stand for them elsewhere and whether the value is a mapping."""
+"""Keys of the language, by (word that is used for them elsewhere, True if the value is a mapping)."""
 _NAME = "letters, digits and _, not starting with a digit"
 _EXPECTED = {
     "int_type": "a whole number",
@@ -147,12 +148,13 @@ _EXPECTED = {
     "too_short": "at least one role",
     "value_error": "{error}",
 }
-"""Expected values by the type of pydantic's error, with the fields of its context."""
+"""Descriptions of expected values by the type of pydantic's error; `{}` names fields of the error's
+context."""
 _EXPRESSION_HINTS = {
     "count": "for a number that depends on an answer write the largest, and `when: self.index <= …`",
     "times": "for a number that depends on an answer write the largest, and `until: …`",
 }
-"""Hints for a number key whose value is an expression."""
+"""Hints for a key whose value must be a number, but is an expression."""
 
 
 def findings_of(
@@ -196,7 +198,7 @@ def _finding(detail: ErrorDetails, prefix: Path, written: object, root: type[Spe
 
 
 def _key_of(path: Path) -> str:
-    """Return the last key of a path that is a name, not a position in a list; empty without one."""
+    """Return the last key of a path that is a name, not a list position; empty if there is no name."""
     return str(next((key for key in reversed(path) if isinstance(key, str)), ""))
 
 
@@ -226,7 +228,7 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
 
 
 def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:
-    """Return the finding for a value outside the words that its key allows.
+    """Return the finding for a value that is not among the words that its key allows.
 
     `around` is the mapping that holds the key.
     """
@@ -292,7 +294,7 @@ def name_not_found(
 
 
 def short_value(value: object) -> str:
-    """Return a value as YAML writes it, cut for a message; only the kind of a mapping or list."""
+    """Return a value as YAML, cut for a message; for a mapping or list, only its kind."""
     if isinstance(value, bool | None):
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, Mapping | list):
@@ -326,7 +328,8 @@ def _name_missing(path: Path, root: type[SpecModel]) -> str:
 
 
 def _colon_missing(model: type[BaseModel] | None, value: object) -> str:
-    """Return a hint where a text holds a key of the mapping without its colon, such as `correct judge`."""
+    """Return a hint if a text is a key of the mapping without its colon, such as `correct judge`; else
+    empty."""
     match = re.fullmatch(r"(\w+)\s*[ =:]\s*(\S.*)", value) if isinstance(value, str) else None
     if model is None or match is None or match[1] not in model.model_fields:
         return ""
@@ -334,7 +337,7 @@ def _colon_missing(model: type[BaseModel] | None, value: object) -> str:
 
 
 def _right_place(path: Path, root: type[SpecModel]) -> str:
-    """Return a hint that names the mapping to which a misplaced key, such as `temperature`, belongs; else
+    """Return a hint that names the mapping in which a misplaced key, such as `temperature`, belongs; else
     empty."""
     if path[0] == path[-1] == "loops":
         return "write it beside the other under `loops`, and its name among the `roles` of the other"
@@ -349,8 +352,8 @@ def _right_place(path: Path, root: type[SpecModel]) -> str:
 
 
 def _example(model: type[BaseModel], value: object) -> str:
-    """Return a bare value as YAML of a mapping under the model's first key that takes it; empty if none
-    does."""
+    """Return YAML of a mapping that puts a bare value under the first key of the model that accepts it; else
+    empty."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if len(text := str(value)) > VALUE_SHOWN.most or not text.isprintable():

@@ -1,7 +1,7 @@
 """Explanations of YAML that cannot be parsed: the line of the mistake, and the text to write there.
 
-Each rule changes one line in the way that mends one kind of mistake. The change that lets the parser read
-furthest names the mistake, so that no advice is given that YAML would refuse in turn.
+Each rule changes one line in a way that corrects one kind of mistake. The change that lets the parser read
+furthest names the mistake, so the advice is never text that YAML refuses as well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from yaml.scanner import ScannerError
 from rolegraph.engine.secrets import without_secrets
 
 _LONGEST = 60_000
-"""Characters of the longest text whose repairs are tried: each takes as long as a parse."""
+"""Number of characters of the longest text whose repairs are tried: each try takes as long as a parse."""
 _SHOWN = 160
-"""Characters of the longest line that a hint quotes."""
+"""Number of characters of the longest line that a hint quotes."""
 
 
 class Mistake(NamedTuple):
@@ -37,38 +37,39 @@ class Mistake(NamedTuple):
 
 
 class _Repair(NamedTuple):
-    """Change of one line that may mend a mistake in the line."""
+    """Change of one line that may correct a mistake in the line."""
 
     line: int
     text: str
-    """The line after the change."""
+    """The changed line."""
     column: int
     """Column of the mistake, from 0."""
     width: int
     message: str
     expected: str = ""
     hint: str = ""
-    """Advice; empty to quote the changed line."""
+    """Advice for the message; if empty, the changed line is quoted."""
 
 
 class _Lines(NamedTuple):
-    """Lines of a text, with the mistake that the parser saw."""
+    """Lines of a text, with the mistake that the parser reported."""
 
     lines: Sequence[str]
     problem: int
-    """Index of the line in which the parser stopped."""
+    """Index of the line at which the parser stopped."""
     column: int
     opened: int | None
-    """Index of the line with the quote, bracket or key that the parser could not finish; None for a block."""
+    """Index of the line with the quote, bracket or key that is not closed; None if the parser was reading a
+    block."""
     opening: int
-    """Column in that line."""
+    """Column of that quote, bracket or key, from 0."""
     in_brackets: bool
     """True where the parser was reading a list or mapping in brackets."""
     quote: int | None
-    """Index of the line in which a quoted text of several lines begins that ends at the mistake."""
+    """Index of the line in which the last quoted text of several lines begins; None without one."""
 
     def following(self, index: int) -> str:
-        """Return the next line behind a line that is neither empty nor a comment; empty without one."""
+        """Return the next line that is neither empty nor a comment; empty without such a line."""
         return next(filter(_is_code, self.lines[index + 1 :]), "")
 
     @property
@@ -84,7 +85,7 @@ def explain(text: str, error: yaml.MarkedYAMLError) -> Mistake:
 
     Args:
         text: The whole text.
-        error: What the parser raised; with a mark, or the mistake is at the beginning.
+        error: The parser's error; without a mark, the mistake is placed at the beginning.
     """
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines[:-1])]
@@ -108,7 +109,7 @@ def explain(text: str, error: yaml.MarkedYAMLError) -> Mistake:
 def _best(
     text: str, lines: Sequence[str], starts: Sequence[int], position: int, error: yaml.MarkedYAMLError
 ) -> _Repair | None:
-    """Return the repair with which the parser reads furthest; None where no repair helps."""
+    """Return the repair with which the parser reads furthest; None if no repair lets it read further."""
     problem = bisect_right(starts, position) - 1
     context = error.context_mark
     opened, opening = None, 0
@@ -131,7 +132,8 @@ def _best(
 
 
 def _reach(text: str) -> int:
-    """Return the index of the line in which YAML stops to be valid, or the number of lines."""
+    """Return the index of the line at which a text stops being valid YAML; the number of lines for a valid
+    text."""
     try:
         for _ in yaml.parse(text, Loader=yaml.SafeLoader):  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # untyped in the stubs
             pass
@@ -145,9 +147,10 @@ def _reach(text: str) -> int:
 
 
 def _quote_before(text: str, position: int) -> int | None:
-    """Return the index of the line in which the last quoted text of several lines before a position begins.
+    """Return the index of the line in which the last quoted text of several lines before a position begins;
+    None without one.
 
-    A quote that is not closed swallows the text up to the next quote, where the parser stops.
+    A quote that is not closed includes the text up to the next quote, where the parser stops.
     """
     line = None
     with suppress(yaml.MarkedYAMLError):
@@ -172,7 +175,7 @@ def _indent(line: str) -> int:
 _KEYED = re.compile(r"^(\s*(?:- +)*)([^\s:#'\"{}\[\],]+)( *: +)(\S.*?)\s*$")
 """Line with a key and a value on it."""
 _FLOW_KEY = re.compile(r"([{,]\s*)([^\s:#'\"{}\[\],]+)(:\s+)")
-"""Key in braces."""
+"""Key in a mapping in braces."""
 _COMMENT = re.compile(r"\s+#(?=\s).*$")
 _FIRST = {
     "{{": "`{{` begins a mapping of YAML",
@@ -187,11 +190,11 @@ _FIRST = {
     ">": "`>` at the beginning of a text announces lines of text in YAML",
     "|": "`|` at the beginning of a text announces lines of text in YAML",
 }
-"""Message for a text that begins with a character of YAML's own."""
+"""Messages for a value that begins with a special character of YAML, by that character."""
 
 
 def quoted(text: str) -> str:
-    """Return a text of one line in the quotes of YAML that need the fewest changes in it."""
+    """Return a text of one line in YAML's single or double quotes, whichever need fewer escapes."""
     if "'" not in text:
         return f"'{text}'"
     if '"' not in text and "\\" not in text:
@@ -200,7 +203,7 @@ def quoted(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """Return a text without the quotes around it, which do not fit together."""
+    """Return a text without mismatched quotes around it."""
     quote = text[0]
     if quote not in "'\"":
         return text
@@ -213,7 +216,8 @@ def _bare(text: str) -> str:
 
 
 def _reason(value: str) -> tuple[int, int, str] | None:
-    """Return column, width and message of the part for which a value needs quotes in YAML."""
+    """Return (column, width, message) of the part because of which a value needs quotes in YAML; None if it
+    needs none."""
     if value[0] in "'\"":
         pieces = [it.start() for it in re.finditer(re.escape(value[0]), value)]
         if len(pieces) == 1:
@@ -237,11 +241,11 @@ def _reason(value: str) -> tuple[int, int, str] | None:
 
 _PAIRS = {"[": "]", "{": "}"}
 _TWO_KEYS = re.compile(r"^([^\s:]+) +([a-z_]+: +[^\s:{]+)$")
-"""Value that has the next key and its value on its line."""
+"""Value that is followed by the next key and its value in the same line."""
 
 
 def _quotings(around: _Lines, index: int) -> Iterator[_Repair]:
-    """Yield the repairs of a line that put its value, or a value in its braces, into quotes."""
+    """Yield the repairs of a line that quote its value, or a value in its braces."""
     line = around.lines[index]
     for match in _FLOW_KEY.finditer(line):
         rest = line[match.end() :]
@@ -263,7 +267,8 @@ def _quotings(around: _Lines, index: int) -> Iterator[_Repair]:
 
 
 def _closings(rest: str) -> Iterator[int]:
-    """Yield the positions in the rest of a line at which a value may end: at brackets, the last one first."""
+    """Yield the positions in the rest of a line at which a value may end: at brackets, the last bracket
+    first."""
     end = len(rest.rstrip())
     while end and rest[end - 1] in "}]":
         end -= 1
@@ -274,7 +279,7 @@ def _closings(rest: str) -> Iterator[int]:
 
 
 def _escapes(around: _Lines, index: int) -> Iterator[_Repair]:
-    """Yield the repair of a line whose double quotes hold a backslash that is no escape."""
+    """Yield the repair of a line whose double quotes contain a backslash that is no escape."""
     line = around.lines[index]
     level = r"0abtnvfre\"/\\N_LPxuU "
     if (match := re.search(rf"\\([^{level}])", line)) and '"' in line[: match.start()]:
@@ -390,8 +395,8 @@ _OPENER = re.compile(r":(?: +&\S+)?\s*(?: #.*)?$")
 def _outliers(around: _Lines, index: int) -> Iterator[_Repair]:
     """Yield the repairs of a line above whose indentation differs from that of the lines around it.
 
-    The parser stops at the next line of the block. The line above is the wrong one where it interrupts the
-    block, or where it is the block's first line and the next line is as far from the block's key as others.
+    The parser stops at the next line of the block. The line above is wrong if it interrupts the block, or if
+    it is the first line of the block and the next line has the usual distance from the block's key.
     """
     lines, depth = around.lines, _indent(around.lines[index])
     above = next((it for it in range(index - 1, -1, -1) if _is_within(lines[it], depth)), None)
@@ -419,7 +424,7 @@ def _outliers(around: _Lines, index: int) -> Iterator[_Repair]:
 
 
 def _levels(lines: Sequence[str], index: int) -> Mapping[int, int]:
-    """Return the nearest line above for each indentation that a line may have: those of the open blocks."""
+    """Return by indentation the nearest line above with it, for each block that is open at a line."""
     levels: dict[int, int] = {}
     for above in range(index - 1, -1, -1):
         depth = _indent(lines[above])
@@ -433,14 +438,15 @@ def _is_within(line: str, depth: int) -> bool:
 
 
 def _name_in(line: str) -> str:
-    """Return the key of a line, or its text up to a colon."""
+    """Return the key in a line; without a key, the line's text up to a colon."""
     return line.strip().split(":")[0].removeprefix("- ")
 
 
 def moved(text: str, index: int) -> Iterator[tuple[Mistake, str]]:
-    """Yield a line with a key at its other indentations: the mistake that each would mend, and the new text.
+    """Yield a line with a key at each of its other possible indentations: (mistake that the change corrects,
+    new text).
 
-    The line moves alone, or with the lines below it that are indented deeper.
+    The line moves alone, or with the deeper indented lines below it.
 
     Args:
         text: Text of a file.
@@ -467,7 +473,8 @@ def moved(text: str, index: int) -> Iterator[tuple[Mistake, str]]:
 
 
 def _indents(around: _Lines, index: int) -> Iterator[_Repair]:
-    """Yield the repairs that indent a line as a line before it, the nearest indentation first."""
+    """Yield the repairs that give a line the indentation of an earlier line, the nearest indentation
+    first."""
     line = around.lines[index]
     indent = _indent(line)
     levels = _levels(around.lines, index)
@@ -513,7 +520,7 @@ def _characters(around: _Lines, index: int) -> Iterator[_Repair]:
 
 
 def _brackets(around: _Lines, index: int) -> Iterator[_Repair]:
-    """Yield the repairs of a line whose brackets do not fit together, or that lacks a comma in brackets."""
+    """Yield the repairs of a line whose brackets do not match, or that lacks a comma in brackets."""
     line = around.lines[index]
     code = _COMMENT.sub("", line).rstrip()
     column = around.column if index == around.problem else len(code)
@@ -542,7 +549,7 @@ def _brackets(around: _Lines, index: int) -> Iterator[_Repair]:
 
 
 def _extras(around: _Lines, index: int) -> Iterator[_Repair]:
-    """Yield the repairs of a line that take something away: a bracket, the beginning of a document."""
+    """Yield the repairs of a line that remove something: a bracket, or the beginning of a document."""
     line, offset = around.lines[index], around.column
     if index == around.problem and line[offset : offset + 1] in ("]", "}"):
         yield _Repair(
@@ -596,7 +603,7 @@ _WORDS = (
 
 
 def _in_words(error: yaml.MarkedYAMLError) -> tuple[str, str, str]:
-    """Return message, expected value and hint for a problem of the YAML parser that no repair mends."""
+    """Return (message, expected value, hint) for a problem of the YAML parser that no repair corrects."""
     problem = error.problem or error.context or ""
     for part, message, hint in _WORDS:
         if part in problem:

@@ -1,6 +1,6 @@
-"""YAML that is valid and says something else than its author meant: a text that YAML ends before its end.
+"""Valid YAML that does not mean what its author intended, such as a text that YAML ends early.
 
-The reader asks for the slips of each node; a slip that changes the meaning for certain is a fault, a comment
+The reader asks for the slips of each node. A slip that certainly changes the meaning is a fault; a comment
 that may be part of the text is a warning.
 """
 
@@ -18,12 +18,12 @@ from rolegraph.engine.spec.yaml_repairs import quoted
 _TEXTS = {"prompt", "system", "text"}
 """Keys whose values are texts for a model."""
 EXPRESSIONS = {"when", "until", "gate", "value", "reward", "right", "correct", "by"}
-"""Keys whose values are expressions, which take no braces."""
+"""Keys whose values are expressions, which need no braces."""
 _CALL = re.compile(r"\w\(")
 
 
 class Slip(NamedTuple):
-    """Part of a text that YAML reads in another way than it looks."""
+    """Part of a text that YAML reads differently from how it looks."""
 
     start: int
     end: int
@@ -33,10 +33,10 @@ class Slip(NamedTuple):
 
 
 def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
-    """Yield the slips of a value, without those of the values in it.
+    """Yield the slips of a value, without those of the values inside it.
 
     Args:
-        node: The value as PyYAML composed it.
+        node: The value, as PyYAML's node.
         key: Key of the value, or its index in a list.
         text: Text of the file.
     """
@@ -60,9 +60,9 @@ _NAMES = {"roles", "needs", "players", "sees", "hidden", "correct", "as"}
 
 
 def _joined(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
-    """Yield the slips of names in a list without a comma between them.
+    """Yield the slips of list items that are several names without a comma between them.
 
-    Words to choose from may have spaces: they are slips where the list has nothing else.
+    Under `as`, whose words may have spaces, they are slips only if the list has a single item.
     """
     items: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) and key in _NAMES else []
     for item in items if key != "as" or len(items) == 1 else ():
@@ -104,7 +104,7 @@ def _pieces(node: yaml.MappingNode | yaml.SequenceNode) -> list[_Piece]:
 
 
 def _is_absent(value: yaml.Node) -> bool:
-    """Return True for the null of a key that has neither a colon nor a value."""
+    """Return True if a value is the null of a key without a colon."""
     is_null = isinstance(value, yaml.ScalarNode) and not value.value
     return is_null and value.start_mark.index == value.end_mark.index
 
@@ -114,7 +114,7 @@ def _is_plain(node: yaml.Node) -> bool:
 
 
 def _split(pieces: list[_Piece], text: str) -> Iterator[Slip]:
-    """Yield the slips of texts in brackets that a comma splits, and of keys without their colon."""
+    """Yield the slips of texts in brackets that a comma splits, and of keys in braces without a colon."""
     for index, piece in enumerate(pieces):
         start = piece.value.start_mark.index
         if not _is_plain(piece.value):
@@ -156,7 +156,8 @@ def _open(text: str) -> int:
 
 
 def _cut(node: yaml.ScalarNode, key: object, text: str) -> Slip | None:
-    """Return the slip of a text without quotes that a comment cuts, or whose lines are a list's items."""
+    """Return the slip of an unquoted text that a comment ends early, or whose lines look like list items;
+    None without one."""
     start, end = node.start_mark.index, node.end_mark.index
     written = text[start:end]
     lines = [line.strip() for line in written.split("\n") if line.strip()]
@@ -181,7 +182,7 @@ def _cut(node: yaml.ScalarNode, key: object, text: str) -> Slip | None:
 
 
 def _written(key: object, text: str) -> str:
-    """Return the hint to write a text in quotes."""
+    """Return the hint to put a text in quotes."""
     one_line = " ".join(text.split())
     return _hint(f"{key}: {quoted(one_line)}" if isinstance(key, str) and key else quoted(one_line))
 

@@ -37,7 +37,7 @@ _DEPTH = SPEC_DEPTH.most
 
 
 _NAMED: tuple[Path, ...] = (("roles",), ("loops",), ("policies",), ("episode", "metrics"))
-"""Mappings whose keys are names of the spec's own."""
+"""Mappings whose keys are names that the spec chooses."""
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
 
@@ -64,7 +64,7 @@ class YamlSource:
 
     @property
     def unreadable(self) -> bool:
-        """True for a file without data, of which only the faults are known."""
+        """True for a file without data, of which only the faults could be read."""
         return bool(self.errors) and not self.data
 
     @property
@@ -73,13 +73,13 @@ class YamlSource:
         return [fault for fault in self.faults if fault.severity == "error"]
 
     def is_overridden(self, path: Path) -> bool:
-        """Return True for a value that the command line set, not a file."""
+        """Return True if the command line set a value, False if a file did."""
         while path not in self.positions:
             path = path[:-1]
         return self.positions[path].value.file not in self.texts
 
     def overridden(self, path: Path) -> list[Path]:
-        """Return `path`, or for a mapping those of its keys, as far as the command line set their values."""
+        """Return the paths at or one key below `path` whose values the command line set."""
         value = value_at(self.data, path)
         keys = [(key,) for key in cast("Mapping[str, object]", value)] if isinstance(value, Mapping) else [()]
         return [(*path, *key) for key in keys if value is not None and self.is_overridden((*path, *key))]
@@ -90,10 +90,10 @@ class YamlSource:
         return finding.at(place, self._patch(finding, place))
 
     def _patch(self, finding: Finding, place: Place) -> Patch | None:
-        """Return the patch for a misspelt name; None where it is not certain.
+        """Return the patch for a misspelt name; None if the correction is not certain.
 
-        A role, loop, policy or metric whose name stands nowhere but at its key is the one misspelt, if the
-        other spelling stands at several places.
+        If a role, loop, policy or metric has a name that is used nowhere else, while the other spelling is
+        used at several places, the name at its key is the misspelt one.
         """
         hint = finding.hint
         if finding.severity != "error" or not isinstance(hint, Suggestion) or not hint.certain:
@@ -111,13 +111,12 @@ class YamlSource:
         return patch if is_in_file else None  # the command line is no file
 
     def _uses(self, name: str) -> int:
-        """Return how often a name stands in the files that were read, outside of comments."""
+        """Return the number of times that a name occurs in the files that were read, outside of comments."""
         texts = (_COMMENT.sub("", text) for text in self.texts.values())
         return sum(len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)) for text in texts)
 
     def _as_written(self, path: Path) -> Path:
-        """Return a path without the index 0 of items that the file writes alone, without the list around
-        them."""
+        """Return a path without the index 0 of an item that the file writes without a list around it."""
         written: Path = ()
         for key in path:
             if key != 0 or isinstance(value_at(self.data, written), list | None):
@@ -158,11 +157,11 @@ class _Loader(yaml.SafeLoader):
     composed = 0
 
     def refuse(self, problem: str) -> NoReturn:
-        """Raise MarkedYAMLError for a problem at the position that has been read."""
+        """Raise MarkedYAMLError with a problem at the position up to which the text was read."""
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a value, counting depth and nodes."""
+        """Compose a value; raises MarkedYAMLError if the file is nested too deeply or has too many values."""
         self.depth += 1
         self.composed += 1
         if self.depth > _DEPTH:
@@ -175,13 +174,17 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
-        """Compose a scalar; pyyaml reads the two escapes of an emoji as JSON has it as two characters."""
+        """Compose a scalar, in which an emoji that JSON escapes as two surrogates is one character.
+
+        PyYAML reads the two escapes as two characters.
+        """
         node = super().compose_scalar_node(anchor)
         node.value = pair_surrogates(node.value)
         return node
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
-        """Open a flow list or mapping; the scanner runs ahead of `compose_node`, so it has its own limit."""
+        """Open a flow list or mapping, with a depth limit of its own: the scanner runs ahead of
+        `compose_node`."""
         if self.flow_level > _DEPTH:
             self.refuse(SPEC_DEPTH.exceeded("brackets are inside one another in"))
         super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType]
@@ -198,7 +201,7 @@ _SCALARS: Mapping[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
     ),
     "merge": (re.compile(r"^(?:<<)$"), str),
 }
-"""For each tag, the pattern of its scalars and the conversion of their text."""
+"""(pattern of the scalars, conversion of their text) by tag."""
 for _tag, (_pattern, _) in _SCALARS.items():
     _Loader.add_implicit_resolver(f"{_PREFIX}{_tag}", _pattern, None)  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
 
@@ -221,14 +224,14 @@ def _scalar(tag: str, text: str) -> object:
 
 
 FOR_ANCHORS = "x-"
-"""Beginning of the top-level keys that nothing reads: their values hold anchors for the rest of the file."""
+"""Prefix of the top-level keys that are ignored: their values hold anchors for the rest of the file."""
 FORMER_VERSION = 1
-"""Version of the language of which a file is refused; `rolegraph migrate` rewrites it."""
+"""Version of the language that is refused with a hint at `rolegraph migrate`."""
 A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
 
 
 def read_yaml(path: FilePath, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
-    """Read and parse one file as `parse_yaml` does; a file that is too large or no text is a fault.
+    """Read and parse one file as `parse_yaml` does; a file that is too large or not text is a fault.
 
     Raises:
         UsageError: The file is missing or cannot be read.
@@ -245,7 +248,7 @@ def read_yaml(path: FilePath, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
 
 
 def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
-    """Parse one file; faults are in the result, with the data of the rest.
+    """Parse one file; the result has the faults, and the data of the valid rest.
 
     Args:
         text: Text of the file.
@@ -296,7 +299,7 @@ def unreadable_source(
 
 
 def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield the paths of a value and of everything in it with their values, in the order of the file."""
+    """Yield (path, value) of a value and of everything inside it, in the order of the file."""
     yield path, value
     inside: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
@@ -308,7 +311,7 @@ def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def value_at(value: Any, path: Path) -> object:
-    """Return the part of a value at a path, or None for a missing part."""
+    """Return the part of a value at a path; None for a missing part."""
     for key in path:
         try:
             value = value[key]
@@ -335,7 +338,7 @@ class _Reader:
         self.faults: list[Diagnostic] = []
         self.visited = 0
         self.open: list[yaml.Node] = []
-        """Mappings around the value that is read."""
+        """Mapping nodes around the value that is being read."""
 
     def place(self, node: yaml.Node) -> Place:
         start, end = node.start_mark.index, node.end_mark.index
@@ -384,10 +387,10 @@ class _Reader:
         return data
 
     def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return (key node, value node) for each key of a mapping, including those merged by `<<`.
+        """Return (key node, value node) by key for a mapping, including keys merged by `<<`.
 
-        The mapping's own keys override merged ones, and earlier merges override later ones. `merges` is the
-        depth of nested merges, which cost work without making data.
+        The mapping's own keys override merged keys, and earlier merges override later ones. `merges` is the
+        depth of nested merges, which is limited, since they cost work without adding data.
         """
         self.visited += len(node.value) + 1 if merges else 0
         if self.visited > SPEC_VALUES.most or merges > _DEPTH:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 _NEVER = 10**9
-"""Width of a line, in characters, that no value reaches."""
+"""Width of a line, in characters, beyond any value's length."""
 
 
 def dump_yaml(
@@ -15,9 +15,9 @@ def dump_yaml(
 
     Args:
         value: Mappings, lists, strings, numbers, booleans and None.
-        one_line: Write the flow style on a single line without a line break at its end.
-        quoted: Write strings in double quotes, where every character has a form.
-        ascii_only: Escape characters outside of ASCII.
+        one_line: True to write the flow style on a single line, without a line break at its end.
+        quoted: True to write strings in double quotes, in which every character can be written.
+        ascii_only: True to escape characters outside of ASCII.
 
     Returns:
         The text; its lines end with a line break unless `one_line` is set.

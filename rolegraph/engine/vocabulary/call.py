@@ -28,7 +28,7 @@ class ItemCall:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     has_value: bool = False
     is_bare: bool = False
-    """True where the spec writes the value alone: an expression as a reward."""
+    """True if the spec writes only the value: an expression as a reward."""
 
     @classmethod
     def parse(cls, raw: object) -> ItemCall:
@@ -53,7 +53,7 @@ class ItemCall:
         raise ValueError("expected a name, or a mapping whose first key is the name")
 
     def path_of(self, loc: Sequence[int | str]) -> tuple[int | str, ...]:
-        """Return the path of an argument in the YAML form.
+        """Return the path of an argument in the YAML form of the call.
 
         Args:
             loc: The argument's place in pydantic's terms: 0 for the value or an option's name, then keys and
@@ -82,12 +82,12 @@ OF_A_TURN = ("action", "response", "thought", "ok", "tokens", "calls", "step")
 SCORERS = ("math", "exact_match", "f1", "close_to")
 """Rewards that an expression may call as functions of an answer and the right one."""
 EXPRESSION = "_expression"
-"""Name of the reward that an expression is; a spec writes the expression alone."""
+"""Internal name of the reward for an expression; a spec writes only the expression."""
 
 
 def reward_call(raw: object) -> ItemCall:
     """Read a reward from its YAML form: an item's call, or an expression; raises ValueError as
-    `ItemCall.parse`."""
+    `ItemCall.parse` does."""
     if isinstance(raw, bool | int | float):
         raw = str(raw).lower()
     if isinstance(raw, str) and raw and (not raw.isidentifier() or raw in OF_A_TURN):
@@ -96,8 +96,10 @@ def reward_call(raw: object) -> ItemCall:
 
 
 def metric_call(raw: object) -> ItemCall:
-    """Read a metric from its YAML form: an expression, or the call of a function, `{name: role}`; raises
-    ValueError as `ItemCall.parse`."""
+    """Read a metric from its YAML form: an expression, or the call of a function, `{name: role}`.
+
+    Raises ValueError as `ItemCall.parse` does.
+    """
     if isinstance(raw, str | bool | int | float):
         return ItemCall(EXPRESSION, str(raw).lower() if isinstance(raw, bool) else str(raw), is_bare=True)
     return ItemCall.parse(raw)

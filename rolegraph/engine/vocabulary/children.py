@@ -1,7 +1,7 @@
 """Processes that this one starts: their environment, and their end.
 
-They see variables of a list, no secret that the person did not allow, and import nothing from the current
-folder.
+They get a fixed list of environment variables, no secret that the user did not allow, and import nothing from
+the current folder.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ _NEEDED_PREFIXES = (
     *("LC_", "CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MKL_"),
     *("OPENBLAS_", "MALLOC_", "TORCH", "PYTORCH_", "TRITON_", "COVERAGE_"),
 )
-"""Settings of numerical libraries and of devices."""
+"""Prefixes of the variables of numerical libraries and of devices."""
 VARIABLE = "env:"
-"""Beginning of a permission that passes a variable of the environment to programs, such as `env:MY_KEY`."""
+"""Prefix of a permission that passes an environment variable to programs, such as `env:MY_KEY`."""
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
-"""Program that runs another one and ends all that it started."""
+"""Program that runs another program, and ends all processes that it started."""
 _PACKAGE_ROOT = Path(__file__).parents[3]
-"""The folder that `rolegraph` is imported from."""
+"""The folder from which `rolegraph` is imported."""
 
 
 def program_environment(allowed: Collection[str] = (), *, own_code: bool = False) -> dict[str, str]:
     """Return the environment variables of a program that this process starts.
 
     Args:
-        allowed: Permissions of the person; `env:NAME` passes the variable NAME, whatever it holds.
-        own_code: Pass every variable but secrets, for code that the user imports; by default, those pass that
-            most programs need: paths, language, proxies and certificates, settings of devices.
+        allowed: Permissions that the user gave; `env:NAME` passes the variable NAME, even if it is a secret.
+        own_code: True to pass every variable except secrets, for code that the user imports. False passes
+            only variables that most programs need: paths, language, proxies and certificates, settings of
+            devices.
     """
     return {
         name: value
@@ -54,18 +55,20 @@ def program_environment(allowed: Collection[str] = (), *, own_code: bool = False
 
 
 def child_environment(*, own_code: bool = False) -> dict[str, str]:
-    """Return the `program_environment` of a Python process that imports what this one imports."""
+    """Return the `program_environment` of a Python process with the same imports as this one."""
     return {**program_environment(own_code=own_code), "PYTHONPATH": _module_path()}
 
 
 def supervised(words: Sequence[str], prefix: str = "") -> list[str]:
-    """Return the command that runs another one and ends with all that it started, or with this process.
+    """Return a command that runs `words`, and ends with all processes that they started when they or this
+    process end.
 
-    End it early by SIGTERM: SIGKILL would leave what it started.
+    End it early by SIGTERM: SIGKILL would leave these processes running.
 
     Args:
-        words: The words of the command.
-        prefix: Beginning of the name of a temporary folder for the command; empty keeps this one's folder.
+        words: The words of the command to run.
+        prefix: Beginning of the name of a temporary folder for the command; empty runs it in this process's
+            folder.
     """
     return [sys.executable, "-I", "-S", str(SUPERVISOR), str(os.getpid()), prefix, *words]
 
@@ -73,8 +76,8 @@ def supervised(words: Sequence[str], prefix: str = "") -> list[str]:
 def _module_path() -> str:
     """Return a child's PYTHONPATH: `sys.path` without the current folder and the folder of the main script.
 
-    A user's module there, such as types.py or torch.py, would otherwise replace the module of that name that
-    the child imports.
+    Otherwise a user's module in these folders, such as types.py or torch.py, would replace the module that
+    the child imports by that name.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     left_out = [Path(script).resolve().parent] if script else []

@@ -35,8 +35,11 @@ class LiveEnvironment(Protocol):
         """Start a game.
 
         Args:
-            seed: The seed of all randomness: the same seed and number of players give the same start.
-            players: The number of players, from `min_players` to `max_players`.
+            seed: Seed of all randomness: the same seed and number of players give the same start.
+            players: Number of players, from `min_players` to `max_players`.
+
+        Returns:
+            The first Transition.
 
         Raises:
             EnvironmentFailure: The episode cannot go on.
@@ -47,8 +50,9 @@ class LiveEnvironment(Protocol):
         """Play the actions of the players whose turn it is, and return the next Transition.
 
         Args:
-            actions: What the roles' parsers read, by player. The environment judges an action that it cannot
-                read, and None or a missing player, which mean that the role gave no action.
+            actions: Actions that the roles' parsers returned, by player. None or a missing player means that
+                the role gave no action. The environment decides the result of such a turn, and of an action
+                that it cannot read.
 
         Raises:
             EnvironmentFailure: The episode cannot go on.
@@ -69,7 +73,7 @@ class Environment(Item):
     """World in which the roles of a loop move."""
 
     open: Callable[[], LiveEnvironment]
-    """Makes the environment of one episode. Two of them share no state."""
+    """Function that makes the environment of one episode; two environments share no state."""
     min_players: int = 1
     max_players: int = 1
 

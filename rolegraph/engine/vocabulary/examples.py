@@ -1,7 +1,7 @@
 """Worked examples for prompts: training rows that each row of a data set carries in its field `examples`.
 
 The draw follows from a row's values and a seed, so equal rows have the same examples in every split and run.
-A row never carries itself, nor a row that asks the same: one whose visible fields are equal.
+A row never carries itself or a row with equal visible fields, which asks the same question.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rolegraph.engine.vocabulary.rows import Row, row_digest
 EXAMPLES = "examples"
 """Field of a task that holds its examples."""
 POOL = 10_000
-"""Training rows, from the first on, that examples are drawn from; they are kept in memory."""
+"""Number of training rows, from the first on, from which examples are drawn; they are kept in memory."""
 _TRIES = 4
-"""Rows that are drawn for each example before the whole pool is searched; a draw fails where it is the row
-itself or asks the same."""
+"""Number of rows that are drawn for each example before the whole pool is searched. A drawn row is rejected
+if it is the task's own row or asks the same."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,22 @@ class ExamplePool:
     """Training rows, and the rule by which examples are drawn from them."""
 
     train: Dataset
-    """The training rows, as they are before they carry examples."""
+    """The training rows, without examples."""
     count: int
     """Number of examples of each row."""
     seed: int
     hidden: frozenset[str]
-    """Fields that no example has."""
+    """Fields that are left out of examples."""
     asked: frozenset[str]
-    """Fields in which an example differs from the row that carries it: those that prompts may read."""
+    """Fields that prompts may read; an example and the row that carries it differ in at least one."""
     by: str | None = None
-    """Field whose values get equal shares of the examples; None draws from all rows alike."""
+    """Field whose values get equal shares of the examples; None draws from all rows."""
 
     def draw(self, row: Row) -> list[dict[str, Any]]:
         """Return the examples of a row, without their ids and hidden fields.
 
         Raises:
-            DataError: There are too few training rows that ask something else.
+            DataError: There are too few training rows with other visible fields.
         """
         rng = random.Random(f"{self.seed}:{row_digest(row)}")
         asked, chosen = _digest(row, self.asked), dict[str, Row]()
@@ -69,7 +69,8 @@ class ExamplePool:
         return [{key: value for key, value in it.items() if key not in {"id", *self.hidden}} for it in rows]
 
     def _turns(self, rng: random.Random) -> Iterator[Sequence[tuple[str, Row]]]:
-        """Yield the group of rows for each draw: every group once in each round, in a drawn order."""
+        """Yield the group of rows to draw from, for each draw; each round yields every group once, in a
+        random order."""
         for _ in range(self.count):
             yield from rng.sample(self._groups, len(self._groups))
         for group in self._groups:  # a group with few rows gives none to later rounds
@@ -77,7 +78,7 @@ class ExamplePool:
 
     @cached_property
     def _groups(self) -> Sequence[Sequence[tuple[str, Row]]]:
-        """The pool by the values of `by`: pairs of a digest of what a row asks, and the row."""
+        """The pool, grouped by the value of `by`; each entry is (digest of the `asked` fields, row)."""
         groups: dict[str, list[tuple[str, Row]]] = {}
         for row in islice(self.train.rows(None), POOL):
             value = "" if self.by is None else json.dumps(row[self.by], sort_keys=True)
@@ -86,7 +87,7 @@ class ExamplePool:
 
 
 def with_examples(dataset: Dataset, pool: ExamplePool) -> Dataset:
-    """Return a data set whose rows carry examples of the pool; each is drawn as its row is read."""
+    """Return a data set whose rows carry examples of the pool, which are drawn when a row is read."""
 
     def rows(limit: int | None) -> Iterator[Task]:
         for row in dataset.rows(limit):
@@ -98,7 +99,7 @@ def with_examples(dataset: Dataset, pool: ExamplePool) -> Dataset:
 def _other(
     rng: random.Random, group: Sequence[tuple[str, Row]], taken: Collection[str]
 ) -> tuple[str, Row] | None:
-    """Draw a row of a group that asks nothing that is taken; None where all are taken."""
+    """Draw an entry of a group whose digest is not in `taken`; None if all digests are taken."""
     for _ in range(_TRIES):
         if (pair := rng.choice(group))[0] not in taken:
             return pair

@@ -1,4 +1,4 @@
-"""Values of third-party code, made fit for records and messages."""
+"""Values of third-party code, converted for records and messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain_json(value: object, limit: Limit) -> Any:
 
     Args:
         value: Any value.
-        limit: The most characters that a text, or bytes that the JSON of another value, may have.
+        limit: Largest number of characters of a text, or of bytes of another value's JSON.
 
     Raises:
         ValueError: The value has no JSON form, such as an object of a package's own class or a list that
@@ -46,11 +46,11 @@ def plain_json(value: object, limit: Limit) -> Any:
 
 
 def finite_number(value: Any, subject: str) -> float:
-    """Convert a value to a float that sums and means can be made of.
+    """Convert a value to a finite float, so that sums and means can be computed.
 
     Args:
         value: A number, or an object that `float` converts; text is refused.
-        subject: The beginning of the error's message, such as "the reward is".
+        subject: Beginning of the error's message, such as "the reward is".
 
     Raises:
         ValueError: The value is no number, or is not finite.

@@ -1,6 +1,6 @@
-"""Modules that must be imported for a registered name to be known, in this process and in others.
+"""Modules that must be imported so that registered names are known, in this process and in others.
 
-Built-in items and those of installed packages are found by entry points. An item that a person's own file
+Built-in items and those of installed packages are found by entry points. An item that a user's own file
 registers is known once that file is imported; an `Import` identifies the file.
 """
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Import(NamedTuple):
-    """Module, and the file that it lies in, where it lies in one."""
+    """Module, and the source file that defines it; None for a module without a file."""
 
     module: str
     file: str | None
@@ -38,7 +38,7 @@ class Import(NamedTuple):
         return cls(factory.__module__, str(path) if path and path.is_file() else None)
 
     def ensure(self) -> ModuleType:
-        """Import the module, unless this process has imported it.
+        """Import the module, unless this process has already imported it; return it.
 
         Raises:
             UsageError: The import fails.
@@ -65,7 +65,7 @@ class Definition(NamedTuple):
     name: str
     line: int | None
     file_digest: str
-    """Digest of the source file, by which an edited file differs from the same file read again."""
+    """Digest of the source file, to detect that the file was edited."""
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Definition:
@@ -79,7 +79,7 @@ class Definition(NamedTuple):
         """Return True if this definition is a reloaded version of `before`, from a changed file or a rerun
         cell.
 
-        In a file that has not changed, two lines are two functions.
+        In an unchanged file, functions at two lines are two functions.
         """
         if (self.source, self.name) != (before.source, before.name):
             return False
@@ -108,7 +108,7 @@ def require_library(name: str, extra: str, subject: str) -> None:
 
 @dataclass(frozen=True)
 class Loaded(Generic[P, T]):
-    """Picklable function that makes the worker import `library` while unpickling, before a call's limits
+    """Picklable wrapper of a function: unpickling it imports `library` in the worker, before a call's limits
     begin."""
 
     function: Callable[P, T]
@@ -128,7 +128,7 @@ def _load_with(library: str, function: Callable[P, T]) -> Loaded[P, T]:
 
 
 def import_file(path: Path) -> Import:
-    """Import a Python file of a person, under a module name that follows from its path.
+    """Import a user's Python file under a module name derived from its path.
 
     A file that has changed since its last import is imported again. The file may import its neighbours: its
     folder is appended to the module path.

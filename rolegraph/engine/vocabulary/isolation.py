@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 WORKERS = max(2, (os.cpu_count() or 2) // 2)
 START_SECONDS = 300.0
-"""Seconds by the clock that a worker may take to start and to load the function, before the call's own limit
-begins."""
+"""Longest time in seconds, by the clock, for a worker to start and load a function; a call's own limit begins
+afterwards."""
 PATIENCE = 10.0
-"""Multiple of its limit that a call may take by the clock, where it sleeps, waits for a child process, or
-gets a tenth of a processor."""
+"""Ratio of a call's longest time by the clock to its limit, since a call may sleep, wait for a child process,
+or get only a tenth of a processor."""
 _LOOK_SECONDS = 0.05
 """Shortest interval in seconds between two readings of a worker's processor time."""
 
@@ -49,11 +49,11 @@ _dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore
 
 
 class CallLimit(Exception):
-    """A call that exceeded a limit; its text, such as `took longer than 10 s`, says which."""
+    """A call that exceeded a limit, which its text names, such as `took longer than 10 s`."""
 
 
 class CallTimeout(CallLimit):
-    """A call that exceeded its time."""
+    """A call that exceeded its time limit."""
 
 
 class Isolation(AbstractAsyncContextManager["Isolation"]):
@@ -61,7 +61,7 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
 
     The processes import `imports`. Use the pool as an async context manager.
 
-    Event loops of several threads may share one.
+    Event loops of several threads may share one pool.
     """
 
     def __init__(self, imports: Sequence[Import] = (), workers: int = WORKERS, **options: Any) -> None:
@@ -69,7 +69,8 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
 
         Args:
             imports: The modules that the processes import.
-            workers: Largest number of processes. A single one keeps what calls leave in its modules.
+            workers: Largest number of processes. A single process keeps the changes that calls make to its
+                modules.
             **options: Options of `subprocess.Popen`; `env` is added to `child_environment`.
         """
         # Functions of the main module are sent by value: importing a script again would run it again.
@@ -92,11 +93,11 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
         """Call a function in a worker and return its result.
 
         Args:
-            function: What to call. It and the arguments are pickled; those of the main module by value.
+            function: The function. It and the arguments are pickled; objects of the main module by value.
             *arguments: The function's positional arguments.
-            limit: Seconds of processor time that the call may take once a worker has loaded the function;
-                by the clock, `PATIENCE` times as many.
-            memory: Bytes that the call may take besides the worker's libraries; enforced on Linux alone.
+            limit: Seconds of processor time that the call may take once a worker has loaded the function; by
+                the clock, `PATIENCE` times as many.
+            memory: Bytes that the call may take besides the worker's libraries; enforced only on Linux.
 
         Raises:
             CallLimit: The call exceeded a limit; its worker was killed.
@@ -163,7 +164,7 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
             await asyncio.to_thread(self._threads.shutdown)
 
     def close(self) -> bool:
-        """Kill all workers; return whether there are any."""
+        """Kill all workers; return True if there were any."""
         with self._lock:
             self._closed = True
             workers = (*self._idle, *self._busy.values())
@@ -177,7 +178,7 @@ class Call:
     """One function call for a worker process, with its limits and the future of its result."""
 
     pickled: bytes
-    """Function and arguments, pickled, so that a worker survives the failure to load them."""
+    """Function and arguments, pickled separately, so that a worker survives an error in loading them."""
     limit: float
     memory: int
     future: Future[Any] = field(init=False)
@@ -240,11 +241,11 @@ class _Worker:
         return answer
 
     def _await(self, call: Call, began: float) -> None:
-        """Wait until a call has an answer, and raise CallTimeout where it exceeds its time.
+        """Wait until a call has an answer; raises CallTimeout if it exceeds its time.
 
         Args:
             call: The call.
-            began: Processor time of the worker at the begin of the call, in seconds.
+            began: Processor time of the worker at the start of the call, in seconds.
         """
         end, pause = time.monotonic() + PATIENCE * call.limit, call.limit
         while not self._connection.poll(pause):
@@ -264,13 +265,15 @@ class _Worker:
 
 @cache
 def shared_isolation() -> Isolation:
-    """Return this process's pool for data sets, which import no code of the user's."""
+    """Return this process's pool for data sets, which imports no code of the user's."""
     return Isolation()
 
 
 def serve() -> None:
-    """Run calls in a worker process until the parent is gone; the command line has the pipe and the parent's
-    id."""
+    """Run calls in a worker process until the parent is gone.
+
+    The command line has the pipe and the parent's process id.
+    """
     descriptor, parent = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
     if sys.platform == "linux":
@@ -305,7 +308,7 @@ def serve() -> None:
 
 
 def _processor_seconds(process: int) -> float:
-    """Return the processor time of a process, on Linux with that of its children that have ended."""
+    """Return the processor time of a process in seconds; on Linux, including its children that have ended."""
     if sys.platform == "linux":
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
@@ -315,14 +318,15 @@ def _processor_seconds(process: int) -> float:
 
 
 def memory_taken() -> int:
-    """Return the bytes of the process's writable memory; 0 where the system does not say."""
+    """Return the bytes of this process's writable memory; 0 if the system does not report them."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def limit_memory(most: int = sys.maxsize) -> None:
-    """Set the limit of this process's writable memory in bytes (Linux only); without an argument, lift it."""
+    """Set the limit of this process's writable memory in bytes (Linux only); the default removes the
+    limit."""
     if sys.platform == "linux":  # other systems do not enforce it
         import resource
 
@@ -332,8 +336,7 @@ def limit_memory(most: int = sys.maxsize) -> None:
 
 
 def _package_root(wanted: Import) -> str | None:
-    """Return the folder that the module path must have to import a module of a package; None for other
-    modules."""
+    """Return the folder from which a module inside a package can be imported; None for any other module."""
     if wanted.file is None or "." not in wanted.module:
         return None
     file = Path(wanted.file)
@@ -342,8 +345,7 @@ def _package_root(wanted: Import) -> str | None:
 
 
 def _portable(error: BaseException) -> Exception:
-    """Return an exception that can be pickled: the same with its place noted, or a RuntimeError with its
-    text."""
+    """Return an error with its place noted, or if it cannot be pickled, a RuntimeError with its text."""
     mark_place(error)
     try:
         copy = pickle.loads(pickle.dumps(error))

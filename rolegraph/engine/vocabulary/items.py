@@ -42,7 +42,7 @@ class ParseFailure(ValueError):
 
         Args:
             name: The failure that the episode records, `malformed_output` or `unparseable_choice`.
-            message: The reason, for whoever reads the episode, and for the model where it is asked again.
+            message: The reason, for the record, and for the model if it is asked again.
         """
         self.name = name
         super().__init__(message)
@@ -50,25 +50,25 @@ class ParseFailure(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parser(Item):
-    """Function from a response's text to the role's action."""
+    """Parser: a function from a response's text to the role's action."""
 
     parse: Callable[[str, Upstream], Any]
     """`parse(response, upstream)` returns the action, or raises ParseFailure."""
     default: Any = ""
-    """Action that later roles see where the response cannot be read."""
+    """Action that later roles see if the response cannot be read."""
     roles: tuple[str, ...] = ()
-    """Roles whose actions the parser picks from; a role with this parser must need them."""
+    """Roles among whose actions the parser picks; a role with this parser must need them."""
     strips: tuple[str, ...] = ()
     """Marks that the parser removes, such as `<answer>`: no action contains them."""
     examples: tuple[str, ...] = ()
-    """Made-up responses that the parser reads, for previews without a model: one for each branch that the
+    """Made-up responses that the parser can read, for previews without a model: one for each branch that the
     workflow can take. `…` stands for the model's words."""
     expects: tuple[tuple[str, ...], ...] = ()
-    """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response holds one word of each group.
-    `validate` warns of a group of which the role's prompts mention no word."""
+    """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response contains one word of each
+    group. `validate` warns of a group if the role's prompts mention none of its words."""
     marks: tuple[str, ...] = ()
     """Marks without which a response cannot be read, such as `</answer>`; `validate` warns of a `stop` that
-    cuts them away."""
+    cuts them off."""
     gives: Shape = field(default_factory=dict[str, Any])
     """Shape of the action."""
     chooses: Callable[[str, Upstream], View] | None = None
@@ -80,23 +80,23 @@ class Score(NamedTuple):
     """Result of a reward for one action."""
 
     reward: float | None
-    """Finite number that the turn earns; None where it is not known, because the role that rates failed. The
-    turn is then masked, whatever else it earned."""
+    """Finite number that the turn earns; None if it is unknown, because the role that rates failed. The turn
+    is then masked, even if it earned other terms."""
     is_correct: bool | None
-    """True or False for a right or wrong action; None where the reward does not judge that."""
+    """True for a right action, False for a wrong one; None if the reward does not judge that."""
     terms: Mapping[str, float] = NOTHING
     """Named parts of a composite reward, before their weights."""
 
 
 class Formula(NamedTuple):
-    """Expression that a reward reads the value of, with the syntax of conditions.
+    """Expression whose value a reward reads, with the syntax of conditions.
 
     It is computed when the turn has ended, over `action`, `task`, `self`, `tokens` and `calls`.
     """
 
     text: str
     place: tuple[int | str, ...] = ()
-    """Place of the expression inside of the item's call."""
+    """Path of the expression inside the item's call."""
 
 
 class Likelihood(NamedTuple):
@@ -105,11 +105,11 @@ class Likelihood(NamedTuple):
     of: str
     """Template of the text."""
     after: str = ""
-    """Text between the answer and the text."""
+    """Text between the answer and the scored text."""
     model: str = '"policy"'
-    """Model, as JSON of what a spec writes: `policy`, `base`, or a model."""
+    """Model that scores, as JSON of the spec's value: `policy`, `base`, or a model."""
     turn: bool = True
-    """False leaves the turn's own answer out."""
+    """True to score the text after the turn's own answer, False to leave the answer out."""
     roles: tuple[str, ...] = ()
     """Roles that the template reads."""
 
@@ -117,8 +117,8 @@ class Likelihood(NamedTuple):
 class RewardInputs(NamedTuple):
     """Inputs of a reward besides the task and the action.
 
-    A reward gets what its fields `views`, `reads_turn` and `reads_environment` ask for. Of other
-    roles it gets the turns on its own branch that ran, in order of index.
+    The reward's fields `views`, `formulas`, `likelihoods`, `reads_turn` and `reads_environment` request them.
+    Of other roles, a reward gets the turns on its own branch that ran, in order of index.
     """
 
     views: Mapping[str, Sequence[View]] = NOTHING
@@ -130,8 +130,8 @@ class RewardInputs(NamedTuple):
     values: Mapping[str, Any] = NOTHING
     """Value of each of the reward's `formulas`, by its text."""
     likelihoods: Mapping[Likelihood, Sequence[float]] = NOTHING
-    """Log-probabilities of the tokens of each of the reward's `likelihoods`; none where a role that it reads
-    did not run, or failed."""
+    """Log-probabilities of the tokens of each of the reward's `likelihoods`; a text that reads a role which
+    did not run, or failed, has no entry."""
     env_reward: float | None = None
     """Reward of the environment to the player from this turn until its next turn, for a reward that
     `reads_environment`."""
@@ -145,18 +145,19 @@ class RewardFacts:
     fields: tuple[str, ...] = ()
     """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
-    """Fields among `fields` that give the answer away; no prompt may show them."""
+    """Fields among `fields` that reveal the answer; no prompt may show them."""
     required: tuple[str, ...] | None = None
-    """Fields among `fields` that each task must fill, with an answer or a list of accepted answers; None for
-    the labels."""
+    """Fields among `fields` that each task must have, with an answer or a list of accepted answers; None
+    requires the labels."""
     values: tuple[str, ...] = ()
-    """Fields among `required` that hold one JSON value, whose lists are no accepted answers."""
+    """Fields among `required` that hold one JSON value; a list in them is that value, not a list of accepted
+    answers."""
     terms: tuple[str, ...] = ()
     """Names of the terms that the scores report."""
     patterns: tuple[str, ...] = ()
-    """Patterns that the reward searches in the action; `validate` warns where the parser removes them."""
+    """Patterns that the reward searches in the action; `validate` warns if the parser removes them."""
     reads: tuple[ActionRead, ...] = ()
-    """Values that the reward reads in actions; `validate` finds those that no answer can hold."""
+    """Values that the reward reads from actions; `validate` finds those that no action can have."""
     judges: bool = True
     """True where the reward can tell by itself whether the action is right."""
     verdicts: tuple[str, ...] = ()
@@ -164,60 +165,59 @@ class RewardFacts:
     compares_verdicts: tuple[str, ...] = ()
     """Roles whose verdict the reward compares the action with; each must be able to be right."""
     outcomes: tuple[str, ...] = ()
-    """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
+    """Roles whose result is paid unchanged, the same to every turn that reads the same instances."""
     bounds: tuple[float, float] = (0.0, 1.0)
-    """Smallest and largest reward of an answer; those of a share where the item does not know. `validate`
-    warns where an answer may earn less than no answer does."""
+    """Smallest and largest reward of an answer; (0, 1) if the item does not state them. `validate` warns if
+    an answer may earn less than a missing answer does."""
     form: bool = False
-    """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
+    """True for a reward of form, such as length; in a sum with other terms, its verdict does not count."""
 
     @property
     def label_check(self) -> LabelCheck:
-        """Check of the fields that each task must fill."""
+        """Check that each task has the required fields."""
         return LabelCheck(self.labels if self.required is None else self.required, self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Reward(Item):
-    """Function from a task and an action to a Score.
+    """Reward: a function from a task and an action to a Score.
 
-    An author must set `score` alone. A reward that reads task fields lists them in `facts`, so that specs are
-    checked before anything runs. `views` to `formulas` ask for the inputs of the same name; `timeout` and
-    `memory` limit the function.
+    Only `score` is required. A reward that reads task fields lists them in `facts`, so that specs are checked
+    before anything runs. `views` to `formulas` request the inputs of the same name; `timeout` and `memory`
+    limit the function.
     """
 
     score: Callable[[Task, Any, RewardInputs], Score | None]
     """`score(task, action, inputs)`. None means no reward, because no turn that the reward reads ran."""
     facts: RewardFacts = RewardFacts()
     roles: tuple[str, ...] = ()
-    """Roles whose reward, or whether they are right, the reward's `formulas` read."""
+    """Roles whose reward or verdict the `formulas` read."""
     views: tuple[str, ...] = ()
-    """Roles whose turns the reward reads, whatever these earned."""
+    """Roles whose turns the reward reads, but not their rewards."""
     reads_turn: bool = False
-    """True where the reward reads `RewardInputs.turn` or `steps`."""
+    """True if the reward reads `RewardInputs.turn` or `steps`."""
     reads_environment: bool = False
-    """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
-    environment judges what is no move, and a trajectory earns the sum over its turns."""
+    """True if the reward reads `RewardInputs.env_reward`. A failed turn earns it as well, because the
+    environment judges invalid moves, and a trajectory earns the sum over its turns."""
     formulas: tuple[Formula, ...] = ()
-    """Expressions that the reward reads the value of."""
+    """Expressions whose values the reward reads."""
     likelihoods: tuple[Likelihood, ...] = ()
-    """Texts that the reward reads the log-probabilities of; the roles in them are among `views`."""
+    """Texts whose log-probabilities the reward reads; the roles in them are among `views`."""
     delegates: bool = False
-    """True where other roles alone decide the reward."""
+    """True if only other roles decide the reward."""
     timeout: float | None = None
-    """Time limit in seconds of processor time, in a process that is stopped at it. None, for a pure and fast
-    function, runs in place."""
+    """Time limit in seconds of processor time; the function runs in a separate process that is killed at the
+    limit. None runs a pure and fast function in this process."""
     memory: int = CALL_MEMORY.most
-    """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
+    """Memory limit in bytes of a call with a time limit, not counting the libraries of its process."""
     normalized: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Weights of the terms, for a reward whose terms the estimator compares each by itself."""
+    """Weights of the terms, for a reward whose terms the estimator compares separately."""
     compare: Callable[[Any, Any], float | bool] | None = None
     """`compare(answer, right)` scores an answer against the right one, or a list of accepted ones, as
     expressions call the reward: `math(action, task.answer)`."""
 
     def __post_init__(self) -> None:
-        """Wrap `score` so that it raises MissingLabel for a task without a label field that the reward
-        needs."""
+        """Wrap `score` so that it raises MissingLabel if a task lacks a required field."""
         check = self.facts.label_check
         score = self.score.score if isinstance(self.score, CheckedScore) else self.score
         object.__setattr__(self, "score", CheckedScore(score, check) if check.fields else score)
@@ -234,21 +234,21 @@ class Reward(Item):
 
     @property
     def is_deferred(self) -> bool:
-        """True where the reward reads other roles' turns or the environment, so that it is computed after the
+        """True if the reward reads other roles' turns or the environment, so that it is computed after all
         turns."""
         return bool(self.roles or self.views or self.reads_environment)
 
 
 RIGHT = ("right",)
-"""Place of the expression of a role's `right`."""
+"""Path of the expression in a role's `right`."""
 
 
 def judged_by(reward: Reward, right: Reward) -> Reward:
-    """Return a role's reward with the expression that says whether the answer is right.
+    """Return a role's reward whose verdict is that of another reward.
 
     Args:
         reward: The reward.
-        right: The expression, as a reward.
+        right: The role's `right`, an expression, as a reward.
     """
     facts, its = reward.facts, right.facts
     verdicts = its.verdicts or its.compares_verdicts
@@ -296,22 +296,24 @@ class Estimator(Item):
     name: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     min_group: int = 1
-    """Smallest group size G that the estimator can learn from."""
+    """Smallest group size G from which the estimator can learn."""
     compute: GroupFunction = field(kw_only=True)
-    """Advantages [G] of each group."""
+    """Function that returns the advantages [G] of each group."""
     loss: str = "importance_sampling"
-    """Loss of a role that names none."""
+    """Default loss of a role with this estimator."""
     baseline: GroupFunction | None = None
-    """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
+    """Function that returns the baseline [G] of each group, for the record: the amounts that `compute`
+    subtracts from the rewards."""
     running: StateFunction | None = None
     """Function with a state that takes the place of `baseline`. Training keeps the state between steps, saves
     it with each checkpoint and shows it in the metrics. A role's first state is empty."""
     key: str = ""
-    """Expression over the visible fields of a task, whose values are the groups' `state_keys`."""
+    """Expression over the visible fields of a task, whose values are the groups' `state_keys`; empty for a
+    single state."""
 
     @property
     def compares_group(self) -> bool:
-        """True where the members of a group are needed, and nothing from before, to compute advantages."""
+        """True if advantages depend on the other members of a group, and on no state of earlier steps."""
         return self.min_group > 1 and self.running is None
 
 
@@ -320,41 +322,41 @@ Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Signal(Item):
-    """Source of a role's advantages token by token; either `advantages` or `demonstration` is given.
+    """Source of a role's advantages for each token; exactly one of `advantages` and `demonstration` is set.
 
     Beside an estimator that compares rewards, `advantages` are added to the estimator's, and a demonstration
     replaces the turn's own answer.
 
-    The engine reads a signal after the episode, so a demonstration may show what no prompt may: hidden task
-    fields, and the rewards of earlier roles.
+    The engine reads a signal after the episode, so a demonstration may contain what no prompt may: hidden
+    task fields, and the rewards of earlier roles.
     """
 
     advantages: Advantages | None = None
     """`advantages(step, teacher)` returns an advantage for each of the step's T response tokens. `teacher`
     holds the teacher's log-probabilities [T] of these tokens at temperature 1; None without a teacher."""
     demonstration: str | None = None
-    """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
-    white space counts as missing."""
+    """Template of the answer that the role should have given, with the syntax of a prompt. A demonstration
+    that renders to white space counts as missing."""
     teacher: object = None
     """Teacher, as a spec writes it, whose log-probabilities `advantages` reads: a model, `base` for the start
     of the policy itself, a mapping with a prompt, or a choice among several."""
     gate: str = ""
     """Expression over the turn, the task and the roles, whose value is a factor of `advantages`; empty for
-    none. A turn whose gate is 0 asks no teacher."""
+    the factor 1. A turn whose gate is 0 asks no teacher."""
     center: bool = False
     """True to subtract from `advantages` their mean over the role's tokens of a training step."""
     loss: str = "importance_sampling"
-    """Loss of a role that names none."""
+    """Default loss of a role with this signal."""
     weight: float = 1.0
     """Weight of each token of a demonstration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric(Item):
-    """Metric of a workflow: a function from an episode to a number, or None."""
+    """Metric of a workflow: a function from an episode to a number, or to None."""
 
     measure: Callable[[Episode], float | None]
-    """`measure(episode)`; None where the episode has nothing to measure."""
+    """`measure(episode)` returns the metric; None if the episode has nothing to measure."""
     role: str | None = None
     """Role that the metric measures."""
 
@@ -363,12 +365,12 @@ def role_metric(measure: Callable[[Sequence[Trajectory]], float | None], role: s
     """Return a Metric that measures one role's trajectories in an episode.
 
     Trajectories without a reward, because no turn that the reward reads ran, or because the reward failed,
-    are left out. An episode that ended by itself and skipped the role has nothing to measure; an episode that
+    are left out. An episode that skipped the role and ended normally has nothing to measure; an episode that
     was stopped before the role counts with an empty list.
 
     Args:
-        measure: Returns the metric of the trajectories, which may be none; None where they have nothing to
-            measure.
+        measure: Function from the trajectories, which may be an empty list, to the metric; None if there is
+            nothing to measure.
         role: The role.
     """
 
@@ -390,17 +392,18 @@ class Dataset(Item):
     columns: tuple[str, ...]
     """All fields of a row, with `id`."""
     hidden: frozenset[str]
-    """Fields that give the answer away: no prompt may show them."""
+    """Fields that reveal the answer: no prompt may show them."""
     rows: Callable[[int | None], Iterator[Task]]
     """`rows(limit)` yields at most `limit` tasks in a fixed order, or raises DataError."""
     stem: str = ""
-    """Beginning of the ids of rows without one, `STEM-SPLIT-NUMBER`, numbered from 0."""
+    """Beginning of the ids `STEM-SPLIT-NUMBER` of rows without an id, numbered from 0."""
     whole: Dataset | None = None
-    """The data set of which this is a part, by the spec's `data.split`."""
+    """The undivided data set, if this is a part of it by the spec's `data.split`; else None."""
     file: Path | None = None
-    """File of the rows, which no prompt and no tool may quote with its hidden fields."""
+    """File of the rows; no prompt and no tool may quote it with its hidden fields. None for rows without a
+    file."""
     lines: Callable[[], Iterator[int]] | None = None
-    """Function that yields the line of each row of a file."""
+    """Function that yields the line number of each row of a file; None for rows without lines."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         # The receiver of a plan may never read its data, and may not have the file: so it opens nothing yet.
@@ -410,7 +413,8 @@ class Dataset(Item):
 
 
 def _unopened(columns: tuple[str, ...], hidden: frozenset[str], stem: str, origin: Origin) -> Dataset:
-    """Return a Dataset whose rows are read by making the item again from `origin`, and not before."""
+    """Return a Dataset that makes the item again from `origin` each time its rows are read, and not
+    before."""
 
     def rows(limit: int | None) -> Iterator[Task]:
         dataset = origin.remake()

@@ -1,8 +1,8 @@
 """Task fields that a reward compares with, and their check: a missing label must never pay.
 
-A label is missing where it is null, not a number (NaN), or text without a visible character; as a list of
-accepted answers also where the list is empty or a member is missing. Every `Reward` checks its tasks, in
-whatever package it is defined, and files are checked before anything runs.
+A label is missing if it is null, not a number (NaN), or text without a visible character; a list of accepted
+answers is also missing if it is empty or a member is missing. Every `Reward` checks its tasks, in whatever
+package it is defined, and files are checked before anything runs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, cast
 
 
 class MissingLabel(ValueError):
-    """Error of a task whose label is missing; the turn is a `reward_error`."""
+    """Error of a task whose label is missing; the turn fails with `reward_error`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelCheck:
-    """Check of the fields that each task must fill."""
+    """Check that each task has the required fields."""
 
     fields: tuple[str, ...]
     """Fields with an answer, or with a list of accepted answers."""
@@ -27,7 +27,7 @@ class LabelCheck:
     """Fields among `fields` that hold one JSON value; a list in them may hold anything."""
 
     def faults(self, task: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a clause for each field that is missing, such as `task.answer is null`."""
+        """Yield a clause for each missing field, such as `task.answer is null`."""
         for name in self.fields:
             lacks = _lack(task[name], name in self.values) if name in task else "is not in the row"
             if lacks:
@@ -42,7 +42,7 @@ class CheckedScore:
     check: LabelCheck
 
     def __call__(self, task: Mapping[str, Any], *others: Any) -> Any:
-        """Return the score of an action; raises MissingLabel before it is computed if the task lacks its
+        """Return the score of an action; raises MissingLabel, before computing it, if the task lacks a
         label."""
         for fault in self.check.faults(task):
             raise MissingLabel(f"{fault}, so the row has no label to compare with")
@@ -50,8 +50,11 @@ class CheckedScore:
 
 
 def _lack(value: object, is_value: bool) -> str:
-    """Return a clause such as `is null` about a missing label or member of a label list; empty if it is
-    there."""
+    """Return a clause, such as `is null`, about a missing label or missing member of a list; empty if nothing
+    is missing.
+
+    `is_value` is True for a field that holds one JSON value, whose lists are not checked.
+    """
     if is_value or not isinstance(value, list | tuple):
         return _emptiness(value)
     members = cast("Sequence[object]", value)

@@ -1,7 +1,7 @@
 """Losses that roles are trained with: those of the Tinker API, and functions of a step's sequences.
 
 The training service computes a loss of the API by its name. A loss with a function of its own is computed in
-this process, on log-probabilities that the service gives, and the service gets its gradient: the Tinker SDK's
+this process from log-probabilities of the service, which then gets the gradient: the Tinker SDK's
 `forward_backward_custom`.
 """
 
@@ -25,8 +25,8 @@ else:
 class LossSequence:
     """Tokens of a trajectory, or of a turn where turns are compared, as a loss reads them.
 
-    T counts the tokens of prompt and answers behind the first. A trajectory is one sequence where each prompt
-    continues the tokens before it; else it is several, with one `member`.
+    T counts the tokens of prompt and answers after the first token. A trajectory is one sequence if each
+    prompt continues the tokens before it; else it is several sequences with the same `member`.
     """
 
     logprobs: Tensor
@@ -36,14 +36,14 @@ class LossSequence:
     advantages: Tensor
     """Advantages of the role's estimator and signal, [T]; 0 where `mask` is 0."""
     mask: Tensor
-    """1 for the tokens that the role sampled in turns that are compared, 0 for others, [T]."""
+    """1 for tokens that the role sampled in compared turns, 0 for all others, [T]."""
     start: Tensor | None
     """Log-probabilities of the policy's starting weights, [T]; 0 where `mask` is 0. None unless the loss
     `reads_start`."""
     reward: float | None
     """Reward by which the member is compared."""
     group: int
-    """Number of the group; sequences with the same number are compared."""
+    """Number of the group; sequences of one group are compared."""
     member: int
     """Number of the trajectory or turn in the step."""
 
@@ -54,13 +54,13 @@ class Loss(Item):
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Settings of a loss of the Tinker API, which are all sent: services have different defaults."""
+    """Settings of a loss of the Tinker API. All are sent, since services have different defaults."""
     compute: Callable[[Sequence[LossSequence]], LossValue] | None = None
-    """Function of the sequences of one role and policy in a step, which returns their mean loss: a tensor
-    with one element, or a float where it has no gradient, alone or with metrics by name. None: the service
+    """Function of the sequences of one role and policy in a step that returns their mean loss: a tensor with
+    one element, or a float without a gradient; alone, or with metrics by name. None if the service
     computes the loss."""
     reads_start: bool = False
-    """True where `compute` reads `LossSequence.start`, for which each sequence is scored once more."""
+    """True if `compute` reads `LossSequence.start`; each sequence is then scored once more."""
 
 
 losses = Registry(Loss, "rolegraph.losses")

@@ -2,7 +2,7 @@
 
 A factory's positional-only parameter is the item's value; its other parameters are options. An option that is
 a keyword of Python, such as `else`, is written with an underscore at its end in the factory. The factory's
-docstring describes a parameter in a line of its own, `name: text`. A `**` parameter gathers options that only
+docstring describes a parameter in a line of its own, `name: text`. A `**` parameter takes options that only
 the factory knows.
 """
 
@@ -37,7 +37,7 @@ class Option:
     line: str = ""
     """Description in the factory's docstring; empty without a description."""
     is_value: bool = field(default=False, compare=False)
-    """True for the value, which stands beside the item's name."""
+    """True for the item's value, which a spec writes beside the item's name; False for an option."""
 
     @property
     def type(self) -> str:
@@ -49,12 +49,12 @@ class Option:
         return _words(*self._schema_at(path))
 
     def keys_at(self, path: Sequence[int | str]) -> list[str]:
-        """Return the keys that a mapping at a path inside the option may have; none where any key may."""
+        """Return the keys that a mapping at a path inside the option may have; empty if any key is
+        allowed."""
         return [key for each in _alternatives(*self._schema_at(path)) for key in each.get("properties", ())]
 
     def _schema_at(self, path: Sequence[int | str]) -> tuple[Schema, Schema]:
-        """Return (schema, definitions): the JSON Schema at a path inside the option, and what it refers
-        to."""
+        """Return (JSON Schema at a path inside the option, definitions that it refers to)."""
         try:
             schema: Schema = TypeAdapter(self.hint).json_schema()
         except PydanticUserError:  # a package's own class has no JSON Schema
@@ -88,7 +88,7 @@ def takes_extra_options(factory: Callable[..., Any]) -> bool:
 
 
 def value_option_of(factory: Callable[..., Any]) -> Option | None:
-    """Return the Option for the value that a spec writes beside the item's name; None for an item without a
+    """Return the Option for the value that a spec writes beside the item's name; None if the item has no
     value."""
     return next((option for option in _options(factory) if option.is_value), None)
 
@@ -134,7 +134,8 @@ _KINDS = {
 
 
 def _alternatives(schema: Schema, models: Schema) -> list[Schema]:
-    """Return the schemas behind references and `anyOf`, of which a value must meet one."""
+    """Return the alternatives of a schema: references are resolved and `anyOf` is split; a value must meet
+    one of them."""
     match schema:
         case {"$ref": str(path)}:
             return _alternatives(models[path.rpartition("/")[2]], models)
@@ -145,7 +146,7 @@ def _alternatives(schema: Schema, models: Schema) -> list[Schema]:
 
 
 def _member(schema: Schema, key: int | str) -> Schema:
-    """Return the JSON Schema of a mapping's key or a list's item; empty where anything is allowed."""
+    """Return the JSON Schema of a mapping's key or a list's item; empty if any value is allowed."""
     match schema:
         case {"properties": {**fields}}:
             return cast("Schema", fields.get(str(key), {}))
@@ -175,7 +176,7 @@ def _words_of_one(schema: Schema, models: Schema, many: bool) -> str:
 
 
 def _inside(schema: Schema, models: Schema) -> str:
-    """Return words to follow a type: `of …` for the members of a list or mapping, or a number's bounds."""
+    """Return the words after a type: `of …` for the members of a list or mapping, or a number's bounds."""
     match schema:
         case {"items": {**items}} if items:
             return f" of {_words(items, models, many=True)}"

@@ -1,4 +1,5 @@
-"""Permissions that a person gives and a spec cannot: a name such as `python`, or a URL and all below it."""
+"""Permissions that a user gives and a spec cannot: a name such as `python`, or a URL and everything below
+it."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ _URL = (
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[a-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<rest>\?[a-z0-9._~!$&'()*+,;=:@%/?-]*)?"
 )
-"""Pattern of the URLs that all parsers read alike: no credentials, no backslash, ASCII only."""
+"""Pattern of URLs that all parsers read in the same way: no credentials, no backslash, ASCII only."""
 _PYTHON = "python="
 MONTY = "monty"
-"""Python's interpreter where a person names none."""
+"""Python's interpreter by default."""
 _PORTS = {"http": "80", "https": "443"}
 
 
 def is_allowed(permission: str, allowed: Iterable[str]) -> bool:
-    """Return True if a permission is among those that a person gave.
+    """Return True if a permission is among those that a user gave.
 
     Args:
-        permission: The permission that an item asks for: a name or a URL.
-        allowed: The names and URLs that the person gave. A URL allows every URL of the same origin whose path
-            is the same or lies below; `python=INTERPRETER` allows `python`.
+        permission: The permission that an item requests: a name or a URL.
+        allowed: The names and URLs that the user gave. A URL allows every URL of the same origin with the
+            same path or one below it; `python=INTERPRETER` allows `python`.
     """
     return any(
         permission == name
@@ -40,7 +41,7 @@ def python_interpreter(allowed: Iterable[str]) -> str:
     """Return the interpreter of the last `python=…` among the permissions; MONTY without one.
 
     Raises:
-        UsageError: The text is neither docker:IMAGE, podman:IMAGE nor the URL of a server.
+        UsageError: The interpreter is neither docker:IMAGE, podman:IMAGE nor the URL of a server.
     """
     named = [name.removeprefix(_PYTHON) for name in allowed if name.startswith(_PYTHON)]
     if named and not re.fullmatch(r"(docker|podman):[^\s-]\S*|https?://\S+", named[-1]):
@@ -52,10 +53,10 @@ def python_interpreter(allowed: Iterable[str]) -> str:
 
 
 def check_url(text: str) -> str:
-    """Return a URL unchanged; messages show no secret of its query.
+    """Return a URL unchanged; error messages leave out secrets in its query.
 
     Raises:
-        ValueError: The text is no URL, or a URL that two parsers could read differently.
+        ValueError: The text is not a URL, or a URL that two parsers could read differently.
     """
     if "{{" in text:
         raise ValueError(

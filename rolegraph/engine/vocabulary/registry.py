@@ -42,7 +42,7 @@ NAMES_ITEMS_OF = "x-rolegraph-items"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Call that made an item, so that another process can make the item again."""
+    """Call that made an item, with which another process can make the item again."""
 
     registry: Registry[Any]
     call: ItemCall
@@ -62,7 +62,7 @@ class Item:
     """
 
     permissions: tuple[str, ...] = field(default=(), kw_only=True)
-    """Permissions that a person must give (`--allow`) before the item is used: `python`, or a URL."""
+    """Permissions that a user must give (`--allow`) before the item is used: `python`, or a URL."""
     origin: Origin | None = field(default=None, kw_only=True, repr=False, compare=False)
     """Call that made the item, set by `Registry.build`."""
 
@@ -79,7 +79,7 @@ F = TypeVar("F", bound=Callable[..., Item])
 class UnknownName(LookupError):
     """Error for a name that no item has.
 
-    `hint` names the kinds that have an item of this name, or the closest name; it is empty where there are
+    `hint` names the kinds that have an item of this name, or the closest name; it is empty if there is
     neither.
     """
 
@@ -97,8 +97,8 @@ class UnknownName(LookupError):
 
 
 def _kinds_with(name: str) -> str:
-    """Return a text such as `ppo is a loss` with all kinds of vocabulary that have this name; empty if none
-    has."""
+    """Return a text such as `ppo is a loss` that lists all kinds of vocabulary with an item of this name;
+    empty if no kind has one."""
     kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
     listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
     return f"{name} is {listed}" if listed else ""
@@ -106,7 +106,7 @@ def _kinds_with(name: str) -> str:
 
 @dataclass(eq=False)
 class BadOptions(ValueError):
-    """Error for options that an item does not take."""
+    """Error for options that an item does not accept."""
 
     kind: str
     """Kind of item."""
@@ -115,11 +115,11 @@ class BadOptions(ValueError):
     """Call in the spec."""
     errors: Sequence[ErrorDetails]
     """Errors in pydantic's form. Each `loc` is relative to the call: 0 for the item's value, or an option's
-    name, then keys inside of it. A `ctx` with an `error` belongs to an item inside this one."""
+    name, then keys inside of it. A `ctx` with an `error` belongs to another item inside the item."""
     value: Option | None
-    """Value that the item takes; None where it takes none."""
+    """Value that the item accepts; None for an item without a value."""
     options: list[Option]
-    """Options that the item takes."""
+    """Options that the item accepts."""
 
     def __str__(self) -> str:
         problems = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in self.errors)
@@ -131,8 +131,8 @@ class BadOptions(ValueError):
         return option.type_at(loc[1:]) if option else "anything"
 
     def keys_at(self, loc: Sequence[int | str]) -> list[str]:
-        """Return the keys of a mapping at `loc`, a path inside the call; the options' names for an empty
-        path."""
+        """Return the keys of a mapping at `loc`, a path inside the call; for an empty path, the names of the
+        options."""
         if not loc:
             return [option.name for option in self.options]
         option = self._option(loc[0])
@@ -145,8 +145,8 @@ class BadOptions(ValueError):
 class BadParts(ValueError):
     """Raised by a factory whose item contains other items that cannot be made.
 
-    `faults` holds each error by its place, in the form of `BadOptions.errors`: `(0, "right", "reward")` lies
-    in the factory's value.
+    `faults` holds each error by its path, in the form of `BadOptions.errors`: the path `(0, "right",
+    "reward")` is in the factory's value.
     """
 
     def __init__(self, faults: Mapping[tuple[int | str, ...], UnknownName | BadOptions]) -> None:
@@ -181,8 +181,8 @@ class Registry(Generic[T]):
             name: The name that specs write.
 
         Raises:
-            UsageError: The decorator finds the name taken, by another function than the same one of a file
-                that has changed or a notebook's cell that ran again.
+            UsageError: Raised by the decorator if another function has the name. A function of a changed file
+                or a rerun notebook cell replaces its former version.
         """
 
         def add(factory: F) -> F:
@@ -202,7 +202,7 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """Return all names that a spec may write, sorted: built-in, installed and registered ones.
 
-        A name that begins with `_` is the engine's own.
+        A name that begins with `_` is internal and left out.
         """
         return sorted(it for it in {*self._factories, *points_of(self.group)} if not it.startswith("_"))
 
@@ -221,7 +221,7 @@ class Registry(Generic[T]):
         return self._factories[name]
 
     def _point(self, name: str) -> EntryPoint | None:
-        """Return the entry point of a name, a built-in one first; None for an unknown name."""
+        """Return the entry point of a name, preferring a built-in one; None for an unknown name."""
         return own_points(self.group).get(name) or points_of(self.group).get(name)
 
     def _load(self, point: EntryPoint) -> Callable[..., T]:
@@ -234,7 +234,7 @@ class Registry(Generic[T]):
         return next(made, cast("Callable[..., T]", factory))
 
     def imported_from(self, name: str) -> Import | None:
-        """Return the module that registered a name; None for a name that an entry point finds."""
+        """Return the module that registered a name; None for a name of an entry point."""
         definition = self._definitions.get(name)
         return definition.source if definition else None
 
@@ -243,8 +243,8 @@ class Registry(Generic[T]):
         return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
 
     def value(self, name: str) -> Option | None:
-        """Return the Option (type, default, meaning) for the value beside an item's name; None if it takes
-        none."""
+        """Return the Option (type, default, meaning) for the value beside an item's name; None for an item
+        without a value."""
         return value_option_of(self.factory(name))
 
     def options(self, name: str) -> list[Option]:
@@ -260,12 +260,12 @@ class Registry(Generic[T]):
 
         Args:
             call: The item's name, value and options.
-            context: Arguments of the engine, such as a dataset's folder; the factory gets those that it
-                declares.
+            context: Arguments of the engine, such as a dataset's folder; the factory gets those that it has
+                parameters for.
 
         Raises:
             UnknownName: No item has that name.
-            BadOptions: The item does not take these options.
+            BadOptions: The item does not accept these options.
             UsageError: The factory fails, or makes an item of another kind.
         """
         factory = self.factory(call.name)
@@ -307,7 +307,7 @@ class Registry(Generic[T]):
 
         Args:
             call: The call.
-            name: The item whose options they are, for the error.
+            name: Name of the item, for the error.
 
         Raises:
             BadOptions: The value is neither a mapping nor empty.
@@ -353,7 +353,7 @@ def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Gener
     """Add every item that is built in the block, at any depth, to a mapping.
 
     Args:
-        used: The mapping, whose keys are the item's registry and name; its order is that of the builds.
+        used: The mapping; its keys are (registry, name) of the items, in the order in which they are built.
     """
     token = _used.set(used)
     try:
@@ -363,10 +363,10 @@ def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Gener
 
 
 def _is_value(written: object, first: inspect.Parameter | None) -> bool:
-    """Return True if the value `written` beside an item's name is the factory's first argument, not its
-    options.
+    """Return True if `written`, the value beside an item's name, is the factory's first argument, False if it
+    holds options.
 
-    A mapping holds options where the item's value may be left out.
+    A mapping holds options if the factory's first argument may be left out.
     """
     if first is None or first.kind is not first.POSITIONAL_ONLY:
         return False
@@ -382,7 +382,7 @@ def option_error(
         loc: Place in the call: 0 for the item's value, or an option's name, then keys inside of it.
         message: Text of the error.
         kind: Pydantic's name of the error.
-        value: Value that was given there.
+        value: The faulty value.
     """
     return {"type": kind, "loc": loc, "msg": message, "input": value}
 

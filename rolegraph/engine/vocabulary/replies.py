@@ -1,8 +1,8 @@
-"""Bounds on HTTP responses, for every client that reads those of a model's endpoint, a service or a server.
+"""Limits of HTTP responses, for every client of a model's endpoint, a service or a server.
 
-A response is held in memory as a whole, a thousand compressed bytes may hold a million, and some codecs take
-quadratic time. So a body is requested uncompressed, counted while it arrives, and decoded by fast codecs
-only.
+A response is held in memory as a whole, a thousand compressed bytes may become a million, and some codecs
+take quadratic time. So a body is requested uncompressed, counted while it arrives, and decoded only by fast
+codecs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _IDENTITY = "identity"
 """The Content-Encoding of a response that is not compressed."""
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1", "windows-1252")
 _CHUNK = 50
-"""Bytes that a chunk takes in memory beyond its own; a server may send each byte as a chunk."""
+"""Bytes of memory that a chunk takes besides its content; a server may send each byte as a chunk."""
 
 
 _COOKIES = 50
-"""Cookies that a client keeps; a server may set new ones in each response, and each call sends all."""
+"""Largest number of cookies that a client keeps; a server may set new ones in each response, and each call
+sends them all."""
 
 
 class RejectedReply(Exception):
@@ -32,14 +33,14 @@ class RejectedReply(Exception):
 
 
 def bound_replies(client: Any, limit: Limit) -> None:
-    """Bound the responses that an HTTP client reads, by event hooks before its own.
+    """Limit the responses that an HTTP client reads, by event hooks that run before its own.
 
-    Reading a response raises RejectedReply where it is compressed, or has more bytes than `limit` or more
-    JSON values than `completion_parts`. Its text is decoded as UTF-8 where its charset is not among a few.
+    Reading a response raises RejectedReply if it is compressed, or has more bytes than `limit` or more JSON
+    values than `completion_parts`. Text in any but a few charsets is decoded as UTF-8.
 
     Args:
         client: An `httpx.AsyncClient`, or one of httpx2, its successor.
-        limit: The most bytes of a response.
+        limit: Largest number of bytes of a response.
     """
 
     async def request_identity(request: Any) -> None:
@@ -65,8 +66,8 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
 
     Args:
         chunks: The chunks.
-        limit: The most bytes of the response.
-        subject: The beginning of the error's message, such as "the response has".
+        limit: Largest number of bytes of the response.
+        subject: Beginning of the error's message, such as "the response has".
 
     Raises:
         RejectedReply: There are more bytes, or more JSON values than `completion_parts`.
@@ -106,9 +107,10 @@ class _BoundedStream:
 
 @cache
 def _kind_of(stream: type) -> type[_BoundedStream]:
-    """Return a bounded-stream class that derives from the HTTP library's own stream class, found by `stream`.
+    """Return a bounded-stream class for a stream of an HTTP library, derived from that library's own base
+    class.
 
-    The library is found by its type, because it depends on the version of the OpenAI client.
+    The library depends on the version of the OpenAI client, so it is found from the class `stream`.
     """
     base = next(kind for kind in stream.__mro__ if kind.__name__ == "AsyncByteStream")
     return type("Bounded", (_BoundedStream, base), {})

@@ -1,4 +1,4 @@
-"""Datasets from numbered rows: the part that every source of tasks shares. Knows no file format."""
+"""Datasets from numbered rows: the code that all sources of tasks share. Knows no file format."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
 
 
 def withheld(dataset: Dataset, permissions: Sequence[str]) -> Dataset:
-    """Return a dataset whose rows raise UsageError, which names the permissions that were not given."""
+    """Return a dataset whose rows raise UsageError with the permissions that the user did not give."""
 
     def rows(limit: int | None) -> Iterator[Task]:
         flags = " ".join(f"--allow {shlex.quote(name)}" for name in permissions)
@@ -67,10 +67,10 @@ def withheld(dataset: Dataset, permissions: Sequence[str]) -> Dataset:
 
 
 def labelled(dataset: Dataset, readers: Mapping[str, LabelCheck], shown: str) -> Dataset:
-    """Return the dataset of a file whose rows raise DataError where a reward's label is missing.
+    """Return the dataset of a file whose rows raise DataError if a reward's label is missing.
 
     Args:
-        dataset: A dataset with `lines`; any other one is returned unchanged.
+        dataset: A dataset with `lines`; any other is returned unchanged.
         readers: The check of each role's reward, by role.
         shown: The name of the file in messages.
     """
@@ -97,7 +97,8 @@ _LINES_SHOWN = 10
 
 
 def _lines_of(dataset: Dataset, start: int, is_faulty: Callable[[Row], bool]) -> str:
-    """Return file lines for a message: that of the faulty row at `start`, and those of later faulty rows.
+    """Return line numbers for a message: the line of the faulty row at `start`, and the lines of later faulty
+    rows.
 
     Reads the file again.
     """
@@ -109,18 +110,18 @@ def _lines_of(dataset: Dataset, start: int, is_faulty: Callable[[Row], bool]) ->
 
 
 def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset:
-    """Return the rows of a data set that fall into a split.
+    """Return the rows of a data set that belong to a split.
 
-    The rows with the lowest digests are held out, as many as the share says. A digest is of a row's values
-    without its id and of the seed, so the order of the rows does not count, equal rows are never on both
-    sides, and added rows move others across only as far as the share of the new number of rows demands. A
-    threshold for each row's digest would move none, but held out 6 to 18 of 60 rows for a share of 0.2. Ids
-    that the data set has generated become the row's digest.
+    The rows with the lowest digests are held out, as many as the share says. A digest is computed from a
+    row's values without its id and from the seed. So the division does not depend on the order of the rows,
+    equal rows are never in both parts, and added rows move other rows to the other part only as far as the
+    share of the new number of rows demands. A threshold for each digest would move no rows, but held out 6 to
+    18 of 60 rows for a share of 0.2. Ids that the data set generated are replaced by the row's digest.
 
     Args:
         whole: The data set, opened for training; its rows are read twice.
         split: `validation` takes the share, `train` the rest.
-        share: Share of the rows that is held out, between 0 and 1; at least one row on each side.
+        share: Share of the rows that is held out, between 0 and 1; each part has at least one row.
         seed: Seed of the division.
     """
     rows = partial(_part, whole, split, share, seed)
@@ -154,9 +155,9 @@ def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | No
 
 
 def _held_out(copies: Mapping[str, int], share: float, seed: int) -> set[str]:
-    """Return the digests of rows to hold out for validation, chosen by `seed`, about `share` of all rows.
+    """Return the digests of the rows to hold out for validation: about `share` of all rows, chosen by `seed`.
 
-    `copies` is the number of equal rows by digest, which stay together.
+    `copies` is the number of equal rows by digest; equal rows stay together.
     """
 
     def rank(digest: str) -> bytes:
@@ -176,19 +177,19 @@ def row_digest(row: Row) -> str:
 
 
 def shared_rows(train: Iterable[Task], validation: Iterable[Task]) -> list[Task]:
-    """Return the validation tasks whose values, without the id, are those of a training task."""
+    """Return the validation tasks whose values, without the id, equal those of a training task."""
     digests = {row_digest(task) for task in train}
     return [task for task in validation if row_digest(task) in digests]
 
 
 def seed_tasks(split: Split, count: int) -> Dataset:
-    """Return a dataset whose tasks hold nothing but a seed.
+    """Return a dataset whose tasks have only an id and a seed.
 
     Training seeds count up from 0, validation seeds down from the largest, so the splits do not overlap.
 
     Args:
         split: The split of the tasks.
-        count: The number of tasks where `Dataset.rows` gets no limit; a limit may be larger.
+        count: Number of tasks if `Dataset.rows` gets no limit; a limit may be larger.
     """
     return Dataset(("id", "seed"), frozenset(), partial(_seeds, split, count))
 
@@ -208,19 +209,19 @@ def dataset_of(
     shown: str,
     columns: Sequence[str] | None = None,
 ) -> Dataset:
-    """Return a Dataset of numbered rows. Without `columns`, read the first; each row must have its columns.
+    """Return a Dataset of numbered rows, which must all have its columns.
 
     Args:
-        read: Yields (line number, row) pairs from the start, each time it is called.
+        read: Function that yields (line number, row) pairs from the start, each time it is called.
         hidden: Columns that no prompt may show.
-        stem: The beginning of generated ids, `STEM-SPLIT-NUMBER`, of rows without an `id`.
+        stem: Beginning of the generated ids `STEM-SPLIT-NUMBER` of rows without an `id`.
         split: The split of the rows.
-        shown: The name of the source in messages.
-        columns: The columns of each row, where nothing may be read yet.
+        shown: Name of the source in messages.
+        columns: Names of the columns; None reads them from the first row.
 
     Raises:
-        DataError: There are no rows, or a hidden column does not exist. Reading the rows raises it, too, for
-            a missing column and for an `id` that two rows share.
+        DataError: There are no rows, or a hidden column does not exist. Reading the rows raises it for a
+            missing column, and for an `id` that two rows share.
     """
     if columns is None:
         first_row = next((row for _, row in read()), None)
@@ -254,7 +255,7 @@ def note_id(lines: dict[str, int], identity: str, line: int, shown: str) -> None
     """Record the line of a row's id.
 
     Args:
-        lines: The line of each id so far, to which this one is added.
+        lines: The line of each id so far; the row's line is added.
         identity: The id of the row.
         line: The row's line.
         shown: The name of the source in messages.

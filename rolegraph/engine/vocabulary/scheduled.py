@@ -11,9 +11,10 @@ SCHEDULED_KEYS = frozenset({"weight", "coefficient", "temperature"})
 STEP_NUMBER = "a number, or an expression over `step`, such as ramp(0.1, 0, 100)"
 """Description of such a number, for messages."""
 _EXPRESSION = re.compile(r"^step$|[^\w.+-]|\w[+-]")
-"""Texts that are expressions: `step`, or with an operator or a call; no word, and no number in quotes."""
+"""Pattern of texts that are expressions: `step`, or a text with an operator or a call; not a word, not a
+number in quotes."""
 DataPath = tuple[str | int, ...]
-"""Keys and positions from the top of a spec to a value."""
+"""Keys and list positions from the top of a spec to a value."""
 
 
 class _Scheduled:
@@ -31,7 +32,7 @@ SCHEDULED = _Scheduled()
 
 
 def written_numbers(data: Mapping[str, Any]) -> Iterator[tuple[DataPath, str]]:
-    """Return the path and the text of each such expression in a spec's data, valid or not, in order.
+    """Yield (path, text) of each number that a spec's data writes as an expression, valid or not, in order.
 
     Args:
         data: Resolved data of the spec.

@@ -1,6 +1,6 @@
 """Checks of values against JSON Schemas with a bounded amount of work; both may be untrusted.
 
-A unit of work is a keyword applied to a part of a value, or an item or name that the keyword looks through.
+A unit of work is a keyword applied to a part of a value, or an item or name that the keyword inspects.
 References are resolved without fetching anything.
 """
 
@@ -16,24 +16,24 @@ from rolegraph.engine.limits.answers import SCHEMA_WORK
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
 """`keyword(validator, wanted, value, schema)` returns a value's errors; `wanted` is the keyword's value."""
 UNBOUNDED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
-"""Keywords for which the library follows references by itself, without a count of the work."""
+"""Keywords for which the library follows references without counting the work."""
 UNCHECKED_KEYWORDS = ("pattern", "patternProperties", "$ref", "$dynamicRef", *UNBOUNDED_KEYWORDS)
-"""Keywords that the arguments of a role's call cannot have."""
+"""Keywords that the JSON Schema of a role's argument may not have."""
 _ANNOTATIONS = frozenset(
     "title description examples deprecated readOnly writeOnly then else minContains maxContains "
     "contentEncoding contentMediaType contentSchema definitions".split()
 )
-"""Keywords that no value is checked against by themselves."""
+"""Keywords that check nothing by themselves."""
 _COMPARING = ("const", "enum", "uniqueItems")
-"""Keywords that compare values with everything inside of them."""
+"""Keywords that compare values including everything inside them."""
 _WEIGHTS = {
     **{"$ref": 10, "$dynamicRef": 10},
     **dict.fromkeys(("anyOf", "oneOf", "not", "if", "multipleOf"), 4),
     **dict.fromkeys(("items", "prefixItems", "contains", "propertyNames", "uniqueItems"), 4),
 }
-"""Factor of the work of slow keywords, measured by benchmarks/holding.py; 1 for others."""
+"""Factor of the work of slow keywords, measured by benchmarks/holding.py; 1 for all others."""
 _ERROR_UNITS = 8
-"""Units for an error, besides one for each value that its message writes out."""
+"""Units for an error, besides one unit for each value in its message."""
 
 
 class SchemaProblem(NamedTuple):
@@ -49,9 +49,9 @@ class TooMuchWork(ValueError):
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise ValueError with the reason why a mapping is no JSON Schema (2020-12).
+    """Raise ValueError if a mapping is no JSON Schema (2020-12), with the reason.
 
-    A keyword that JSON Schema does not have is a reason, too.
+    An unknown keyword is also an error.
     """
     library: Any = import_module("jsonschema")
     draft: Any = library.Draft202012Validator
@@ -67,9 +67,9 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
 
 def keywords_in(schema: object, names: Container[str]) -> Iterator[tuple[str, object]]:
-    """Yield each key of `names` at any depth of a JSON Schema, with its value.
+    """Yield (key, value) for each key in `names`, at any depth of a JSON Schema.
 
-    Every part counts, since a reference may make a schema of it.
+    Parts that are no schemas are searched as well, since a reference may use them as one.
     """
     if isinstance(schema, Mapping):
         for key, value in cast("Mapping[str, Any]", schema).items():
@@ -84,14 +84,14 @@ def keywords_in(schema: object, names: Container[str]) -> Iterator[tuple[str, ob
 def schema_checker(
     schema: Mapping[str, Any], overrides: Mapping[str, Keyword]
 ) -> Callable[[object, bool], SchemaProblem | None]:
-    """Return a function that finds the most relevant problem of a value; None where the value fits.
+    """Return a function that returns the most relevant problem of a value, or None if the value fits.
 
-    The function's second argument is True for a value whose work is added to that of the value before. It
-    raises TooMuchWork, and the errors of jsonschema where `schema` is not a JSON Schema.
+    The function's second argument is True to count the work together with that of the previous value. It
+    raises TooMuchWork, and if `schema` is not a JSON Schema, the errors of jsonschema.
 
     Args:
         schema: The schema, in draft 2020-12.
-        overrides: Implementations of keywords in place of jsonschema's.
+        overrides: Implementations of keywords that replace jsonschema's.
     """
     # Imported here, because they are slow to load; as Any, because their types are partial.
     library: Any = import_module("jsonschema")

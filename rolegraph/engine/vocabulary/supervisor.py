@@ -1,8 +1,10 @@
-"""Supervisor of programs: when one has ended, every process that it started ends, and its files go.
+"""Supervisor of programs: when a program has ended, every process that it started is ended, and its files are
+deleted.
 
 With arguments, `PARENT PREFIX WORD…`, it runs one command and ends with the command's status, or when the
-process PARENT is gone. PREFIX begins the name of a temporary folder for the command; empty leaves it where it
-is. On systems other than Linux a process that left the command's process group stays.
+process PARENT is gone. PREFIX begins the name of a temporary folder for the command; if it is empty, the
+command runs in the current folder. On systems other than Linux, a process that left the command's process
+group is not ended.
 
 Without arguments it is the server in a container: it runs one script after the other as the user `nobody`.
 In: a JSON line with `script`, `seconds`, `memory` (bytes) and `most` (characters). Out: a JSON line, `[end of
@@ -33,7 +35,7 @@ LARGEST_FILE = 32 << 20
 CONTAINED = os.getpid() == 1
 """True in a container of its own, where everything that a script leaves behind may be killed and deleted."""
 PARENT_CHECK_SECONDS = 0.25
-"""Interval between checks that the parent is still there."""
+"""Seconds between checks that the parent is still running."""
 
 
 def confine(memory: int) -> None:
@@ -47,7 +49,7 @@ def confine(memory: int) -> None:
 
 
 def run(script: str, seconds: float, memory: int, most: int) -> tuple[str, bool]:
-    """Run a script in a child process; return the end of its output, and True if it hit its time limit."""
+    """Run a script in a child process; return (end of its output, True if it hit its time limit)."""
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
             [sys.executable, "-I", "-"],
@@ -101,7 +103,7 @@ def kill(pid: int) -> bool:
 
 
 def children() -> "list[int]":
-    """Return the ids of this process's children; none where the system has no /proc."""
+    """Return the ids of this process's children; empty on a system without /proc."""
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -120,7 +122,7 @@ def adopt_orphans() -> None:
 
 
 def supervise(parent: int, prefix: str, command: "list[str]") -> int:
-    """Run a command; return its status once no process and no folder of it is left."""
+    """Run a command; return its status once its processes have ended and its folder is deleted."""
 
     def watch() -> None:
         while os.getppid() == parent:

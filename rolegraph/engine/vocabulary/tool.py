@@ -1,4 +1,4 @@
-"""Tools: what a `run:` role does instead of asking a model, and what a model calls in its turn."""
+"""Tools: run by a `run:` role in place of a model, or called by a model in its turn."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rolegraph.engine.vocabulary.views import Upstream, View, Views
 
 
 class ToolError(ValueError):
-    """Error of a tool that cannot do its work; its message is for the model or role that called.
+    """Error of a tool that cannot do its work; its message is for the model or role that called the tool.
 
-    `retry_headers` is set for a failure that may pass, such as overload or a dropped connection: the call is
-    then repeated with backoff. It holds the server's headers, of which `Retry-After` is obeyed.
+    `retry_headers` is set for a transient failure, such as overload or a dropped connection: the call is then
+    repeated with backoff. It holds the server's headers; `Retry-After` is obeyed.
     """
 
     def __init__(self, message: str, *, retry_headers: Mapping[str, str] | None = None) -> None:
@@ -33,7 +33,7 @@ class ToolError(ValueError):
 class ProgramFailure(ToolError):
     """Error of a program that a tool ran: it raised an exception, or exceeded its time or memory.
 
-    It is the program's result: what the program printed, `output`, and the message.
+    The error is the program's result: its `output`, the text that it printed, and the message.
     """
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -47,9 +47,9 @@ class ToolCall(NamedTuple):
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    """Identifier of the call at an endpoint, which the result is sent back with."""
+    """Identifier of the call at an endpoint, with which the result is sent back."""
     malformed: str = ""
-    """The call's text where its arguments, or with an empty `name` its name too, cannot be read."""
+    """Text of a call that cannot be read: its arguments, or if `name` is empty, the whole call."""
 
 
 class Function(NamedTuple):
@@ -64,7 +64,7 @@ class Function(NamedTuple):
 
 
 async def never_called(arguments: Mapping[str, Any]) -> Any:
-    """Raise AssertionError: the `call` of a function that is only described here."""
+    """Raise AssertionError; it is the `call` of a function that is only described to a model."""
     raise AssertionError("the function is called elsewhere")
 
 
@@ -74,14 +74,14 @@ class Pairs(NamedTuple):
     indices: Mapping[int, Collection[int]]
     """Indices of the partners of each instance of the first role, by the instance's index."""
     by_round: bool = False
-    """True where both names are in one loop, so that only turns of the same round are partners."""
+    """True if both roles are in one loop, so that only turns of the same round are partners."""
 
     def partners(self, view: View, candidates: Views) -> list[View]:
-        """Return those of the candidates that are on the same branch as a view, in order.
+        """Return the candidates that are partners of a view, in order.
 
         Args:
-            view: An instance of the first name.
-            candidates: The instances of the second name.
+            view: An instance of the first role.
+            candidates: The instances of the second role.
         """
         indices = self.indices.get(view.index, ())
         views = [each for each in candidates if each.index in indices]
@@ -93,7 +93,7 @@ class Pairs(NamedTuple):
 NO_PAIRS = Pairs({})
 
 EPISODE_ID = re.compile(r"\{\{\s*episode\.id\s*\}\}")
-"""Place of the episode's id in a header."""
+"""Pattern of the placeholder for the episode's id in a header."""
 
 
 Headers = Annotated[dict[str, str], Field(max_length=20)] | None
@@ -101,7 +101,8 @@ Headers = Annotated[dict[str, str], Field(max_length=20)] | None
 
 
 def check_headers(headers: Headers) -> Mapping[str, str]:
-    """Return the headers of a tool's requests; messages show no values of headers that are named as secrets.
+    """Return the headers of a tool's requests; messages leave out the values of headers with names of
+    secrets.
 
     Raises:
         ValueError: A name is no `X-` header, or a value holds a template other than `{{ episode.id }}`.
@@ -133,12 +134,13 @@ class AgentAnswer(NamedTuple):
 
 
 Ask = Callable[[Sequence[Message], Sequence[Function]], Awaitable[AgentAnswer]]
-"""`await ask(messages, functions)` answers a request of an agent program by the role's model."""
+"""`await ask(messages, functions)` sends a request of an agent program to the role's model, and returns the
+answer."""
 
 Agent = Callable[[str, Ask], Awaitable[str]]
 """`await agent(prompt, ask)` runs an agent program on a prompt and returns the program's output.
 
-It raises what `ask` raises, and ToolError for a program that fails.
+It raises the errors of `ask`, and ToolError if the program fails.
 """
 
 
@@ -146,56 +148,56 @@ class SessionCall(NamedTuple):
     """A `run: function` of a function from another role's tools, as that role opened them in the episode."""
 
     role: str
-    """Name, in `needs`, of the role whose tools they are."""
+    """Name, in `needs`, of the role that has the tools."""
     function: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
-    """Tool of a `run:` role or of a model's turn; at most one of `open`, `choose` and `agent` is given.
+    """Tool of a `run:` role or of a model's turn; at most one of `open`, `choose` and `agent` is set.
 
-    A tool without `open` is for `run:` roles only. Without `choose` and `session`, too, its result is the
-    text of `source`.
+    A tool without `open` is for `run:` roles only. If it has neither `open`, `choose`, `agent` nor `session`,
+    its result is the text of `source`.
     """
 
     open: Callable[..., AbstractAsyncContextManager[Sequence[Function]]] | None = None
-    """Opens the tool's functions for one episode. A `run:` role takes a tool with a single function. Its
-    argument are the `headers`, if there are any."""
+    """Function that opens the tool's functions for one episode, called with the `headers` if there are any.
+    The tool of a `run:` role has exactly one function."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers of the tool's requests, which may hold `{{ episode.id }}`."""
     agent: Agent | None = None
-    """Runs a program that asks the role's model itself, as often as it likes, in place of a turn's calls."""
+    """Function that runs a program in place of a turn's calls; the program asks the role's model itself, as
+    often as it likes."""
     callee: str = ""
-    """Name of the role that a call runs; the engine has its function, so there is no `open`."""
+    """Name of the role that a call runs; the engine supplies the function, so `open` is None."""
     choose: Callable[[Upstream, Pairs], Any] | None = None
-    """`choose(upstream, pairs)` returns the role's action from what the role sees, in order of `needs`; it is
-    pure, and may raise ToolError."""
+    """`choose(upstream, pairs)` returns the role's action from the turns that the role reads, in order of
+    `needs`; it is pure, and may raise ToolError."""
     source: str | None = None
-    """Template that a `run:` role writes as the tool's value; rendered, it is the first argument of
-    the function."""
+    """Template that a `run:` role writes as the tool's value; the rendered text is the first argument of the
+    function."""
     session: SessionCall | None = None
-    """Function that a tool without `open` and `choose` calls, of another role's tools; `source` is then the
-    JSON of its arguments."""
+    """Function of another role's tools that this tool calls; `source` is then the JSON of its arguments."""
     sends_body: bool = False
-    """True where the value is the body of a request, which may hold `{{ episode.id }}`."""
+    """True if the value is the body of a request, which may hold `{{ episode.id }}`."""
     roles: tuple[str, ...] = ()
     """Names of the role's `needs` that `choose` reads."""
     pairs: tuple[str, str] | None = None
-    """Two of the `roles`, of which `choose` gets the pairs."""
+    """Two of the `roles`; `choose` gets the pairs of their instances."""
     least: int = 1
-    """Fewest actions with which `choose` has a choice; `validate` warns of fewer."""
+    """Smallest number of actions among which `choose` can choose; `validate` warns of fewer."""
     timeout: float | None = None
-    """Time limit of `choose` in seconds of processor time, in a process that is stopped at it; None runs it
-    in place."""
+    """Time limit of `choose` in seconds of processor time; it runs in a separate process that is killed at
+    the limit. None runs it in this process."""
     files: Mapping[Path, Collection[str]] = field(default_factory=dict[Path, Collection[str]])
-    """Files of rows that the results quote, each with the fields that they quote; a hidden field of the tasks
-    in one of them is a fault of the spec."""
+    """Files of rows that the results quote, each with the quoted fields; a hidden field of the tasks among
+    them is a fault of the spec."""
     example: Any = "…"
     """Made-up result, for previews without a model."""
     gives: Shape = field(default_factory=dict[str, Any])
     """Shape of the result."""
     reads: tuple[ActionRead, ...] = ()
-    """Numbers that `choose` reads in actions."""
+    """Numbers that `choose` reads from actions."""
 
     def opened(self, episode: str) -> AbstractAsyncContextManager[Sequence[Function]]:
         """Return a context manager that opens the tool's functions for the episode with this id."""

@@ -1,4 +1,5 @@
-"""The unknown value: what an expression reads of a turn that was not asked, not answered or not judged."""
+"""The unknown value: the value, in an expression, of a turn that was not asked, not answered or not
+judged."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Final, final
 
 @final
 class Unknown:
-    """Type of UNKNOWN, which is equal to nothing, false in a template's `if`, and written as no text."""
+    """Type of UNKNOWN, which equals no value, is false in a template's `if`, and renders as empty text."""
 
     __slots__ = ()
 
@@ -24,9 +25,10 @@ class Unknown:
         return "unknown"
 
     def __reduce__(self) -> str:
-        """Return the name of the one instance, so that another process gets its own UNKNOWN."""
+        """Return the name of the single instance, so that unpickling in another process gives its own
+        UNKNOWN."""
         return "UNKNOWN"
 
 
 UNKNOWN: Final = Unknown()
-"""The one unknown value. Three-valued logic (Kleene) has it for neither true nor false."""
+"""The only unknown value; in three-valued logic (Kleene), neither true nor false."""

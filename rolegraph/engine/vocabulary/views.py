@@ -10,7 +10,7 @@ from rolegraph.engine.records import FailureName
 from rolegraph.engine.vocabulary.unknown import UNKNOWN, Unknown
 
 Lineage = Mapping[str, frozenset[int]]
-"""Numbers of the instances that an instance descends from, by role, with its own."""
+"""Numbers of the instances from which an instance descends, its own included, by role."""
 
 
 def on_branch(mine: Lineage, theirs: Lineage) -> bool:
@@ -26,12 +26,12 @@ class View(NamedTuple):
     | turn | fields |
     |---|---|
     | readable | all are known |
-    | not readable | `failed`; `action` is the parser's default, unknown without one |
+    | not readable | `failed`; `action` is the parser's default, unknown without a default |
     | a program that failed | `failed`; `action` is its output with the error |
-    | no answer | `failed`; all that the turn gave is unknown |
-    | skipped | `ran` False; all else is unknown |
+    | no answer | `failed`; all fields of the answer are unknown |
+    | skipped | `ran` False; all other fields are unknown |
 
-    `reward`, `right` and `terms` are unknown until the episode has ended, and where a reward raised.
+    `reward`, `right` and `terms` are unknown until the episode has ended, and if a reward raised an error.
     """
 
     index: int = cast("Any", UNKNOWN)  # pyright: ignore[reportIncompatibleMethodOverride]  # a tuple's own is never used here
@@ -52,41 +52,41 @@ class View(NamedTuple):
     role: str = ""
     """Name of the instance's role."""
     tokens: Any = 0
-    """Number of tokens that the model sampled in the turn; UNKNOWN where the endpoint tells no number."""
+    """Number of tokens that the model sampled in the turn; UNKNOWN if the endpoint does not report it."""
     calls: Any = 0
-    """Number of the turn's calls of the model that were answered."""
+    """Number of the turn's answered model calls."""
     outer: Any = 1
-    """Round of the loop that the instance's loop is in, from 1."""
+    """Round of the outer loop around the instance's loop, from 1."""
     chosen: View | Unknown = UNKNOWN
-    """Turn that the answer chooses, of a role whose parser is `choice`."""
+    """Turn that the answer chooses, for a role whose parser is `choice`; else UNKNOWN."""
     reward: float | Unknown = UNKNOWN
     right: bool | Unknown = UNKNOWN
     terms: Mapping[str, float] | Unknown = UNKNOWN
     """Named parts of the reward."""
     within: Lineage = MappingProxyType({})
-    """Instances that the turn's instance descends from; no text reads it."""
+    """Instances from which the turn's instance descends; texts and expressions cannot read it."""
 
     @property
     def failed(self) -> bool | Unknown:
-        """True where the instance gave no usable action."""
+        """True if the instance gave no usable action."""
         return self.failure if isinstance(self.failure, Unknown) else self.failure != ""
 
     @property
     def ok(self) -> bool | Unknown:
-        """True for a usable action, False for an answer that was not readable or a program
-        that failed."""
+        """True for a usable action, False for an unreadable answer or a program that failed."""
         failure = self.failure
         is_known = not isinstance(failure, Unknown) and (not failure or FailureName(failure).is_result)
         return not failure if is_known else UNKNOWN
 
     @property
     def known_action(self) -> Any:
-        """The action; UNKNOWN without one, of an answer that was not readable."""
+        """The action; UNKNOWN if an unreadable answer has no default."""
         return UNKNOWN if self.failure and self.action in ("", None) else self.action
 
     @property
     def public(self) -> View:
-        """The view as others see it: of a turn without an answer all but its place and failure is unknown."""
+        """The view as other roles see it; if the turn has no answer, only its place and its failure are
+        known."""
         if self.ok is not UNKNOWN:
             return self._replace(action=self.known_action)
         place = {name: getattr(self, name) for name in ("index", "round", "lineage", "outer", "role")}
@@ -99,12 +99,13 @@ class View(NamedTuple):
         terms: Mapping[str, float] | Unknown,
         within: Lineage,
     ) -> View:
-        """Return the view of the turn after the episode."""
+        """Return the view with the results that are known after the episode: reward, verdict, terms and
+        lineage."""
         before = tuple(self)[:_EARNED_FROM]  # `_replace` takes twice as long
         return View._make((*before, reward, right, terms, within))
 
     def is_beside(self, other: View) -> bool:
-        """Return True if another turn is on the branch of this one."""
+        """Return True if another turn is on the same branch."""
         return on_branch(self.within, other.within)
 
 
@@ -124,21 +125,21 @@ REWARD_FIELDS = ("reward", "right", "terms")
 TURN_FIELDS = (*VIEW_FIELDS, *REWARD_FIELDS)
 """Fields of a turn after the episode."""
 LINKS = ("previous", "history", "final")
-"""Words behind a role's name, in expressions after the episode, for turns that the name itself does not mean:
-of the round before, all earlier ones, and the last that ran."""
+"""Words after a role's name, in expressions after the episode, for other turns than the name alone means: of
+the previous round, all earlier turns, and the last turn that ran."""
 RECORDED_FIELDS = tuple(name for name in TURN_FIELDS if name != "chosen")
-"""Fields of a turn that a file of episodes tells."""
+"""Fields of a turn that a file of episodes records."""
 
 
 def named_turns(mentions: Set[str], roles: Iterable[str]) -> list[str]:
-    """Return the names of turns among the names that expressions read: `judge`, `judge.history`, in the order
-    of the roles."""
+    """Return the names of turns among `mentions`, such as `judge` and `judge.history`, in the order of the
+    roles."""
     linked = ((role, *(f"{role}.{link}" for link in LINKS)) for role in roles)
     return [name for names in linked for name in names if name in mentions]
 
 
 class SelfView(NamedTuple):
-    """Instance as its own prompts and conditions see it, under the name `self`."""
+    """Instance as its own prompts and conditions read it, under the name `self`."""
 
     role: str
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -155,14 +156,15 @@ class SelfView(NamedTuple):
     arguments: Mapping[str, Any] = MappingProxyType({})
     """Arguments of the call that this turn answers, in a role with `callable`."""
     outer: int = 1
-    """Round of the loop that the instance's loop is in, from 1."""
+    """Round of the outer loop around the instance's loop, from 1."""
 
 
 class Views:
-    """Sequence of the turns of one name, in order of index; of several rounds, by round first.
+    """Turns of one name in an expression, in order of index; turns of several rounds are ordered by round
+    first.
 
-    The fields of a single turn can be read from the sequence itself (`judge.action`), and those of no turn,
-    which are the fields of a skipped one; with several turns that raises AttributeError.
+    If it holds a single turn, the turn's fields can be read from the sequence itself (`judge.action`); if it
+    is empty, the fields of a skipped turn. With several turns, reading a field raises AttributeError.
     """
 
     __slots__ = ("_views",)
@@ -188,9 +190,9 @@ class Views:
         return getattr(self._views[0] if self._views else SKIPPED, name)
 
     def beside(self, view: View) -> Views:
-        """Return those that are on the branch of a turn."""
+        """Return the turns that are on the branch of `view`."""
         return Views([it for it in self._views if view.is_beside(it)])
 
 
 Upstream = Mapping[str, Views]
-"""Instances that a role instance sees, by the name under which its role needs them."""
+"""Turns that a role instance reads, by the name in its `needs`."""

@@ -28,6 +28,7 @@ import click
 
 import rolegraph as rg
 from rolegraph import api
+from rolegraph.starter.data_starting import new_for_data
 
 Row = Mapping[str, Any]
 ROWS = 400
@@ -264,7 +265,7 @@ def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> No
     if file.exists():
         return
     if not folder.exists():
-        rg.new_for_data(folder, table, LABELS.get(name))
+        new_for_data(folder, table, LABELS.get(name))
     if not trained.exists():
         rg.train(rg.load(folder / f"{name}.yaml", *overrides), out=trained, seed=seed)
     flow = rg.load(folder / f"{name}.yaml", "data.validation=test.jsonl", *overrides)

@@ -20,8 +20,8 @@ from scale_constants import LONG, ONE, ONE_TEXT, SHORT, Parts
 
 HOUR = 3600.0
 CONSTANTS = Path(__file__).with_name("scale.json")
-CALLS: Mapping[int, float] = {5: 1.84e-3, 1000: 3.27e-3, 8000: 21.2e-3}
-"""CPU seconds of a call by tokens of its answer: `openai:` in `calls.py`, with the command's collector."""
+CALLS: Mapping[int, float] = {5: 1.73e-3, 1000: 2.51e-3, 8000: 9.15e-3}
+"""CPU seconds of a call by tokens of its answer: medians of `scale_tokens.py`."""
 RUN, TRAINING, GPUS = 10_000_000, 16_384, 1000
 """Episodes of the run, episodes of a step of the training, GPUs."""
 FEW_GPUS = 64

@@ -63,7 +63,6 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             reward, correct, terms = score or _UNSCORED
             index, is_correct = place + 1, correct is True
             uid = f"{prefix}{role.name}/{index}"
-            # By position: keywords take twice as long, and this is done for every instance.
             trajectories.append(
                 Trajectory(
                     name=role.name,

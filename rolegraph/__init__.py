@@ -1,7 +1,7 @@
-"""Rolegraph in Python: what `import rolegraph as rg` gives, and all that the command line is made of.
+"""Rolegraph in Python: the names of `import rolegraph as rg`, with which the command line is made, too.
 
-The stub beside this file says what there is and where each name comes from. A name is imported when it is
-first used, so that importing this costs next to nothing.
+The stub beside this file lists each name with its module. A name is imported when it is first used, so that
+importing the package costs almost nothing.
 """
 
 from rolegraph.engine.lazily import names_of

@@ -1,8 +1,8 @@
 """Settings of HTTP clients: the proxies and certificates that the environment names.
 
-Every client is made with `client_options`. Calls to this machine use no proxy, whatever the environment says,
-and over `http` no certificates. For other calls a variable that cannot be used is an error with its name:
-libraries raise errors of many types for one, and most name no variable.
+Every client is made with `client_options`. Calls to this machine never use a proxy, and over `http` no
+certificates. For other calls, an environment variable that cannot be used is an error with its name:
+libraries raise errors of many types for it, and most do not name the variable.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
-"""Variables from which a TLS context is made: certificates to trust, and a file for the keys of sessions."""
+"""Variables for a TLS context: certificates to trust, and a file for the keys of sessions."""
 _CERTIFICATES = "expected one with certificates, or nothing"
 _removed: dict[str, str] = {}
-"""Variables that `bypass_proxies` has removed from the environment, with their values."""
+"""Values of the variables that `bypass_proxies` has removed from the environment."""
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _A_PROXY = "expected the URL of a proxy, such as http://proxy.example:3128, or nothing"
 
 
 _LIBRARIES = {"httpx", "httpx2", "httpcore", "openai", "urllib3", "huggingface_hub", "tinker", "mcp"}
-"""Libraries that log URLs, some with the key of a query."""
+"""Libraries that log URLs, some of them with a key in the query."""
 
 
 def _cut_secrets_of_logs() -> None:
-    """Cut secrets from all that HTTP libraries log, for whichever handler the process has."""
+    """Remove secrets from all log messages of HTTP libraries, before any handler gets them."""
     make = logging.getLogRecordFactory()
 
     def record(*args: Any, **options: Any) -> logging.LogRecord:
@@ -81,7 +81,8 @@ def client_options(url: str) -> dict[str, Any]:
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the URL of the proxy for the calls of a URL, or None; raises UsageError for an invalid proxy."""
+    """Return the URL of the proxy for calls to a URL; None without a proxy. Raises UsageError for an invalid
+    proxy."""
     variable = _proxy_variable(url)
     if not variable:
         return None
@@ -94,7 +95,7 @@ def proxy_for(url: str) -> str | None:
 
 
 def _fault_of_proxy(proxy: str) -> str:
-    """Return the reason why the URL of a proxy cannot be used; empty where it can."""
+    """Return the reason why the URL of a proxy cannot be used; empty for a usable one."""
     import httpx
 
     try:
@@ -109,7 +110,7 @@ def _fault_of_proxy(proxy: str) -> str:
 
 
 def _proxy_variable(url: str) -> str:
-    """Return the name of the variable with the proxy for the calls of a URL; empty for none."""
+    """Return the name of the variable with the proxy for calls to a URL; empty without a proxy."""
     parts = urlsplit(url)
     if is_here(url) or _bypassed(parts.netloc.rpartition("@")[2]):
         return ""
@@ -134,13 +135,15 @@ def tls_context(url: str) -> ssl.SSLContext:
 
 
 def _certificates(name: str) -> str:
-    """Return the value of a variable of `CERTIFICATES`, also where `bypass_proxies` has removed it."""
+    """Return the value of a variable of `CERTIFICATES`, even if `bypass_proxies` has removed it; empty
+    without a value."""
     return os.environ.get(name) or _removed.get(name, "")
 
 
 @cache
 def _empty_context() -> ssl.SSLContext:
-    """Return a context that trusts no certificate: making a full one takes 20 ms."""
+    """Return a context that trusts no certificate, for calls without TLS: making a full context takes 20
+    ms."""
     import ssl
 
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -148,7 +151,7 @@ def _empty_context() -> ssl.SSLContext:
 
 @cache
 def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
-    """Return the environment's TLS context, after a check of its variables; raises UsageError."""
+    """Return a TLS context from the environment, after a check of its `variables`; raises UsageError."""
     import httpx
 
     (_, file), (_, folders), _ = variables
@@ -165,11 +168,12 @@ def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
 
 
 def bypass_proxies(url: str) -> None:
-    """Add the host of a URL of this machine to NO_PROXY, so that calls and keys are sent to no proxy.
+    """Add the host of a URL of this machine to NO_PROXY, so that calls and keys to it are sent to no proxy.
 
-    Set for the whole process, for libraries that make their own clients: the Tinker SDK takes no other one.
-    It opens none, not even for `http`, where SSL_CERT_FILE and SSL_CERT_DIR name no certificates; such a pair
-    is removed from the environment, and `tls_context` still refuses it.
+    It is set for the whole process, for libraries that make their own clients: the Tinker SDK reads nothing
+    else. The SDK cannot make a client, not even for `http`, if SSL_CERT_FILE and SSL_CERT_DIR name no
+    certificates; such variables are removed from the environment, and `tls_context` still refuses their
+    values.
     """
     host = urlsplit(url).hostname or ""
     if not is_loopback(host):
@@ -185,10 +189,11 @@ def bypass_proxies(url: str) -> None:
 
 @contextmanager
 def naming_variables(*prefixes: str) -> Generator[None]:
-    """Raise an error of importing a library as UsageError where a variable of the environment is its cause.
+    """Convert an error of a block that imports a library to UsageError if the value of an environment
+    variable caused it.
 
     Args:
-        prefixes: Beginnings of the names of the variables that the library reads.
+        prefixes: Prefixes of the names of the variables that the library reads.
     """
     try:
         yield
@@ -201,8 +206,8 @@ def naming_variables(*prefixes: str) -> Generator[None]:
 
 
 def route(url: str) -> str:
-    """Describe the proxy and certificate variables that a call to `url` uses, as ` (by the proxy of X)`, or
-    empty."""
+    """Describe the proxy and certificate variables that a call to `url` uses, as ` (by the proxy of X)`;
+    empty if it uses none."""
     proxy = _proxy_variable(url)
     is_encrypted = urlsplit(url).scheme in ("https", "wss")
     trusted = [name for name in CERTIFICATES[:2] if is_encrypted and _certificates(name)]

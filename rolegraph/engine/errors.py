@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class RolegraphError(Exception):
     """Base class of every exception that Rolegraph raises on purpose.
 
-    `exit_code` is the exit code of a command that the exception ends: 1.
+    `exit_code` is the exit code of a command that ends with this error: 1.
     """
 
     exit_code: ClassVar[int] = 1
@@ -106,7 +106,7 @@ class ContextFull(ModelError):
 
 
 class AnswerWithheld(ModelError):
-    """Raised where a model refuses to answer, or a filter of its server withholds the answer."""
+    """Raised if a model refuses to answer, or a filter of its server withholds the answer."""
 
 
 class SandboxError(RolegraphError, RuntimeError):
@@ -130,7 +130,7 @@ class WorldError(RolegraphError, OSError):
 
 @contextmanager
 def os_errors_as(kind: type[RolegraphError], action: str) -> Generator[None]:
-    """Raise the operating system's error of a block as `kind`, with the action and the system's reason.
+    """Convert an operating system's error in a block to `kind`, with the action and the system's reason.
 
     Args:
         kind: Class of the error to raise.
@@ -157,7 +157,8 @@ _REPLACED = dict.fromkeys(_ESCAPES, "\ufffd")
 
 
 def printable(text: str) -> str:
-    """Cut the secrets of a text and escape its control characters, so that it is safe to print on a terminal.
+    """Return a text without secrets and with escaped control characters, so that it is safe to print on a
+    terminal.
 
     Args:
         text: Any text, such as a model's answer.
@@ -171,20 +172,21 @@ def printable(text: str) -> str:
 
 
 def printable_line(line: str) -> str:
-    """Return a line safe to print, of the same width: tabs as spaces, control characters as U+FFFD."""
+    """Return a line that is safe to print, with the same width: tabs become spaces, control characters
+    U+FFFD."""
     return line.replace("\t", " ").translate(_REPLACED)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for an error of a process that may take no more memory, or start no more threads."""
+    """Return True for the error of a process that can get no more memory or threads."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
 def is_out_of_files(error: BaseException) -> bool:
-    """Return True for an error of a process that may open no more files or connections, or for its
-    consequence."""
+    """Return True for the error of a process that can open no more files or connections, or an error caused
+    by it."""
     causes = [error]
     for cause in causes:
         if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
@@ -198,20 +200,21 @@ def is_out_of_files(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, cut and without secrets; its type's name without one."""
+    """Return the first line of an error's message, cut and without secrets; for an empty message, the name of
+    the error's type."""
     message = without_secrets(str(error)).strip()
     return (message.splitlines() or [type(error).__name__])[0][: MESSAGE_TEXT.most]
 
 
 class Suggestion(str):
-    """Hint such as `did you mean 'judge'?`, with the names that it was made from."""
+    """Hint such as `did you mean 'judge'?`, with the names in it."""
 
     wrong: str
     """Misspelt name."""
     right: str
     """Nearest valid name."""
     certain: bool
-    """True where no other valid name is as near."""
+    """True if no other valid name is equally near."""
 
     def __new__(cls, wrong: str, right: str, certain: bool, shown: str = "{!r}") -> Suggestion:
         """Create the hint; `shown` is the format of the suggested name."""
@@ -220,12 +223,12 @@ class Suggestion(str):
         return hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return the text alone: a copy in another process is only printed."""
+        """Return only the text for pickling: a copy in another process is only printed."""
         return str, (str(self),)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the known name closest to a misspelt one, ignoring case, or None if none is close."""
+    """Return the known name closest to a misspelt one, ignoring case; None if no name is close."""
     return next(iter(_nearest(name, names)), None)
 
 
@@ -265,7 +268,8 @@ def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
 
 
 FOREIGN_ERRORS = (Exception, SystemExit)
-"""Errors that a caller of third-party code catches, so that not even `sys.exit` in that code ends a run."""
+"""Errors that a caller of third-party code catches; `SystemExit` is among them, so that `sys.exit` in that
+code ends no run."""
 
 
 @contextmanager
@@ -297,9 +301,9 @@ def describe_error(error: BaseException, *, with_place: bool = False) -> str:
 
 
 PLACE_NOTE = "_rolegraph_place"
-"""Attribute that carries the place of an error out of a worker process, where its traceback stays."""
+"""Attribute that carries the place of an error out of a worker process, which keeps the traceback."""
 _LIBRARIES = (Path(__file__).resolve().parents[1], Path(sysconfig.get_path("stdlib")).resolve())
-"""Folders of Rolegraph and of Python's library, whose code is not the user's."""
+"""Folders of Rolegraph and of Python's standard library, whose code is not the user's."""
 
 
 def place_of(error: BaseException) -> str:
@@ -310,8 +314,8 @@ def place_of(error: BaseException) -> str:
 
     Returns:
         File, line and text of the innermost line of the user's code, cut to the length of a faulty line;
-        empty where no such code raised. A file below the working folder has its path from there, another its
-        name alone.
+        empty if no such code raised it. The path of a file below the working folder is relative to it; for
+        any other file, only the name is given.
     """
     if marked := getattr(error, PLACE_NOTE, ""):
         return str(marked)
@@ -333,7 +337,8 @@ def mark_place(error: BaseException) -> None:
 
 
 def _is_users(file: Path) -> bool:
-    """Return whether a source file is neither Rolegraph's nor of Python's library or an installed package."""
+    """Return True if a source file is the user's: not part of Rolegraph, Python's standard library or an
+    installed package."""
     path = file.resolve()
     if str(file).startswith("<") or {"site-packages", "dist-packages"} & {*path.parts}:
         return False
@@ -341,7 +346,7 @@ def _is_users(file: Path) -> bool:
 
 
 def _shown_file(file: Path) -> str:
-    """Return a path from the working folder, or the file's name where it lies elsewhere."""
+    """Return a path relative to the working folder; for a file elsewhere, only the file's name."""
     with suppress(OSError, ValueError):  # it lies elsewhere, or the working folder was deleted
         return str(file.resolve().relative_to(Path.cwd()))
     return file.name

@@ -1,6 +1,6 @@
 """HTTP server of the viewer, the local service and the endpoint of an agent program.
 
-The memory and the time of a connection are bounded before the application sees a request.
+Memory and time of a connection are limited before the application sees a request.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rolegraph.engine.limits.service import HEADER_BYTES, HEADER_SECONDS
 
 
 class BoundedConnection(H11Protocol):
-    """HTTP connection that is closed if headers are too long, or no request is complete for too long.
+    """HTTP connection that is closed if headers are too long, or if a request takes too long to arrive.
 
-    h11 counts the bytes of headers, trailers and the lines between chunks. A body that is not read is left in
-    the socket; a body that goes on after its answer is discarded until the time limit.
+    h11 counts the bytes of headers, trailers and the lines between chunks. A body that is not read stays in
+    the socket; a body that continues after its answer is discarded until the time limit.
     """
 
     _limit: asyncio.TimerHandle | None = None
@@ -39,12 +39,12 @@ class BoundedConnection(H11Protocol):
         self._set_limit()
 
     def on_response_complete(self) -> None:
-        """Start the time limit for the rest of the body, and the headers of a further request."""
+        """Start the time limit for the rest of the body and the headers of the next request."""
         super().on_response_complete()
         self._set_limit()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP; close the connection if an answer has already begun."""
+        """Answer invalid HTTP with status 400; close the connection if an answer has already begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -72,7 +72,7 @@ def bounded_server(app: ASGIApp, *, takes_signals: bool = True) -> uvicorn.Serve
 
     Args:
         app: The application.
-        takes_signals: True to end the server by SIGINT and SIGTERM; False leaves them to the process.
+        takes_signals: True to stop the server at SIGINT and SIGTERM; False leaves the signals to the process.
     """
     config = uvicorn.Config(
         app,

@@ -1,6 +1,7 @@
 """Packages whose names are imported on first use, which keeps `import rolegraph` and `rolegraph --help` fast.
 
-The stub beside the package's `__init__.py` lists each name with its module, for type checkers and for this.
+The stub beside the package's `__init__.py` lists each name with its module, for type checkers and for this
+file.
 """
 
 from __future__ import annotations

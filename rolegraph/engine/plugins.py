@@ -1,6 +1,6 @@
 """Parts of installed packages, found by entry points: the integrations of this package, and those of others.
 
-`docs/packages.md` has the protocol of each group. Only the vocabulary's groups have registries besides
+`docs/packages.md` has the protocol of each group. Only the groups of the vocabulary have registries, too
 (`engine/vocabulary/registry.py`).
 """
 
@@ -28,16 +28,16 @@ Group = Literal[
     "trackers",
     "trainers",
 ]
-"""Kind of a part; its entry-point group is `rolegraph.` and the kind."""
+"""Kind of a part; its entry-point group is `rolegraph.KIND`."""
 _LOGGER = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parents[1]
 
 
 @cache
 def own_points(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of Rolegraph itself, found without reading those of all other packages.
+    """Return the entry points of Rolegraph itself by name, without reading those of other packages.
 
-    An integration whose folder was deleted has none.
+    Entry points of an integration whose folder was deleted are left out.
 
     Raises:
         UsageError: Rolegraph is not installed.
@@ -59,9 +59,10 @@ def _is_there(point: EntryPoint) -> bool:
 
 
 def points_of(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of all packages, uncached, because a notebook may install one as it runs.
+    """Return the entry points of all packages by name; not cached, because a notebook may install a package
+    meanwhile.
 
-    A name of this package goes before the same name of another package.
+    Rolegraph's own entry point takes precedence over one of the same name.
     """
     return {
         **{point.name: point for point in entry_points(group=group) if not _is_own(point)},
@@ -74,17 +75,17 @@ def _is_own(point: EntryPoint) -> bool:
 
 
 def package_of(point: EntryPoint) -> str:
-    """Return the name of the package that has an entry point."""
+    """Return the name of the package that declares an entry point."""
     return point.dist.name if point.dist else "an installed package"
 
 
 def plugin_names(group: Group) -> list[str]:
-    """Return the names of a group, sorted."""
+    """Return the names of a group's entry points, sorted."""
     return sorted(points_of(f"rolegraph.{group}"))
 
 
 def plugin(group: Group, name: str) -> Any:
-    """Import and return what a package registered under a name.
+    """Import and return the object that a package registered under a name.
 
     Args:
         group: Kind of the part.
@@ -103,8 +104,8 @@ def plugin(group: Group, name: str) -> Any:
 def plugins(group: Group) -> dict[str, Any]:
     """Import and return all parts of a group, by name, in the order of their names.
 
-    A part of this package that needs a deleted room is left out; so is, with a warning, a part of another
-    package that cannot be imported.
+    A part that needs a deleted folder of Rolegraph is left out; so is, with a warning, any other part that
+    cannot be imported.
     """
     parts: dict[str, Any] = {}
     for name in plugin_names(group):
@@ -118,7 +119,8 @@ def plugins(group: Group) -> dict[str, Any]:
 
 
 def optional_plugin(group: Group, name: str) -> Any | None:
-    """Return what a package registered under a name, as `plugin` does; None where no package has the name."""
+    """Return the object that a package registered under a name, as `plugin` does; None if no package has the
+    name."""
     return plugin(group, name) if name in points_of(f"rolegraph.{group}") else None
 
 

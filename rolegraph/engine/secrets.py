@@ -1,7 +1,8 @@
 """Removal of secrets from texts that are printed, logged, recorded or sent.
 
-Every message passes `without_secrets`: errors by their `__str__`, the terminal by `printable`, `log.txt`,
-`run.json`, `spec.yaml`, failures in episodes, spans and trackers by themselves. Nothing else cuts secrets.
+Every text goes through `without_secrets`: messages of errors in their `__str__`, output to the terminal in
+`printable`, and `log.txt`, `run.json`, `spec.yaml`, failures in episodes, spans and trackers when they are
+written. Nothing else removes secrets.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
 CUT = "[key]"
-"""Text in the place of a secret."""
+"""Text that replaces a secret."""
 LEAST = 8
-"""Characters of the shortest key that is cut: a placeholder such as `none` may be a part of any word."""
+"""Number of characters of the shortest key that is removed: a placeholder such as `none` may be a part of any
+word."""
 
 _SECRET_NAME = re.compile(
     r"((?<!mon|don|tur|hoc|joc|his)key|token|secret|(?<!com|res)(?<!by)pass(wor|w)?d?|passphrase|passcode|pwd"
@@ -28,36 +30,37 @@ _SECRET_NAME = re.compile(
     r"s?(?![a-z]|_(file|path|dir|sock|type|name|manager|bus|count|limit|length|size|mode|method)\b)",
     re.IGNORECASE,
 )
-"""Part of the name of a variable, header or query parameter whose value is a secret, such as `api_key`."""
+"""Pattern in the name of a variable, header or query parameter whose value is a secret, such as `api_key`."""
 _FOLDERS = ("PWD", "OLDPWD")
-"""Variables of every shell, which hold no password."""
+"""Variables of every shell that hold no password, although their names resemble one."""
 _PATH = re.compile(r"(~|\.{1,2})?/([^A-Z\n]*|[^\n]*\.[^\n]*)")
-"""Value that names a file; a key in base64 has upper case and no dot."""
+"""Pattern of a value that names a file; a key in base64 has upper case and no dot."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
 _PAIR = re.compile(r"([\w-]+)[\"']?\s*[:=]\s*[\"']?([^,;\n\"']*)")
-"""Header, or a part of a connection string, in a value."""
+"""Pattern of a header, or a part of a connection string, in a value."""
 _TOKEN_AS_USER = 16
-"""Characters from which the user of a URL counts as a token although a password follows."""
+"""Number of characters from which the user in a URL counts as a token, even if a password follows."""
 _CREDENTIALS = re.compile(r"://[^/?#\s]*@")
 _PARAMETER = re.compile(r"([?&;#])([^=&?#;\s'\"<>\\]+)=([^&#;\s'\"<>\\]+?)(?=[.,:)]*(?:[&#;\s'\"<>\\]|$))")
 _HEADER_ERROR = re.compile(
     r"((?:illegal|invalid)\b[^\n]{0,200}?\bheader (?:value|name):? ?).*", re.IGNORECASE
 )
-"""Errors by which httpx, requests and http.client refuse a header: they quote it."""
+"""Pattern of the errors with which httpx, requests and http.client refuse a header: they quote it."""
 
 _remembered: set[str] = set()
-"""Secrets of this process that stand in no variable of the environment."""
+"""Secrets of this process that are not in an environment variable."""
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with `[key]` in the place of each secret.
+    """Return a text in which `[key]` replaces each secret.
 
-    Cut are user and password of URLs, parameters of a query that are named as secrets (`is_secret_name`), the
-    quotations of HTTP clients that refuse a header, and keys: of the environment (`secrets_of` its variables)
-    and of `remember`, as they are, in base64, with escapes of Python, JSON, HTML and URLs.
+    Secrets are users and passwords of URLs, query parameters with names of secrets (`is_secret_name`),
+    headers that HTTP clients quote when they refuse them, and keys: those in the environment (`secrets_of`
+    its variables) and those given to `remember`, unchanged, in base64, or with escapes of Python, JSON, HTML
+    and URLs.
 
     Args:
-        text: Any text, such as an error's message; cutting it again changes nothing.
+        text: Any text, such as an error's message; calling the function on its own result changes nothing.
     """
     if keys := _keys(tuple(os.environ.items())) | _remembered:
         text = _pattern(keys).sub(CUT, text)
@@ -65,12 +68,13 @@ def without_secrets(text: str) -> str:
 
 
 def without_url_secrets(text: str) -> str:
-    """Return a text without users, passwords and secret parameters of URLs, the same in every environment."""
+    """Return a text without users, passwords and secret parameters of URLs; the result does not depend on the
+    environment."""
     return _PARAMETER.sub(_without_value, _CREDENTIALS.sub("://", text))
 
 
 def without_secrets_in(value: object) -> object:
-    """Return a value of JSON, such as a command's document, with `without_secrets` of each text."""
+    """Return a JSON value, such as a command's document, with `without_secrets` applied to each text."""
     match value:
         case str():
             return without_secrets(value)
@@ -84,26 +88,27 @@ def without_secrets_in(value: object) -> object:
 
 
 def remember(value: str) -> None:
-    """Cut a secret, and each of its words, from all texts from now on, if they have at least 8 characters."""
+    """Remove a secret, and each of its words, from all texts from now on, if they have at least 8
+    characters."""
     _remembered.update(_words(value))
 
 
 def remember_url(url: str) -> None:
-    """Cut the secrets of a URL from all texts from now on, without the URL too."""
+    """Remove the secrets of a URL from all texts from now on, even where the URL itself is missing."""
     for secret in _secrets_of_url(url):
         remember(secret)
 
 
 def is_secret_name(name: str) -> bool:
-    """Return True if the value of a variable, a header or a query parameter with this name is a secret."""
+    """Return True if the value of a variable, header or query parameter with this name is a secret."""
     return name not in _FOLDERS and _SECRET_NAME.search(name) is not None
 
 
 def secrets_of(name: str, value: str) -> set[str]:
-    """Return the secrets in the value of a variable; none where it is a setting or the name of a file.
+    """Return the secrets in the value of an environment variable; empty for a setting or the name of a file.
 
-    They are the whole value if the variable is named as a secret and the value is no URL, the secrets of
-    URLs, and values of headers and of parts of connection strings that are named as secrets.
+    They are the whole value if the variable has the name of a secret and the value is no URL, the secrets of
+    URLs, and values of headers and of parts of connection strings with names of secrets.
     """
     urls: list[str] = _URL.findall(value)
     values = {secret for url in urls for secret in _secrets_of_url(url)}
@@ -118,7 +123,8 @@ def secrets_of(name: str, value: str) -> set[str]:
 
 
 def _secrets_of_url(url: str) -> set[str]:
-    """Return the password, a token in the place of the user, both as base64, and the secret parameters."""
+    """Return the secrets of a URL: the password, a user that is a token, both as base64, and secret
+    parameters."""
     try:
         parts = urlsplit(url)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -145,20 +151,20 @@ def _words(value: str) -> Iterable[str]:
 
 @lru_cache(maxsize=8)
 def _keys(variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """Return the keys that variables of the environment hold."""
+    """Return the keys in environment variables."""
     values = (secret for name, value in variables for secret in secrets_of(name, value))
     return frozenset(word for secret in values for word in _words(secret))
 
 
 @lru_cache(maxsize=8)
 def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
-    """Return the pattern of all forms of some keys, the longest first."""
+    """Return the pattern that matches any form of some keys, the longest first."""
     forms = {form for key in keys for form in _forms(key)}
     return re.compile("|".join(map(_loose, sorted(forms, key=len, reverse=True))))
 
 
 def _forms(key: str) -> set[str]:
-    """Return a key as it is, and as Python, JSON, HTML and URLs write it."""
+    """Return a key unchanged, and in the forms in which Python, JSON, HTML and URLs escape it."""
     escaped = {key, repr(key)[1:-1], ascii(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}
     escaped |= {json.dumps(form)[1:-1] for form in escaped}  # such as JSON in a message of JSON
     encoded = key.encode("utf-8", "surrogateescape")
@@ -167,5 +173,5 @@ def _forms(key: str) -> set[str]:
 
 
 def _loose(form: str) -> str:
-    """Return the pattern of a form; hexadecimal digits after a percent sign are of either case."""
+    """Return the pattern of a form; hexadecimal digits after a percent sign may be upper or lower case."""
     return re.sub(r"%[0-9A-F]{2}", lambda it: f"(?i:{it[0]})", re.escape(form))

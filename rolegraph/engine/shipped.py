@@ -1,4 +1,4 @@
-"""Folders of the specs, prompts and models that the package contains, and of the models that were fetched."""
+"""Folders of the shipped specs, prompts and models, and of fetched models."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"
 
 
 HUB_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}
-"""Models of the Hugging Face hub that `rolegraph fetch` knows by a short name."""
+"""Names at the Hugging Face hub of the models that `rolegraph fetch` knows by a short name."""
 FIRST_MODEL = "smollm2-135m"
-"""Model to fetch for tasks of one's own, which the shipped models do not know."""
+"""Model to fetch for a user's own tasks, which the shipped models cannot answer."""
 _NAME = re.compile(r"(?!\.)[\w.-]{1,96}(/(?!\.)[\w.-]{1,96})?", re.ASCII)
-"""Form of a fetched model's name: NAME, or ORG/MODEL."""
+"""Pattern of a fetched model's name: NAME, or ORG/MODEL."""
 
 
 def fetched_models() -> Path:
     """Return the folder of fetched models: `rolegraph` in HF_HOME.
 
-    HF_HOME is by default `huggingface` in XDG_CACHE_HOME, and that is by default `~/.cache`, as for the
-    libraries of Hugging Face.
+    As in the libraries of Hugging Face, HF_HOME is by default `huggingface` in XDG_CACHE_HOME, which is by
+    default `~/.cache`.
     """
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
@@ -41,34 +41,36 @@ def fetched_models() -> Path:
 
 
 def fetched_folder(name: str) -> Path | None:
-    """Return the folder that a fetched model of this name has, whether it is there; None for other names."""
+    """Return the folder for a fetched model of this name, which need not exist; None if no fetched model can
+    have the name."""
     return fetched_models() / name.replace("/", "--") if _NAME.fullmatch(name) else None
 
 
 def name_of_fetched(folder: Path) -> str | None:
-    """Return the name of a fetched model's folder, whether it is there; None for other folders."""
+    """Return the name of a fetched model from its folder, which need not exist; None for any other folder."""
     is_fetched = folder.resolve().parent == fetched_models().resolve()
     return folder.name.replace("--", "/", 1) if is_fetched else None
 
 
 def hub_name(folder: Path) -> str | None:
-    """Return the name at the Hugging Face hub of a fetched model's folder; None for other folders."""
+    """Return the name at the Hugging Face hub of a fetched model from its folder; None for any other
+    folder."""
     name = name_of_fetched(folder) or ""
     return HUB_NAMES.get(name) or (name if "/" in name else None)
 
 
 def names_model(name: str) -> bool:
-    """Return True for a name of a shipped, known or fetched model, which no path can take from it."""
+    """Return True for the name of a shipped, known or fetched model, which takes precedence over a path."""
     folder = fetched_folder(name)
     return name in MODELS or name in HUB_NAMES or (folder is not None and folder.is_dir())
 
 
 def model_folder(name: str | None) -> Path:
-    """Return the folder of a local model, whether it is there.
+    """Return the folder of a local model, which need not exist.
 
     Args:
         name: Name of a shipped model or of a fetched one (its short name, or the hub's), or a path, with or
-            without `local:`; None takes the base model.
+            without `local:`; None means the shipped base model.
     """
     name = (name or BASE_NAME).removeprefix("local:")
     short = next((it for it, of_hub in HUB_NAMES.items() if of_hub == name), None)
@@ -79,7 +81,8 @@ def model_folder(name: str | None) -> Path:
 
 
 def templates_in(folder: Path, *, html: bool = False) -> Environment:
-    """Return the environment of a folder of Jinja templates; `html` escapes the values that they write."""
+    """Return a Jinja environment for the templates of a folder; with `html`, values in templates are
+    escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to import
 
     return Environment(

@@ -1,9 +1,10 @@
-"""Files that are written in a folder which was there before, and may come from another user.
+"""Writing of files in a folder that already existed, and may come from another user.
 
-Such a folder can hold a link under any name that a command writes: opened as usual, it would change a file
-of the user. Here every path is opened relative to the descriptor of its folder, one directory after the
-other and without following links; hard links, pipes and devices are refused as well. Links that lead to the
-folder itself are the user's, and are followed. This file knows no record, and no file of a run.
+Such a folder can hold a link under any name that a command writes: opened as usual, the link would let the
+command change another file of the user. Here every path is opened relative to the descriptor of its folder,
+one directory after the other and without following links; hard links, pipes and devices are refused as well.
+Links that lead to the folder itself are the user's, and are followed. This file knows no record, and no file
+of a run.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _SAFE = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLO
 _FOLDER = os.O_RDONLY | _SAFE | getattr(os, "O_DIRECTORY", 0)
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd
 PART = re.compile(r"\.[0-9a-f]{16}(\.index)?\.part")
-"""Names of files that are not whole yet."""
+"""Pattern of the names of incomplete files."""
 _held: dict[Path, int | None] = {}
-"""Descriptors of the folders that this process writes in, by absolute path; None on Windows."""
+"""Descriptors of the folders in which this process writes, by absolute path; None on Windows."""
 
 
 @contextmanager
 def held(folder: Path) -> Generator[None]:
-    """Open every path below a folder relative to one descriptor, for the time of a block.
+    """Within a block, open every path below a folder relative to the folder's descriptor.
 
-    Directories on the way to such a path may be no links. Of nested folders, the outermost counts.
+    Directories on the way to such a path may not be links. If folders are nested, the outermost is used.
 
     Args:
         folder: An existing folder; links on the way to it are followed.
@@ -61,10 +62,11 @@ def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
     Args:
         path: The file.
         flags: Flags of `os.open`, without O_TRUNC.
-        mode: Permissions of a new file, less those of the umask.
+        mode: Permissions of a new file, before the umask.
 
     Raises:
-        OSError: The file cannot be opened; as WorldError where it is a link, a hard link or no regular file.
+        OSError: The file cannot be opened; a WorldError if it is a link, has hard links or is no regular
+            file.
     """
     with _parent(path) as (name, folder):
         _refuse_odd(name, folder, path)
@@ -76,21 +78,22 @@ def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def open_to_read(path: Path) -> BufferedReader:
-    """Open a file to read, in a folder that this process writes in as `open_file` does; raises OSError."""
+    """Open a file to read; in a folder in which this process writes, without following links. Raises
+    OSError."""
     if _root(path.absolute()) is None:
         return path.open("rb")
     return os.fdopen(open_file(path, os.O_RDONLY), "rb")
 
 
 def open_to_write(path: Path) -> BufferedWriter:
-    """Open a file to write it anew; raises as `open_file`."""
+    """Open a file to overwrite it; raises the errors of `open_file`."""
     file = open_file(path, os.O_WRONLY | os.O_CREAT)
     os.ftruncate(file, 0)
     return os.fdopen(file, "wb")
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that does not exist yet, whole or not at all; raises OSError."""
+    """Write a file that does not exist yet, completely or not at all; raises OSError."""
     file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(file, "wb") as out:
@@ -102,7 +105,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all; raises WorldError where the write fails."""
+    """Write a file completely or not at all, by a rename; raises WorldError if the write fails."""
     part = part_of(path)
     with os_errors_as(WorldError, f"cannot write {path}"):
         try:
@@ -115,12 +118,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Return a random path beside another, for the time until a file is whole."""
+    """Return a random path beside another, for its content until it is complete."""
     return path.with_name(f".{secrets.token_hex(8)}.part")
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename a file to another in the same folder, and replace it; raises OSError."""
+    """Rename a file to `target` in the same folder, replacing an existing file; raises OSError."""
     with _parent(target) as (name, folder):
         _refuse_odd(name, folder, target)
         old = source if folder is None else source.name
@@ -128,13 +131,13 @@ def replace(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, or a link and not its target, where there is one; raises OSError."""
+    """Delete a file if it exists; of a link, only the link. Raises OSError."""
     with suppress(FileNotFoundError), _parent(path) as (name, folder):
         os.unlink(name, dir_fd=folder)
 
 
 def remove_parts(folder: Path) -> None:
-    """Delete the files that a killed process left in a folder before they were whole; raises OSError."""
+    """Delete the incomplete files that a killed process left in a folder; raises OSError."""
     with suppress(FileNotFoundError):
         for file in folder.iterdir():
             if PART.fullmatch(file.name):
@@ -142,7 +145,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents where they are missing; raises WorldError where this fails."""
+    """Create a folder and its missing parents; raises WorldError if that fails."""
     with os_errors_as(WorldError, f"cannot write to the output folder {path}"):
         if _root(path.absolute()) is None:
             path.mkdir(parents=True, exist_ok=True)
@@ -165,7 +168,7 @@ def check(paths: Iterable[Path]) -> None:
 def below(folder: Path) -> Iterator[Path]:
     """Yield a folder and everything in it, for `check`; links are not followed.
 
-    Other libraries, such as safetensors, open paths by themselves: what they write is checked before.
+    Other libraries, such as safetensors, open paths themselves, so the paths are checked before.
     """
     yield folder
     for path, folders, files in os.walk(folder):
@@ -173,13 +176,13 @@ def below(folder: Path) -> Iterator[Path]:
 
 
 def _root(path: Path) -> Path | None:
-    """Return the outermost held folder that an absolute path lies in, or is; None for another path."""
+    """Return the outermost folder of `held` that contains or is an absolute path; None without one."""
     return next((above for above in (*reversed(path.parents), path) if above in _held), None)
 
 
 @contextmanager
 def _parent(path: Path, *, make: bool = False) -> Generator[tuple[str | Path, int | None]]:
-    """Open the folder that a path lies in; give its descriptor, and the path's name in it.
+    """Open the folder of a path; yield (name of the path in the folder, descriptor of the folder).
 
     On Windows the descriptor is None, and the name is the whole path.
     """
@@ -210,7 +213,8 @@ def _parent(path: Path, *, make: bool = False) -> Generator[tuple[str | Path, in
 
 
 def _refuse_odd(name: str | Path, folder: int | None, path: Path) -> None:
-    """Raise WorldError where a name in a folder is there, and neither a folder nor a file with one name."""
+    """Raise WorldError if a name exists in a folder and is a link, has hard links, or is neither a file nor a
+    folder."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

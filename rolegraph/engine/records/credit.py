@@ -1,10 +1,11 @@
-"""Credit: who is compared with whom, and the rows that say how a reward became a part of the gradient.
+"""Credit: the comparison of rewards, and the rows that show how a reward became part of the gradient.
 
 Rewards are compared in groups. A member of a group is a trajectory, or one turn of it; an estimator turns the
-rewards of a group into one advantage for each member. A member of several groups adds the advantages up, each
-times the group's weight; a signal adds numbers for each token of a call; and the loss multiplies the sum by
-its weight of policy and role. `Member` and `Group` are what estimators see. `CreditRow` is a row of the table
-in `credit/train-STEP.jsonl`: a member in one of its groups, a trajectory in none, or a call with a signal.
+rewards of a group into one advantage for each member. The advantages of a member in several groups are added,
+each times the group's weight; a signal adds numbers for each token of a call; and the loss multiplies the sum
+by its weight of policy and role. `Member` and `Group` are the arguments of estimators. `CreditRow` is a row
+of the table in `credit/train-STEP.jsonl`: a member in one of its groups, a trajectory in no group, or a call
+with a signal.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class Member(NamedTuple):
     """Rollout of the episode, from 0."""
     trajectory: Trajectory
     first: int
-    """Number of the member's first Step in its trajectory, from 0."""
+    """Index of the member's first Step in its trajectory, from 0."""
     last: int
-    """Number after that of the last Step."""
+    """Index after that of the member's last Step."""
     reward: float | None
-    """Reward that is compared: of the trajectory, or the credit of the turn."""
+    """Reward that is compared: the trajectory's, or the credit of the turn."""
     round: int = 0
     """Round of a turn, from 1; 0 for a trajectory."""
     failed: bool = False
-    """Whether the turn, or the trajectory's last turn, failed."""
+    """True if the turn, or the trajectory's last turn, failed."""
     number: int = 0
     """Number of the trajectory in the step, from 0."""
 
@@ -59,7 +60,7 @@ class Member(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Number of response tokens; 0 where the model returned none."""
+        """Number of response tokens; 0 if the model returned none."""
         return sum(len(step.response_ids) for step in self.steps)
 
     def __str__(self) -> str:
@@ -76,26 +77,27 @@ class Group:
     """
 
     key: GroupKey
-    """Identity of the group."""
+    """Identity of the group: the properties that its members share."""
     members: Sequence[Member]
     """Members, G of them, in the order of their episodes."""
     role: str
-    """Role whose estimator compares the members. A group over several roles is there once for each; the other
-    roles' members set its baseline, and get their advantages from their own estimators."""
+    """Role whose estimator compares the members. A group over several roles exists once for each role; the
+    other roles' members count for its baseline, and get their advantages from their own estimators."""
     number: int = 0
     """Number of the group in the step, from 0; a group over several roles has one number."""
     too_small: bool = False
-    """Whether skips and failures left fewer members than the estimator needs, so that advantages are 0."""
+    """True if skips and failures left fewer members than the estimator needs, so that all advantages are
+    0."""
     by: str = "task"
-    """What the members share, as the spec says it."""
+    """Property that the members share, as the spec's key `by` states it."""
     over: Extent = Extent.TASK
     """Tasks whose members are compared."""
     weight: float = 1.0
     """Factor of the advantages."""
     in_list: bool = False
-    """Whether the role has several groupings, whose advantages are added."""
+    """True if the role has several groupings, whose advantages are added."""
     state_keys: Sequence[str] = ()
-    """Key of the estimator's state for each member, [G]; empty where the role has one state."""
+    """Key of each member's estimator state, [G]; empty if the role has a single state."""
 
     @property
     def part(self) -> str:
@@ -105,21 +107,21 @@ class Group:
 
     @property
     def places(self) -> Sequence[int]:
-        """Positions of the members that get advantages here: those of `role`."""
+        """Positions of the members of `role`, which get advantages here."""
         if self.key.role:
             return range(len(self.members))
         return [place for place, member in enumerate(self.members) if member.role == self.role]
 
 
 class LeftOut(StrEnum):
-    """Reason why the reward of a row has no part in the gradient."""
+    """Reason why the reward of a row is not part of the gradient."""
 
     TOO_SMALL = "too_small"
     """The group has fewer members than the estimator needs."""
     NO_KEY = "no_key"
     """The expression of the grouping cannot be computed for the turn."""
     MASKED = "masked"
-    """The trajectory or turn is kept out of the gradient, since it failed or its rating is missing."""
+    """The trajectory or turn is kept out of the gradient, because it failed or its rating is missing."""
     UNANSWERED = "unanswered"
     """No call of the trajectory was answered."""
     PAST_SELF = "past_self"
@@ -127,7 +129,7 @@ class LeftOut(StrEnum):
 
     @classmethod
     def of(cls, trajectory: Trajectory, *, is_past: bool) -> LeftOut | None:
-        """Return why a whole trajectory is in no group; None where it can be compared."""
+        """Return the reason why a whole trajectory is in no group; None if it can be compared."""
         if trajectory.masked or not trajectory.by_model:
             return cls.MASKED if trajectory.masked else cls.UNANSWERED
         return cls.PAST_SELF if is_past else None
@@ -139,8 +141,8 @@ Source = Literal["estimator", "signal", "demonstration"]
 class CreditRow(NamedTuple):
     """Row of the credit table.
 
-    A call's advantage is the sum of weight * advantage over the rows that cover it; a demonstration stands
-    for all others, and a masked turn has none. The loss multiplies it by `loss_weight`.
+    A call's advantage is the sum of weight * advantage over the rows that cover it; a demonstration replaces
+    all other rows, and a masked turn has no advantage. The loss multiplies it by `loss_weight`.
     """
 
     step: Count
@@ -159,26 +161,26 @@ class CreditRow(NamedTuple):
     policy: str
     """Policy whose weights answered."""
     source: Source
-    """What the advantage is from."""
+    """Origin of the advantage: estimator, signal or demonstration."""
     left_out: Annotated[LeftOut | None, Field(strict=False)] = None
     """Reason why the reward has no part in the gradient."""
     group: Count | None = None
     """Number of the group in the step, from 0; null for a row in no group."""
     grouping: Count | None = None
-    """Place of the grouping in the role's list, from 0; null for a group over several roles."""
+    """Position of the grouping in the role's list, from 0; null for a group over several roles."""
     by: str | None = None
-    """What the members of the group share: `task`, `turn` (a round), `prompt`, `episode` (over the roles of a
-    policy), or the text of the expression whose value they share."""
+    """Property that the members of the group share: `task`, `turn` (a round), `prompt`, `episode` (over the
+    roles of a policy), or the text of an expression with equal values."""
     over: Annotated[Extent, Field(strict=False)] = Extent.TASK
-    """Tasks whose members are compared, as the spec says it."""
+    """Tasks whose members are compared, as the spec's key `over` states it."""
     reward: Figure | None = None
-    """Reward that is compared: of the trajectory, or the credit of the turn."""
+    """Reward that is compared: the trajectory's, or the credit of the turn."""
     terms: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
     """Named parts of a trajectory's reward, unweighted."""
     baseline: Figure | None = None
-    """Number that the estimator subtracted, in units of the reward; null where it reports none."""
+    """Number that the estimator subtracted, in units of the reward; null if it reports none."""
     advantage: Figure | None = None
-    """Mean over the tokens, before `weight`; null without an advantage."""
+    """Mean of the advantage over the tokens, before `weight`; null without an advantage."""
     low: Figure | None = None
     """Smallest advantage of a token."""
     high: Figure | None = None
@@ -186,23 +188,24 @@ class CreditRow(NamedTuple):
     weight: Figure = 1.0
     """Factor of the advantage among the role's groupings."""
     gate: Figure | None = None
-    """Factor of a signal; `advantage` is after it, and after centering."""
+    """Factor of a signal, which `advantage` includes, as it includes centering."""
     loss_weight: Figure | None = None
-    """Factor of the advantage in the policy's loss: the role's weight over that of all compared trajectories
-    of the policy; null for a row in no group, and where the update does not use the task."""
+    """Factor of the advantage in the policy's loss: the role's weight divided by the weights of all compared
+    trajectories of the policy; null for a row in no group, and if the update does not use the task."""
     tokens: Count = 0
     """Number of response tokens."""
     failed: bool = False
-    """Whether the turn, or the trajectory's last turn, failed."""
+    """True if the turn, or the trajectory's last turn, failed."""
 
     @property
     def node(self) -> NodeId:
-        """Turn of the row; for a trajectory with round 1."""
+        """Identity of the row's turn; for a trajectory, of its first round."""
         return NodeId(self.role, self.index, self.round or 1)
 
     @classmethod
     def in_no_group(cls, step: int, episode: Episode, trajectory: Trajectory, policy: str) -> CreditRow:
-        """Return the row of a whole trajectory before it is known how it is compared."""
+        """Return the row of a whole trajectory without a group and an advantage, which other rows are made
+        from."""
         return cls(
             step,
             episode.task_id,
@@ -230,5 +233,5 @@ _ROW = TypeAdapter(CreditRow, config=ConfigDict(defer_build=True))
 
 
 def parse_credit(line: bytes) -> CreditRow:
-    """Read a line of a file of credit; raises ValueError with the field that is wrong."""
+    """Parse a line of a file of credit; raises ValueError with the invalid field."""
     return _ROW.validate_json(line)

@@ -1,8 +1,8 @@
-"""`data.jsonl` of a folder: digests of the rows that a run uses, with which it goes on or not at all.
+"""`data.jsonl` of a folder: digests of the rows that a run uses, without which it is not resumed.
 
-A line stands for a split. It holds the digest of the data file, one for each column, and 8 characters for
-each row, so a million rows take 8 MB. Rows are compared by their position: the rows used must still come
-first, in their order. No value can be read from the file, so the messages name rows and fields only.
+A line stands for a split. It holds the digest of the data file, a digest for each column, and 8 characters
+for each row, so a million rows take 8 MB. Rows are compared by their position: the used rows must still come
+first, in their order. No value can be recovered from the file, so messages name only rows and fields.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from rolegraph.engine.records.jsonl import json_line, parse_json, read_jsonl
 
 DATA_FILE = "data.jsonl"
 SHOWN = 5
-"""Rows that a message names."""
+"""Largest number of rows that a message names."""
 _SIZE = 8
-"""Characters of a row's digest."""
+"""Number of characters of a row's digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsedRows:
-    """The rows of a data split that a run uses, always from the first on, with their source."""
+    """The rows of a data split that a run uses, always from the first row on, with their source."""
 
     split: str
-    """`train`, `validation`, or `tasks` for tasks that were given in Python."""
+    """`train`, `validation`, or `tasks` for tasks given in Python."""
     source: str
     """Name of the data file or of the data set."""
     tasks: Sequence[Task]
     read: Callable[[int], Sequence[Task]]
-    """Function that reads the rows up to a number, which may be larger than that of `tasks`."""
+    """Function that reads at most the given number of rows; it may read more rows than `tasks` has."""
     file: Path | None = None
     """The data file."""
     fixed: bool = False
-    """True where more rows would change the use of these, as in training, which draws its order from all."""
+    """True if additional rows would change the run, as in training, which draws its order from all rows."""
 
     def record(self) -> DataRecord:
-        """Return the digests of the rows and of the file; raises DataError where it cannot be read."""
+        """Return the digests of the rows and of the file; raises DataError if the file cannot be read."""
         digest = None
         if self.file is not None:
             with os_errors_as(DataError, f"cannot read {self.file}"), self.file.open("rb") as file:
@@ -75,14 +75,14 @@ class DataRecord(BaseModel):
     source: str = ""
     """Name of the data file or of the data set."""
     file: str | None = None
-    """SHA-256 of the data file, for people who look for its version; rows behind the used ones count in it,
-    so nothing is compared with it."""
+    """SHA-256 of the data file, to find the version of the file. It also covers rows that are not used, so
+    nothing is compared with it."""
     count: Annotated[int, Field(ge=0)]
     """Number of rows."""
     columns: dict[str, str]
     """Digest of each column's values."""
     rows: str
-    """Digest of each row, one after the other."""
+    """Digests of all rows, one after the other."""
 
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
@@ -93,7 +93,7 @@ class DataRecord(BaseModel):
 
 
 def write_data(file: Path, used: Sequence[UsedRows], *, anew: bool = False) -> None:
-    """Write the digests of rows, and keep those of other splits, or of more rows of the same.
+    """Write the digests of rows; keep lines of other splits, and lines with more rows of the same split.
 
     Args:
         file: The folder's `data.jsonl`.
@@ -113,19 +113,19 @@ def write_data(file: Path, used: Sequence[UsedRows], *, anew: bool = False) -> N
 
 
 def count_rows(file: Path) -> int:
-    """Return the number of rows that a folder uses, of all splits; 0 without `data.jsonl`.
+    """Return the number of rows in all splits that `file`, a `data.jsonl`, records; 0 if the file is missing.
 
-    Raises DataError where the file is damaged.
+    Raises DataError if the file is damaged.
     """
     return sum(record.count for record in _read(file).values())
 
 
 def check_data(file: Path, used: Sequence[UsedRows]) -> None:
-    """Check that a run goes on with the rows that it was started with.
+    """Check that a resumed run uses the rows that it was started with.
 
     Args:
-        file: The folder's `data.jsonl`; folders of earlier versions have none.
-        used: The rows that it would use now.
+        file: The folder's `data.jsonl`; folders of earlier versions have no such file.
+        used: The rows that the run would use now.
 
     Raises:
         UsageError: Rows have changed; the message names the file, the rows and their fields.
@@ -154,8 +154,7 @@ def _read(file: Path) -> dict[str, DataRecord]:
 
 
 def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
-    """Yield a line of text for each way in which rows differ from those at the start: number, order,
-    values."""
+    """Yield a text for each difference between rows now and at the start: number, order, values."""
     least = min(before.count, DIGESTED_ROWS.most)
     tasks = now.tasks if len(now.tasks) >= least else now.read(least)
     if len(tasks) < least or (now.fixed and len(tasks) > before.count):
@@ -177,8 +176,8 @@ def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
 
 
 def _changed_fields(before: dict[str, str], now: dict[str, str]) -> str:
-    """Return ` in FIELDS`, the columns whose digests differ, new or gone ones marked; empty where none
-    does."""
+    """Return ` in FIELDS`, the columns whose digests differ, with new and missing ones marked; empty without
+    a difference."""
     names = [
         f"{name} ({'new' if name not in before else 'gone'})" if (name in before) != (name in now) else name
         for name in {**before, **now}
@@ -196,7 +195,7 @@ def _split(digests: str) -> list[str]:
 
 
 def _digests(tasks: Sequence[Task]) -> tuple[dict[str, str], str]:
-    """Return the digest of each column, by name, and one string of all rows' digests, each of fixed
+    """Return (digest of each column by name, digests of all rows as one text), each digest of fixed
     length."""
     columns: defaultdict[str, Any] = defaultdict(sha256)
     rows: list[str] = []
@@ -211,7 +210,7 @@ def _digests(tasks: Sequence[Task]) -> tuple[dict[str, str], str]:
 
 
 def _text(value: object) -> str:
-    """Return a value as JSON with sorted keys; for a value that JSON cannot hold, the name of its type."""
+    """Return a value as JSON with sorted keys; for a value that JSON cannot express, the name of its type."""
     try:
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError):

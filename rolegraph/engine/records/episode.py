@@ -42,24 +42,24 @@ Split = Literal["train", "validation"]
 """Part of a dataset: tasks to learn from, or held-out tasks."""
 
 EpisodePart = Literal["train", "validation", "greedy"]
-"""Kind of a file of a training's episodes: steps, validations, and the greedy validation at the end."""
+"""Kind of a training's episodes file: of a step, of a validation, or of the greedy validation at the end."""
 
 Message = Mapping[str, Any]
-"""Chat message in OpenAI's form: `role` and `content`; on an assistant's message also `reasoning` and
-`tool_calls` where the model gave them, on a tool's message `name` and `tool_call_id`."""
+"""Chat message in OpenAI's form: `role` and `content`; an assistant's message also has `reasoning` and
+`tool_calls` if the model gave them, a tool's message `name` and `tool_call_id`."""
 
 Advantage = Sequence[float] | float
 """Advantages of a step: one number for each of its T response tokens, or one number for all of them."""
 
 NOTHING: Mapping[str, Any] = {}
-"""Empty default of the mapping fields. Shared by all records, so it must not be written to."""
+"""Empty default of the mapping fields. It is shared by all records, so nothing may write to it."""
 
 MESSAGE = 300
-"""Characters of a message in the line of a failure."""
+"""Largest number of characters of a failure's message in its line."""
 PLACE = 200
-"""Characters of the place of an exception in the line of a failure."""
+"""Largest number of characters of an exception's place in the line of a failure."""
 EXCERPT = 80
-"""Characters of an answer in the line of a failure: its beginning and its end."""
+"""Largest number of characters of an answer's beginning and end in the line of a failure."""
 
 WITHHELD = "withheld_steps"
 """Key of a trajectory's `info` that holds the steps hidden from rLLM, which would train on every visible
@@ -68,8 +68,8 @@ step."""
 
 FailureCause = Literal["form", "program", "world", "reward", "other"]
 """Cause of a failure: the `form` of the answer, which the weights decide; the `program` that a role ran; a
-machine or network (`world`); the `reward`, after which the answer stands, and it is unknown whether the
-answer is right; or an `other` one."""
+machine or network (`world`); the `reward`, so that it is unknown if the answer is right; or an `other`
+cause."""
 
 
 class FailureName(StrEnum):
@@ -85,8 +85,8 @@ class FailureName(StrEnum):
 
     @property
     def is_result(self) -> bool:
-        """True where the turn has ended with a result that is not ok: its answer or its program failed, and
-        not what was to give one."""
+        """True if the turn has a result that is not ok: its answer or its program failed, and not the model
+        or tool itself."""
         return self.cause in ("form", "program")
 
     MALFORMED_OUTPUT = "malformed_output", "form"
@@ -139,11 +139,11 @@ REMARKS = {
     "truncated": "cut off at the limit of tokens; raise sampling.max_tokens",
     "unusable_numbers": "the model gave numbers out of range, which are left out",
 }
-"""Names of remarks on trajectories, which are counted beside failures, each with its words for a message."""
+"""Words for each remark on trajectories, by the remark's name; remarks are counted beside failures."""
 
 
 def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str, float]:
-    """Return the values of an episode that are averaged: the metrics, and `correct` where that is known."""
+    """Return the values of an episode that are averaged: the metrics, and `correct` if it is known."""
     return metrics if correct is None else {"correct": float(correct), **metrics}
 
 
@@ -188,7 +188,7 @@ class TerminationReason(StrEnum):
     """Under rLLM: no model call had an answer."""
 
     UNKNOWN = "unknown"
-    """No reason is recorded, or the reason of a later rLLM, which is not in this list."""
+    """No reason is recorded, or a reason of a later version of rLLM."""
 
 
 def _known_reason(value: object) -> object:
@@ -203,16 +203,16 @@ class Failure(NamedTuple):
     name: Annotated[FailureName, Field(strict=False)]
     message: str
     place: str = ""
-    """Place in the user's code that raised, such as `near.py:4: return task["targt"]`; empty where none
-    did."""
+    """Place in the user's code that raised an error, such as `near.py:4: return task["targt"]`; empty if no
+    such code did."""
 
     @property
     def explanation(self) -> str:
-        """Message and place, for whoever may see the task's hidden fields."""
+        """Message and place, for readers who may see the task's hidden fields."""
         return f"{self.message} ({self.place})" if self.place else self.message
 
     def to_dict(self) -> dict[str, str]:
-        """Return `name` and `message`, and `place` where there is one."""
+        """Return `name` and `message`, and `place` if it is set."""
         named = {"name": self.name.value, "message": self.message}
         return {**named, "place": self.place} if self.place else named
 
@@ -225,21 +225,21 @@ class Failure(NamedTuple):
 
 _TextOrNull = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 _EMPTY_STEP = {"routing_matrices": None, "observation": None, "model_output": None, "mc_return": 0.0}
-"""Fields of rLLM's Step that Rolegraph has no value for; `rllm.types.Step.from_dict` requires their keys."""
+"""Fields of rLLM's Step that Rolegraph does not use; `rllm.types.Step.from_dict` requires their keys."""
 
 
 class Step(NamedTuple):
     """One model call, or one run of a tool by a role without a model. T is the number of response tokens.
 
-    In a file each field stands under its own name, but `metadata` under `info`. A new field is one line here:
-    it is then written, read, checked, replayed, and converted to and from rLLM where rLLM's Step has the same
-    name.
+    In a file, each field has its own name, but `metadata` is called `info`. A new field is one line here: it
+    is then written, read, checked, replayed, and if rLLM's Step has a field of this name, converted to and
+    from rLLM.
     """
 
     prompt_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
-    """Token ids of the prompt, an `array.array`; empty where the model gives none."""
+    """Token ids of the prompt, an `array.array`; empty if the model gives none."""
     response_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
-    """Token ids of the response, [T]; empty where the model gives none."""
+    """Token ids of the response, [T]; empty if the model gives none."""
     logprobs: Annotated[Sequence[float], LOGPROBS] = ()
     """Natural log-probabilities of the response tokens at the sampling temperature, [T] or empty."""
     chat_completions: Annotated[Sequence[Message], list_of(Annotated[Message, shaped(MessageShape)])] = ()
@@ -253,13 +253,14 @@ class Step(NamedTuple):
     reward: Figure = 0.0
     """Reward of this step alone."""
     done: bool = True
-    """rLLM's mark of an episode's last step."""
+    """True for the last step; rLLM's mark of an episode's end."""
     advantage: Annotated[Sequence[float], list_of(Figure)] | Figure | None = None
-    """Advantages set by an estimator or signal: [T], or one number for all T tokens; None before that."""
+    """Advantages set by an estimator or signal: [T], or one number for all T tokens; None before they are
+    set."""
     weight_version: int | None = None
-    """Number of updates of the weights that answered; None where it is not known."""
+    """Number of updates of the weights that answered; None if unknown."""
     metadata: StepMetadata = NO_METADATA
-    """Further values by name; those that Rolegraph reads are the keys of `StepMetadata`."""
+    """Further values by name; Rolegraph reads the keys of `StepMetadata`."""
 
     def __repr__(self) -> str:
         tokens = f"{self.prompt_tokens} + {self.response_tokens} tokens"
@@ -267,17 +268,17 @@ class Step(NamedTuple):
 
     @property
     def prompt_tokens(self) -> int:
-        """Number of prompt tokens, from the ids or else the endpoint's `usage`; 0 where neither is known."""
+        """Number of prompt tokens, from the ids, else from the endpoint's `usage`; 0 without both."""
         return len(self.prompt_ids) or self.usage.get("prompt_tokens", 0)
 
     @property
     def response_tokens(self) -> int:
-        """T, from the ids or else the endpoint's `usage`; 0 where neither is known."""
+        """T, from the ids, else from the endpoint's `usage`; 0 without both."""
         return len(self.response_ids) or self.usage.get("completion_tokens", 0)
 
     @property
     def usage(self) -> UsageMetadata:
-        """Tokens and dollars counted by an endpoint that gives no ids; else empty."""
+        """Tokens and dollars that the endpoint counts, if it gives no ids; else empty."""
         return self.metadata.get("usage") or UsageMetadata()
 
     @property
@@ -292,20 +293,20 @@ class Step(NamedTuple):
 
     @property
     def masked(self) -> bool:
-        """True where the step's turn is kept out of the gradient."""
+        """True if the step's turn is kept out of the gradient."""
         return self.metadata.get("masked", False)
 
     @property
     def is_unusable(self) -> bool:
-        """True for an answer whose log-probabilities were out of range, from which no role learns."""
+        """True for an answer with log-probabilities out of range, from which no role learns."""
         return bool(self.response_ids) and not self.logprobs and "unusable_numbers" in self.metadata
 
     @property
     def advantages(self) -> Sequence[float]:
         """Advantages of the T response tokens, [T].
 
-        A single number is repeated T times, or stands alone, [1], where there are no token ids. Empty, [0],
-        before an estimator or signal has set `advantage`.
+        A single number is repeated T times; without token ids, the list has only that number, [1]. It is
+        empty, [0], before an estimator or signal has set `advantage`.
         """
         if self.advantage is None:
             return ()
@@ -342,8 +343,8 @@ class Trajectory(NamedTuple):
     """Steps and reward of one instance of a role.
 
     `name` is the same for all `count` instances of a role: trainers group trajectories by it. A trajectory
-    whose model call failed has no steps. In a file `index`, `is_correct`, `terms` (as `signals`), `failure`
-    and `masked` stand in `info`, because rLLM's Trajectory has no fields for them.
+    whose model call failed has no steps. In a file, `index`, `is_correct`, `terms` (as `signals`), `failure`
+    and `masked` are in `info`, because rLLM's Trajectory has no fields for them.
     """
 
     name: str
@@ -353,17 +354,17 @@ class Trajectory(NamedTuple):
     steps: Annotated[Sequence[Step], list_of(Step), AfterValidator(_by_round)] = ()
     """Model calls in the order in which they were made, over all rounds."""
     reward: Figure | None = None
-    """Reward of the instance; None where its role has none."""
+    """Reward of the instance; None if its role has no reward."""
     is_correct: bool = False
-    """Whether the role's reward function called the answer correct."""
+    """True if the role's reward calls the answer right."""
     uid: str = ""
     """Identity of the trajectory in the whole run."""
     terms: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
     """Named parts of a composite reward."""
     failure: Failure | None = None
-    """Failure of the instance; None where it gave a usable answer."""
+    """Failure of the instance; None if it gave a usable answer."""
     masked: bool = False
-    """Whether the trajectory is kept out of the gradient."""
+    """True if the trajectory is kept out of the gradient."""
 
     def __repr__(self) -> str:
         outcome = self.failure.name.value if self.failure else shortened(self.action)
@@ -376,12 +377,12 @@ class Trajectory(NamedTuple):
 
     @property
     def turns(self) -> list[Sequence[Step]]:
-        """Steps of each turn that has any, oldest first."""
+        """Steps of each turn with at least one step, oldest turn first."""
         return [tuple(steps) for _, steps in groupby(self.steps, key=lambda step: step.round)]
 
     @property
     def by_model(self) -> bool:
-        """True where at least one step is a model's answer, and not a run of a tool."""
+        """True if at least one step is a model's answer, False if all are runs of a tool."""
         return any(not step.tool for step in self.steps)
 
     @property
@@ -408,8 +409,8 @@ class Trajectory(NamedTuple):
     def failed_by(self) -> FailureCause | None:
         """Cause of the failure; None without a failure.
 
-        After `form`, training can change the answers. After `world`, the weights gave no answer. After
-        `reward`, it is unknown whether the answer is right.
+        Failures of `form` can become fewer by training. In a failure of `world`, the weights gave no answer.
+        In a failure of `reward`, it is unknown if the answer is right.
         """
         return self.failure and self.failure.name.cause
 
@@ -433,7 +434,7 @@ class Trajectory(NamedTuple):
 
     @property
     def info(self) -> dict[str, Any]:
-        """Values that rLLM's Trajectory has no field for, as they stand in a file's `info`."""
+        """Values for a file's `info`, which rLLM's Trajectory has no fields for."""
         info: dict[str, Any] = {"index": self.index, "is_correct": self.is_correct}
         if self.terms:
             info["signals"] = dict(self.terms)
@@ -467,7 +468,7 @@ class Trajectory(NamedTuple):
 
 
 def _info_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `info` of a JSON object; empty where it is missing or null. Raises ValueError for a list."""
+    """Return the `info` of a JSON object, empty if it is missing or null; raises ValueError for a list."""
     info: object = data.get("info")
     if not isinstance(info, Mapping | None):
         raise ValueError("info: expected an object")
@@ -475,7 +476,7 @@ def _info_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Episode(NamedTuple):
-    """One rollout of a workflow on one task. In a file `metadata` stands under `info`."""
+    """One rollout of a workflow on one task. In a file, `metadata` is called `info`."""
 
     task_id: str
     """`id` of the task."""
@@ -486,16 +487,15 @@ class Episode(NamedTuple):
     trajectories: Annotated[Sequence[Trajectory], list_of(Trajectory), AfterValidator(tuple)]
     """One trajectory for each role instance, in the order of the plan."""
     is_correct: bool = False
-    """Whether the episode's `correct` condition holds."""
+    """True if the episode's `correct` condition holds."""
     metrics: Annotated[Mapping[str, Figure], Field(strict=False)] = NOTHING
-    """Figures that the spec defines, by name."""
+    """Values of the spec's metrics, by name."""
     termination_reason: Annotated[TerminationReason, BeforeValidator(_known_reason)] = (
         TerminationReason.ENV_DONE
     )
-    """Reason why the episode ended; an unknown reason is read as `ERROR`."""
+    """Reason why the episode ended; a reason of a later rLLM is read as `UNKNOWN`."""
     metadata: EpisodeMetadata = NO_METADATA
-    """Further values by name, such as `uncomputed_metrics`; keys that Rolegraph reads are those of
-    `EpisodeMetadata`."""
+    """Further values by name, such as `uncomputed_metrics`; Rolegraph reads the keys of `EpisodeMetadata`."""
 
     @property
     def id(self) -> str:
@@ -504,7 +504,7 @@ class Episode(NamedTuple):
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Values that are averaged over episodes: the metrics, and `correct` where that is known."""
+        """Values that are averaged over episodes: the metrics, and `correct` if it is known."""
         return averaged(self.metrics, None if self.metadata.get("undecided") else self.is_correct)
 
     @property
@@ -569,7 +569,7 @@ class Episode(NamedTuple):
             data: Result of `to_dict` of Rolegraph or of `rllm.types.Episode`, or that result read from JSON.
 
         Returns:
-            The episode. Steps that `withheld_steps` hides from rLLM are back in their trajectories.
+            The episode, with the steps that `withheld_steps` hides from rLLM in their trajectories.
 
         Raises:
             ValueError: A field is missing, has another type, or holds a number that is not finite or is
@@ -594,4 +594,4 @@ class Episode(NamedTuple):
 
 
 _ADAPTER = TypeAdapter(Episode, config=ConfigDict(defer_build=True))
-"""The validator of episodes, which is slow to build and which most commands do without."""
+"""Validator of episodes, built on first use because it is slow to build and most commands need none."""

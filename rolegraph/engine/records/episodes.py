@@ -1,8 +1,7 @@
 """Files of episodes, with one line of JSON for each episode, and the index beside each file.
 
-The index of `episodes.jsonl` is `episodes.index`: for each episode a line with its offset and its
-outcome. The index is derived: where it is missing or incomplete, the entries are made from the episodes
-themselves.
+The index of `episodes.jsonl` is `episodes.index`: for each episode a line with its offset and its outcome.
+Entries that the index lacks are made from the episodes.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
     """Writer that appends episodes to a file and to its index."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
-        """Create a file, or open one and complete its index; with `new`, a file that exists is an error.
+        """Create a file, or open an existing file and complete its index; with `new`, an existing file is an
+        error.
 
-        Raises DataError where a line of the file is not an episode, WorldError where the file is not
-        writable.
+        Raises DataError if a line of the file is not an episode, WorldError if the file is not writable.
         """
         entries = [*EpisodeFile(path).entries()] if path.exists() else []
         write_whole(index_path(path), b"".join(map(json_line, entries)))
@@ -67,8 +66,8 @@ class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
     def append(self, episode: Episode) -> None:
         """Write one episode in one write; raises WorldError.
 
-        An episode beyond `record_line` or `record_values` could not be read again. It is written without its
-        token ids and log-probabilities, or else without its steps and task; the log has a warning, and
+        An episode beyond `record_line` or `record_values` could not be read again, so it is written without
+        its token ids and log-probabilities, or else without its steps and task; the log has a warning, and
         `left_out` in the episode's metadata names the missing parts.
         """
         episode, line = _line(episode)
@@ -99,7 +98,7 @@ class EpisodeFile:
 
         Args:
             broken: Function called with the error of each damaged line; by default it raises the error.
-            numbers: Function that returns the numbers for the next block.
+            numbers: Function that returns the IndexNumbers for the next block.
 
         Raises:
             DataError: The file cannot be read, or `broken` raised the error of a line.
@@ -112,7 +111,7 @@ class EpisodeFile:
             yield numbers().block_of(replace(line.value, offset=line.start))
 
     def read(self, entry: IndexEntry) -> Episode:
-        """Read the episode of an entry; raises DataError where the file has no longer that episode there."""
+        """Read the episode of an entry; raises DataError if it is no longer at that place in the file."""
         with os_errors_as(DataError, f"cannot read {self.path}"), open_to_read(self.path) as file:
             file.seek(entry.offset)
             text = file.read(min(entry.length, RECORD_LINE.most + 1))
@@ -134,7 +133,7 @@ def read_episodes(path: str | Path, broken: Callable[[DataError], object] = refu
         path: A file of episodes (JSONL), such as `runs/first/episodes.jsonl`, or the folder of a run. A last
             line without a newline, which a killed run leaves, is skipped.
         broken: Function called with a DataError that names file, line and reason for each line that is not an
-            episode; where it returns, the line is skipped. By default the error is raised.
+            episode; if it returns, the line is skipped. By default the error is raised.
 
     Returns:
         An iterator over the episodes. Files of earlier versions and of rLLM are read too.
@@ -149,7 +148,7 @@ def read_episodes(path: str | Path, broken: Callable[[DataError], object] = refu
 
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
-    """Write a file of episodes, which appears whole, and its index; raises WorldError."""
+    """Write a file of episodes and its index, completely or not at all; raises WorldError."""
     part = confined.part_of(path)
     try:
         with os_errors_as(WorldError, f"cannot write {path}"):
@@ -165,12 +164,13 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
 
 
 def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
-    """Remove the episodes for which `dropped` is true from a file; raises DataError and WorldError."""
+    """Remove the episodes for which `dropped` returns True from a file; raises DataError and WorldError."""
     write_episodes(path, (episode for episode in read_episodes(path) if not dropped(episode)))
 
 
 def drop_damaged_episodes(path: Path) -> Path | None:
-    """Rewrite a file of episodes without its damaged lines; returns and raises as `drop_damaged`."""
+    """Rewrite a file of episodes without its damaged lines; returns the copy and raises the errors of
+    `drop_damaged`."""
     copy = drop_damaged(path, _episode)
     if copy is not None:
         confined.remove(index_path(path))  # its offsets are those of the old file
@@ -178,12 +178,16 @@ def drop_damaged_episodes(path: Path) -> Path | None:
 
 
 def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> dict[str, float]:
-    """Return `episodes`, the means of `correct` and each metric, and counts by role.
+    """Return the number of `episodes`, the means of `correct` and each metric, and counts by role.
 
     The counts are `failures/{role}/{name}` and those of `REMARKS`, such as `truncated/{role}`.
 
-    A mean over fewer than all episodes, such as that of a role which some skipped, has its number of episodes
-    beside it: `n/{metric}`. `times` has the number of episodes that each entry stands for.
+    If a metric is missing in some episodes, for example because they skipped a role, `n/{metric}` is the
+    number of episodes in its mean.
+
+    Args:
+        entries: Index entries of the episodes.
+        times: Number of episodes that each entry stands for.
     """
     counts: Counter[str] = Counter(episodes=0)
     means = Means()
@@ -200,7 +204,8 @@ def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> 
 
 
 def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
-    """Return by role the number of trajectories over all episodes, and of failures by name."""
+    """Return a RoleIndexEntry for each role with the number of trajectories, and of failures by name, over
+    all episodes."""
     counts, failures = Counter[str](), dict[str, Counter[str]]()
     for entry in entries:
         for role, outcome in entry.roles.items():
@@ -210,16 +215,17 @@ def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
 
 
 def common_failure(trajectories: Sequence[Trajectory]) -> str:
-    """Describe the most frequent failure of a role's trajectories in one line; empty where none failed."""
+    """Describe the most frequent failure of a role's trajectories in one line; empty without a failure."""
     examples = {t.failure.name: t for t in trajectories if t.failure}
     counts = Counter(t.failure.name for t in trajectories if t.failure)
     return "".join(_failed(n, len(trajectories), examples[name]) for name, n in counts.most_common(1))
 
 
 def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
-    """Describe the most frequent failure of each role in files of episodes, a line per role, commonest first.
+    """Describe the most frequent failure of each role in files of episodes, a line per role, most frequent
+    first.
 
-    Indexes are read, and one episode for each role. Raises DataError where that episode cannot be read.
+    Only indexes and one episode for each role are read. Raises DataError if that episode cannot be read.
     """
     counts, answers = Counter[tuple[str, str]](), Counter[str]()
     latest: dict[tuple[str, str], tuple[EpisodeFile, IndexEntry]] = {}
@@ -243,10 +249,9 @@ def _failed(count: int, answers: int, example: Trajectory) -> str:
 
 
 def _line(episode: Episode) -> tuple[Episode, bytes]:
-    """Return an episode and its JSON line; an episode over the limits is replaced by a copy with parts left
-    out.
+    """Return (episode, its JSON line); an episode over the limits is replaced by a copy without some parts.
 
-    A warning is logged for each part.
+    A warning is logged for each missing part.
     """
     line = json_line(episode.to_dict())
     for left_out, smaller in _SMALLER.items():
@@ -278,8 +283,8 @@ _SMALLER: Mapping[str, Callable[[Episode], Episode]] = {
     "token ids and log-probabilities": _without_tokens,
     "steps and task": _without_contents,
 }
-"""Functions that shorten an episode which is too large for a line, by the part that they leave out; tried in
-order."""
+"""Functions that shorten an episode which is too large for a line, by the name of the part that they remove;
+tried in order."""
 
 
 def _episode(text: bytes) -> Episode:
@@ -292,7 +297,7 @@ def _entry(text: bytes) -> IndexEntry:
 
 
 def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
-    """Return the index entry, a summary by role, of an episode whose line has this offset and length in
+    """Return the index entry of an episode, a summary by role, for a line at this offset with this length in
     bytes."""
     members: dict[str, list[Trajectory]] = {}
     for trajectory in episode.trajectories:

@@ -17,16 +17,16 @@ class CallDone(NamedTuple):
     seconds: float
     """Duration in seconds, without the wait for a free slot."""
     answered: bool
-    """Whether the model answered; False where the call failed."""
+    """True if the model answered, False if the call failed."""
 
 
 class EpisodeDone(NamedTuple):
     """Event: an episode has ended."""
 
     episode: Episode
-    """The episode; of an interrupted one the part that was done."""
+    """The episode; if it was interrupted, the part that was done."""
     finished: bool
-    """Whether it ran to its end; False where it was interrupted."""
+    """True if the episode ran to its end, False if it was interrupted."""
 
 
 class StepLogged(NamedTuple):
@@ -35,9 +35,9 @@ class StepLogged(NamedTuple):
     step: int
     """Number of the step, from 1; 0 for the validation before training."""
     metrics: Mapping[str, float]
-    """Figures by name, as in a line of `metrics.jsonl`."""
+    """Metrics by name, as in a line of `metrics.jsonl`."""
     constants: Mapping[str, str] = {}
-    """Best constant answer of each role with discrete answers, to which `answers/constant/{role}` belongs."""
+    """Best constant answer of each role with discrete answers; `answers/constant/{role}` is its reward."""
 
 
 class Note(NamedTuple):
@@ -48,14 +48,14 @@ class Note(NamedTuple):
     kind: Literal["progress", "notice", "warning"] = "progress"
     """`progress` replaces the message before it; a `notice` or a `warning` is kept."""
     about: str = ""
-    """Subject of a warning; of several warnings with one subject, only the first is shown. Empty shows
-    all."""
+    """Subject of a warning; of several warnings about one subject, only the first is shown. If empty, all are
+    shown."""
     episodes: int = 0
-    """Number of `EpisodeDone` events until the activity ends, for a display of the time left; 0 where
+    """Number of `EpisodeDone` events until the activity ends, for a display of the remaining time; 0 if
     unknown."""
 
 
 Event = CallDone | EpisodeDone | StepLogged | Note
 """Event of a run or training."""
 Observer = Callable[[Event], None]
-"""Function called with each event, in the event loop's thread; it should return at once."""
+"""Function called with each event, in the event loop's thread; it should return quickly."""

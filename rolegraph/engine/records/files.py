@@ -12,24 +12,24 @@ from rolegraph.engine.records.confined import open_to_read
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a regular file is there; False for a name with a NUL, for which `Path.is_file`
+    """Return True if a path is a regular file; False for a name with a NUL, for which `Path.is_file`
     raises."""
     return S_ISREG(_mode(path))
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a folder is there; False for a name with a NUL."""
+    """Return True if a path is a folder; False for a name with a NUL."""
     return S_ISDIR(_mode(path))
 
 
 def is_no_file(path: Path) -> bool:
-    """Return True if something other than a regular file exists there: a folder, a pipe or a device."""
+    """Return True if a path exists and is no regular file: a folder, a pipe or a device."""
     mode = _mode(path)
     return mode != 0 and not S_ISREG(mode)
 
 
 def is_same(path: Path, other: Path) -> bool:
-    """Return True if two files have the same content; False where either cannot be read."""
+    """Return True if two files have the same content; False if either cannot be read."""
     try:
         return filecmp.cmp(path, other, shallow=False)
     except (OSError, ValueError):

@@ -1,8 +1,7 @@
 """The folder of a run or training: paths of its files, and functions that write and read them.
 
-Files appear whole (written beside, then renamed) or grow by whole lines, so that a run killed at any moment
-can be read and resumed. This file knows no plan, model or service; the settings of a run come in as a
-`RunInfo`.
+Files are replaced by a rename or grow by complete lines, so that a run killed at any moment can be read and
+resumed. This file knows no plan, model or service; the settings of a run come in as a `RunInfo`.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ from rolegraph.engine.secrets import without_secrets
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
-"""End of the message for a run's folder where a training's is needed."""
+"""End of the message for a folder of a run, if the folder of a training is needed."""
 SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
-"""Kinds of files of a training's episodes, in the order in which those of a step are listed."""
+"""Kinds of a training's episodes files, in the order in which files of one step are listed."""
 _STEP_FILE = re.compile(
     rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})(?P<end>\.jsonl|\.index(\.jsonl)?)"
 )
@@ -79,7 +78,8 @@ RUN = FolderKind(
     {INFO: RunInfo.model_validate},
     re.compile(r"episodes|credit|weights|adapters|validations|\w+-[0-9a-f]{16}"),
 )
-"""Folder of a run or a training; the last names are those of trackers."""
+"""Kind of the folder of a run or a training; the pattern has the names of its subfolders, including those of
+trackers."""
 _LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
 _CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
 _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
@@ -88,7 +88,7 @@ _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
 class PolicyPath(NamedTuple):
     """The folder of a training and one of its policies, written `FOLDER#POLICY`, or `FOLDER` alone.
 
-    A `#` belongs to the folder's name where a folder of that name exists, or another `#` follows.
+    A `#` is part of the folder's name if a folder of that name exists, or if another `#` follows.
     """
 
     folder: str
@@ -96,7 +96,7 @@ class PolicyPath(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Parse a checkpoint as a person writes it; None for a URL, such as a `tinker://` path."""
+        """Parse a checkpoint as the user writes it; None for a URL, such as a `tinker://` path."""
         if "://" in text:
             return None
         folder, mark, policy = text.rpartition("#")
@@ -125,7 +125,7 @@ class RunPart(NamedTuple):
 class RunFolder:
     """Folder of a run or training, by default `runs/NAME-TIME`.
 
-    Every method that writes raises WorldError where the disk is full or the folder is not writable.
+    Every method that writes raises WorldError if the disk is full or the folder is not writable.
 
     Args:
         path: Path of the folder; it need not exist.
@@ -151,17 +151,18 @@ class RunFolder:
         self.checkpoints_file = path / "checkpoints.jsonl"
         """For a training: checkpoints, one a line, oldest first."""
         self.controls_file = path / "controls.json"
-        """For a training: reference figures, a list of `Control`."""
+        """For a training: reference values to compare with, a list of `Control`."""
         self.log = path / "log.txt"
         """Log with times."""
         self.report = path / "report.html"
         """For a training: the report."""
         self.validated = path / "validations"
-        """For a training that other workflows validate: folder of their folders, by name."""
+        """For a training that other workflows validate: folder that holds a folder for each of them, by
+        name."""
         self.weights = path / "weights"
         """Checkpoints of a local service that was started for the run."""
         self.adapters = path / "adapters"
-        """Weights that a server of `train.sample_from` reads."""
+        """Adapters that the server of `train.sample_from` loads."""
 
     # beginning and ending
 
@@ -173,7 +174,7 @@ class RunFolder:
             yield from confined.below(folder)
 
     def check_new(self, kind: Kind) -> None:
-        """Raise UsageError where the folder holds a training, a run with an episode, or files of another
+        """Raise UsageError if the folder holds a training, a run with an episode, or files of another
         origin."""
         RUN.check(self.path)
         present = self.info().kind if self.info_file.exists() else None
@@ -182,7 +183,8 @@ class RunFolder:
             raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
 
     def begin(self, info: RunInfo, spec: str, data: Sequence[UsedRows] = ()) -> None:
-        """Create the folder with `run.json` (`info`, start time, version), `spec.yaml` and rows' digests."""
+        """Create the folder with `run.json` (`info`, start time, version), `spec.yaml` and the rows'
+        digests."""
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
@@ -199,9 +201,11 @@ class RunFolder:
         now: Mapping[str, object] | None = None,
         data: Sequence[UsedRows] = (),
     ) -> None:
-        """Add a resumption to `run.json` and clear its end and figures; append rows used now to `data.jsonl`.
+        """Add a resumption to `run.json`, clear its end and figures, and append the rows used now to
+        `data.jsonl`.
 
-        `now` holds fields of RunInfo that have changed. `spec` is written where a killed command did not.
+        `now` holds fields of RunInfo that have changed. `spec` is written if a killed command did not write
+        it.
         """
         if not self.spec_file.exists():
             self._write_spec(spec)
@@ -213,7 +217,7 @@ class RunFolder:
         self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_call(self, seconds: float, left_out: Mapping[str, Sequence[str]]) -> None:
-        """Add the time of a command to that in `run.json`, and the fields that servers refused.
+        """Add the time of a command to that in `run.json`, and the request fields that servers refused.
 
         A time that a killed command left unknown stays unknown.
         """
@@ -223,19 +227,19 @@ class RunFolder:
         self.add_left_out(left_out)
 
     def add_left_out(self, left_out: Mapping[str, Sequence[str]]) -> None:
-        """Add the fields that servers refused, by model, to those in `run.json`."""
+        """Add the request fields that servers refused, by model, to those in `run.json`."""
         if left_out:
             fields = {name: tuple(refused) for name, refused in left_out.items()}
             self._update(left_out={**self.info().left_out, **fields})
 
     def stop(self, step: int, reason: str) -> None:
-        """Record in `run.json` that the training is complete with an earlier step than planned."""
+        """Record in `run.json` that the training is complete after fewer steps than planned."""
         self._update(steps=step, stopped=reason)
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Record end time and figures in `run.json` when the block ends, by an error as well; for a training
-        also the block's time."""
+        """Record end time and figures in `run.json` when the block ends, also by an error; for a training
+        also the block's duration."""
         began = monotonic()
         try:
             yield
@@ -259,7 +263,7 @@ class RunFolder:
             raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
 
     def is_whole(self) -> bool:
-        """Return True for a training that has its last step and the results that are written after it.
+        """Return True if a training has its last step and the files that are written after it.
 
         Raises:
             UsageError: There is no `run.json`.
@@ -270,7 +274,7 @@ class RunFolder:
         return is_last and self.report.exists()
 
     def _model_instead(self) -> str:
-        """Return a hint if this is a model's folder and not a run's; an empty string for any other folder."""
+        """Return a hint if the folder is a model's instead of a run's; else empty."""
         if not any(self.path.glob("*config.json")):
             return ""
         return (
@@ -279,15 +283,15 @@ class RunFolder:
         )
 
     def training(self) -> RunInfo:
-        """Read `run.json` of a training; raises as `info`, and UsageError for the folder of `rolegraph
-        run`."""
+        """Read `run.json` of a training; raises the errors of `info`, and UsageError for the folder of
+        `rolegraph run`."""
         info = self.info()
         if info.kind != "train":
             raise UsageError(f"{self.path} is not the folder of a training run: it {RUN_ONLY}")
         return info
 
     def spec(self) -> str:
-        """Return the text of `spec.yaml`, empty where it is missing; raises DataError where it is
+        """Return the text of `spec.yaml`, empty if the file is missing; raises DataError if it is
         unreadable."""
         with os_errors_as(DataError, f"cannot read {self.spec_file}"):
             if not self.spec_file.exists():
@@ -316,7 +320,8 @@ class RunFolder:
         )
 
     def rewind(self) -> Checkpoint | None:
-        """Delete metrics and episodes after the last checkpoint, and return it; None without a checkpoint."""
+        """Delete metrics and episodes after the last checkpoint, and return that checkpoint; None without a
+        checkpoint."""
         last = self.last_checkpoint()
         step, whole = (last.step, last.whole_steps) if last else (0, -1)
         kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
@@ -330,19 +335,23 @@ class RunFolder:
         return last
 
     def validations(self) -> list[RunFolder]:
-        """Return the folders of the workflows that validate a training, in the spec's order; none where it
-        validates itself, or where `run.json` is missing."""
+        """Return the folders of the workflows that validate a training, in the spec's order.
+
+        Empty if the training validates itself, or if `run.json` is missing.
+        """
         if not self.info_file.exists():
             return []
         return [RunFolder(self.validated / name) for name in self.info().validations]
 
     @property
     def validation(self) -> RunFolder:
-        """Folder with the episodes of the validation, of the first workflow where others validate."""
+        """Folder with the episodes of the validation: of the first workflow that validates, else this
+        folder."""
         return next(iter(self.validations()), self)
 
     def drop_damaged(self) -> list[Path]:
-        """Rewrite episodes, metrics and checkpoints without their damaged lines; return copies of the files.
+        """Rewrite episodes, metrics and checkpoints without their damaged lines; return the copies of the
+        changed files.
 
         Raises:
             DataError: A file is unreadable.
@@ -358,12 +367,12 @@ class RunFolder:
     # what a step leaves
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Append a line to `metrics.jsonl`; it is on disk when this returns."""
+        """Append a line to `metrics.jsonl`, and wait until it is on disk."""
         _add(self.metrics_file, json.dumps(dict(metrics), allow_nan=False).encode() + b"\n")
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Append a checkpoint to `checkpoints.jsonl`, or replace the line of the same step; save weights
-        before."""
+        """Append a checkpoint to `checkpoints.jsonl`, or replace the line of the same step; its weights must
+        be saved already."""
         checkpoints = self.checkpoints()
         others = [one for one in checkpoints if one.step != checkpoint.step]
         if len(others) < len(checkpoints):
@@ -373,8 +382,8 @@ class RunFolder:
             _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
     def drop_checkpoints(self, keep: int) -> list[Checkpoint]:
-        """Remove all but the newest `keep` checkpoints and the best from `checkpoints.jsonl`; return the
-        removed."""
+        """Remove all checkpoints but the newest `keep` and the best from `checkpoints.jsonl`; return the
+        removed ones."""
         checkpoints = self.checkpoints()
         best = self.best()
         kept = [one for one in checkpoints[:-keep] if one.step == best.step] + checkpoints[-keep:]
@@ -401,11 +410,11 @@ class RunFolder:
     def credit_rows(
         self, step: int, broken: Callable[[DataError], object] = refuse
     ) -> list[CreditRow] | None:
-        """Read the rows of a step's credit; None where it has none, as in folders of earlier versions.
+        """Read the rows of a step's credit; None if there is no file, as in folders of earlier versions.
 
         Args:
             step: The step.
-            broken: As for `read_jsonl`.
+            broken: Function called for damaged lines, as for `read_jsonl`.
 
         Raises:
             DataError: The file is damaged or unreadable.
@@ -416,7 +425,7 @@ class RunFolder:
         return [line.value for line in read_jsonl(file, parse_credit, "a row of credit", broken)]
 
     def write_controls(self, controls: Sequence[Control]) -> None:
-        """Write the reference figures of a training to `controls.json`."""
+        """Write the reference values of a training to `controls.json`."""
         write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
 
     def episodes_file(self, split: EpisodePart, step: int) -> Path:
@@ -428,7 +437,7 @@ class RunFolder:
         return self.credit / f"train-{step:06d}.jsonl"
 
     def episodes_files(self, split: EpisodePart) -> list[tuple[int, Path]]:
-        """Return the steps that have episodes, in order, each with the path of the file."""
+        """Return (step, path of the file) of each step with episodes, in order."""
         return sorted(
             (int(match["step"]), file)
             for match, file in self._step_files()
@@ -436,15 +445,16 @@ class RunFolder:
         )
 
     def parts(self) -> list[RunPart]:
-        """Return the files of episodes; of a training step by step, of each step the validation first."""
+        """Return the files of episodes; for a training, ordered by step, and within a step the validation
+        first."""
         if self.info().kind == "run":
             return [RunPart(self.episodes)] if self.episodes.exists() else []
         parts = [RunPart(path, split, step) for split in SPLITS for step, path in self.episodes_files(split)]
         return sorted(parts, key=lambda part: part.step)
 
     def part(self, name: str) -> RunPart:
-        """Return the file of episodes with a name, present or not; UsageError where it can be no such
-        file."""
+        """Return the file of episodes with a name, which need not exist; raises UsageError for a name of no
+        such file."""
         kind = self.info().kind
         if kind == "run" and name == self.episodes.stem:
             return RunPart(self.episodes)
@@ -454,16 +464,20 @@ class RunFolder:
         raise UsageError(f"the run has no episodes called {name!r}")
 
     def common_failures(self) -> list[str]:
-        """Return a line about the most frequent failure in training of each role that failed."""
+        """Return for each role that failed in training a line about its most frequent failure."""
         return common_failures(EpisodeFile(path) for _, path in self.episodes_files("train"))
 
     def answers(self) -> dict[str, RoleIndexEntry]:
-        """Return by role the number of answers in training and of failures by name, from the indexes."""
+        """Return a RoleIndexEntry for each role with its numbers of answers and failures in training, from
+        the indexes."""
         files = (EpisodeFile(path) for _, path in self.episodes_files("train"))
         return answers_in(entry for file in files for entry in file.entries(lambda _: None))
 
     def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:
-        """Read `metrics.jsonl`: a mapping for each step, with its `step`; `broken` as for `read_jsonl`."""
+        """Read `metrics.jsonl`: a mapping for each step, with its number as `step`.
+
+        `broken` is called for damaged lines, as for `read_jsonl`.
+        """
         return [line.value for line in self._metrics(broken)]
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -476,7 +490,7 @@ class RunFolder:
         return next(reversed(self.checkpoints()), None)
 
     def best(self) -> Checkpoint:
-        """Return the best checkpoint, or the last where none was validated.
+        """Return the best checkpoint; without a validated checkpoint, the last.
 
         Raises:
             UsageError: The training saved no checkpoint.
@@ -490,7 +504,7 @@ class RunFolder:
         """Return the weights of a policy in the best checkpoint.
 
         Args:
-            policy: Name of the policy; None as for `Checkpoint.of`.
+            policy: Name of the policy; None takes the only policy, or `main` among several.
 
         Raises:
             UsageError: There is no checkpoint, or no such policy in it; the message lists its policies.
@@ -504,10 +518,10 @@ class RunFolder:
         return saved
 
     def weights_to_sample(self) -> str:
-        """Return the value of a model's `checkpoint` for the best checkpoint.
+        """Return the `checkpoint` to write in a spec in order to sample from the best checkpoint.
 
-        The value is this folder where the weights are in it or there are several policies, else a path at
-        the service.
+        It is this folder if the folder holds the weights or there are several policies; else a path at the
+        service.
 
         Raises:
             UsageError: The training saved no checkpoint.
@@ -519,7 +533,8 @@ class RunFolder:
         return policy.sampler
 
     def controls(self) -> tuple[Control, ...]:
-        """Read the reference figures of `controls.json`, such as the untrained model's; empty if missing.
+        """Read the reference values of `controls.json`, such as the untrained model's; empty if the file is
+        missing.
 
         Raises:
             DataError: The file is damaged.
@@ -594,7 +609,7 @@ def _checkpoint(text: bytes) -> Checkpoint:
 
 
 def _step_metrics(text: bytes) -> dict[str, float]:
-    """Parse a line of `metrics.jsonl`; return its finite numbers by name. Raises KeyError without `step`."""
+    """Parse a line of `metrics.jsonl`; return its finite numbers by name, raises KeyError without `step`."""
     metrics = {
         name: float(value)
         for name, value in _METRICS.validate_python(parse_json(text)).items()

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 SEEDS = 0x7FFFFFFF
-"""Bit mask of seeds, which lie below 2³¹."""
+"""Bit mask of seeds, which are below 2³¹."""
 
 
 class NodeId(NamedTuple):
@@ -30,7 +30,7 @@ class NodeId(NamedTuple):
 
 
 class CallId(NamedTuple):
-    """Identity of a model call. A replay finds the recorded call by all fields but `attempt`."""
+    """Identity of a model call. A replay finds the recorded call by all fields except `attempt`."""
 
     task: str
     """`id` of the task."""
@@ -41,7 +41,7 @@ class CallId(NamedTuple):
     call: int = 1
     """Number of the call in its turn."""
     attempt: int = 0
-    """Number of earlier attempts, whose answers could not be parsed."""
+    """Number of earlier attempts at the call, whose answers could not be parsed."""
 
     def __str__(self) -> str:
         call = f", call {self.call}" if self.call > 1 else ""
@@ -49,13 +49,13 @@ class CallId(NamedTuple):
 
 
 MAIN = "main"
-"""Name of the policy of roles that name none: the spec's `model` and its trained weights."""
+"""Name of the default policy: the spec's `model` and its trained weights."""
 PolicyOf = Callable[[str, int], str]
 """Function from a role's name and an instance's number to the name of the policy."""
 
 
 class Extent(StrEnum):
-    """Tasks whose members a group compares, as the spec's key `over` says it."""
+    """Tasks whose members a group compares, as the spec's key `over` states it."""
 
     TASK = "task"
     """One task."""
@@ -63,45 +63,46 @@ class Extent(StrEnum):
     """All tasks of a step."""
 
     def task_of(self, task: str) -> str:
-        """Return the task of a group that has a member of `task`; empty for a group over all tasks."""
+        """Return the `task` of the key of a group with a member of `task`; empty for a group over all
+        tasks."""
         return task if self is Extent.TASK else ""
 
     def tasks(self, batch_size: int) -> int:
-        """Return the number of tasks that a group is over."""
+        """Return the number of tasks whose members a group compares."""
         return 1 if self is Extent.TASK else batch_size
 
     @property
     def phrase(self) -> str:
-        """Phrase that says where members are compared."""
+        """Words for the tasks, in messages: `on this task` or `over all tasks of the step`."""
         return "on this task" if self is Extent.TASK else "over all tasks of the step"
 
 
 class GroupKey(NamedTuple):
-    """Identity of a group: trajectories or turns of one role on one task, over all rollouts, or of all tasks
+    """Identity of a group: trajectories or turns of one role on one task over all rollouts, or on all tasks
     of a step.
 
-    The fields after `task` and `role` tell the groups of a role apart.
+    The fields after `task` and `role` distinguish the groups of a role.
     """
 
     task: str
     """`id` of the task; empty for a group over all tasks of a step."""
     role: str
-    """Name of the role; empty for a group over all roles of the policy that compare the episode."""
+    """Name of the role; empty for a group over all roles of the policy."""
     policy: str = MAIN
     """Name of the policy whose weights answered."""
     round: int = 0
-    """Round of the compared turns; 0 where turns of all rounds are compared."""
+    """Round of the compared turns; 0 if turns of all rounds, or trajectories, are compared."""
     prompt: str = ""
-    """Digest of the prompt, where only turns with the same prompt are compared; else empty."""
+    """Digest of the prompt, if only turns with the same prompt are compared; else empty."""
     by: str = ""
-    """Digest of the value of the spec's expression, where only members with the same value are compared."""
+    """Digest of the value of the spec's expression, if only members with the same value are compared; else
+    empty."""
     part: int = 0
-    """Place of the grouping, from 0, in the role's list of groupings."""
+    """Position of the grouping, from 0, in the role's list of groupings."""
 
     @property
     def apart(self) -> dict[str, str | int]:
-        """Fields that tell this group from others of the same task and role: those that differ from their
-        defaults."""
+        """Fields after `task` and `role` that differ from their defaults."""
         values = zip(self._fields[2:], self[2:], strict=True)
         return {name: value for name, value in values if value != self._field_defaults[name]}
 
@@ -113,7 +114,7 @@ def derive_seed(seed: int, *purpose: object) -> int:
 
 
 def salt_of(node: NodeId) -> int:
-    """Return the number that the seeds of a turn's calls are derived with, different for each turn of an
+    """Return the number from which the seeds of a turn's calls are derived, different for each turn of an
     episode."""
     return derive_seed(0, *node)
 

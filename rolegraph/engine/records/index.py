@@ -1,8 +1,8 @@
 """Index of a file of episodes: for each episode a line with its offset and its outcome.
 
 The lines of a million episodes have few outcomes. Each outcome and each task id is therefore parsed once and
-gets a number, so that a line is five integers. A line that the writer would write otherwise ends the index:
-the entries after it are made from the episodes.
+gets a number, so that a line is five integers. The index ends at the first line that is not in the writer's
+exact form: later entries are made from the episodes.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class IndexEntry:
     roles: Mapping[str, RoleIndexEntry]
     """Outcome of each role, by its name."""
     undecided: bool = False
-    """True where it is not known whether the episode is correct."""
+    """True if it is unknown whether the episode is correct."""
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Values that are averaged over episodes, as `Episode.figures`."""
+        """Values that are averaged over episodes, as in `Episode.figures`."""
         return averaged(self.metrics, None if self.undecided else self.is_correct)
 
     @property
@@ -71,11 +71,11 @@ class IndexEntry:
 
     @property
     def figures_with_rewards(self) -> dict[str, float]:
-        """Figures, and `reward/{role}` of each role that has rewards."""
+        """Values of `figures`, and `reward/{role}` of each role that has rewards."""
         return {**self.figures, **{f"reward/{role}": value for role, value in self.rewards.items()}}
 
     def located(self, offset: int, length: int, task: str, rollout: int) -> IndexEntry:
-        """Return the entry of another episode with the same outcome."""
+        """Return a copy of this entry for another episode with the same outcome."""
         return IndexEntry(
             offset, length, task, rollout, self.is_correct, self.metrics, self.roles, self.undecided
         )
@@ -86,17 +86,18 @@ _LINE = re.compile(
     rb'\{"offset":(\d{1,15}),"length":([1-9]\d{0,14}),"task":("[^"\\]*(?:\\.[^"\\]*)*"),"rollout":(\d{1,18}),'
     rb"(.*\}\n)"
 )
-"""Pattern of a line: offset, length, task and rollout, and the rest, which is the outcome."""
+"""Pattern of a line: offset, length, task and rollout, then the outcome."""
 _NOWHERE = b'{"offset":0,"length":0,"task":"","rollout":0,'
-"""Beginning of a line without a location."""
+"""Beginning of a line without offset, length, task and rollout, to parse an outcome."""
 _BLOCK = 4096
 """Number of lines that are parsed at once."""
 _CHECKED = 64
-"""Number of a block's lines that are compared with the episodes; all of them would read most of the file."""
+"""Number of a block's lines that are compared with the episodes; comparing all would read most of the
+file."""
 
 
 class _TaskNumbers(dict[bytes | str, int]):
-    """Number of each task id, by the id and by its JSON text."""
+    """Number of each task id, by the id and by the id's JSON text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +124,12 @@ class _OutcomeNumbers(dict[bytes, int]):
         return self.add(text, _INDEX_ENTRY.validate_python(parse_json(_NOWHERE + text)))
 
     def add(self, text: bytes, entry: IndexEntry) -> int:
-        """Return a new number for an outcome."""
+        """Give an outcome the next number, and return the number.
+
+        Args:
+            text: JSON text of the outcome.
+            entry: An entry with the outcome.
+        """
         self[text] = number = len(self.entries)
         self.entries.append(entry)
         return number
@@ -156,21 +162,21 @@ class IndexBlock(NamedTuple):
 
 
 class IndexNumbers:
-    """Numbers of task ids and of outcomes, which stand for them in the columns of an index."""
+    """Numbers that stand for task ids and outcomes in the columns of an index."""
 
     def __init__(self) -> None:
         self._tasks, self._outcomes = _TaskNumbers(), _OutcomeNumbers()
         self.tasks: Sequence[str] = self._tasks.ids
-        """Task ids by their number."""
+        """Task ids, by their numbers."""
         self.outcomes: Sequence[IndexEntry] = self._outcomes.entries
-        """An entry with each outcome, by its number, without a location."""
+        """An entry without a location for each outcome, by the outcome's number."""
 
     def number(self, task: str) -> int:
-        """Return the number of a task id; -1 where no line has it."""
+        """Return the number of a task id; -1 if no line has it."""
         return self._tasks.get(task, -1)
 
     def block(self, lines: Sequence[bytes]) -> IndexBlock:
-        """Parse lines of an index, of episodes without gaps between them; raises ValueError."""
+        """Parse consecutive lines of an index; raises ValueError for a line in another form."""
         rows: list[tuple[bytes, ...]] = _LINE.findall(b"".join(lines))
         if len(rows) != len(lines):
             raise ValueError("a line is not as the writer would write it")
@@ -196,16 +202,17 @@ class IndexNumbers:
 
 
 def index_path(path: Path) -> Path:
-    """Return the path of the index of a file of episodes; others glob `*.jsonl`, which leaves it out."""
+    """Return the path of the index of a file of episodes; its name does not match `*.jsonl`, by which other
+    programs find episodes."""
     return path.with_suffix(".index" if path.suffix == ".jsonl" else f".index{path.suffix}")
 
 
 def read_index(path: Path, numbers: Callable[[], IndexNumbers]) -> Iterator[IndexBlock]:
-    """Yield the index of a file of episodes in blocks, as long as it matches the file without gaps.
+    """Yield the index of a file of episodes in blocks, up to the first line that does not match the file.
 
     Args:
         path: The file of episodes.
-        numbers: Function that returns the numbers for the next block.
+        numbers: Function that returns the IndexNumbers for the next block.
     """
     index, end = index_path(path), 0
     if not index.exists():

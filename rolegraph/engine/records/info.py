@@ -18,7 +18,7 @@ from rolegraph.engine.secrets import without_secrets
 
 Kind = Literal["run", "train"]
 _EVER = ("id", "question")
-"""Task fields shown for runs of earlier versions, which do not record the hidden ones."""
+"""Task fields that are shown for runs of earlier versions, which do not record hidden fields."""
 
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
@@ -35,19 +35,19 @@ class RoleInfo(_Record):
     """Training settings of a role."""
 
     estimator: str | None = None
-    """Name of the advantage estimator; None where the role has none."""
+    """Name of the advantage estimator; None for a role without one."""
     loss: str | None = None
-    """Name of the loss; None where the role is not trained."""
+    """Name of the loss; None for a role that is not trained."""
     trainable: bool = True
-    """Whether the role is trained."""
+    """True for a trained role."""
     policies: tuple[str, ...] = ()
     """Name of the policy of each instance, or one name for all of them; empty for an untrained model."""
     answers: tuple[str, ...] = ()
-    """All answers that the role's parser allows; empty where it allows any."""
+    """All answers that the role's parser allows; empty if it allows any answer."""
     default: str = ""
-    """Action that stands in for an unreadable answer; empty without one."""
+    """Action that stands in for an unreadable answer; empty for a role without a default."""
     when: str = ""
-    """Condition of the role's turns; empty without one."""
+    """Condition of the role's turns; empty for a role without `when`."""
 
 
 class ResumeRecord(_Record):
@@ -77,15 +77,15 @@ class SourceRecord(_Record):
 
     @property
     def source(self) -> Source:
-        """Source that a run's record was made with."""
+        """The Source of which this is the record."""
         return Source(
             self.spec or None, self.overrides, self.model_flag, self.base_url, self.imports, self.allowed
         )
 
 
 def source_fields(source: Source) -> dict[str, Any]:
-    """Return the fields of a SourceRecord that holds a source; `UNREADABLE` stands for bytes that are not
-    UTF-8, which no JSON file can hold."""
+    """Return the fields of a SourceRecord for a source; `UNREADABLE` replaces bytes that are not UTF-8, which
+    JSON cannot hold."""
 
     def text(value: str) -> str:
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -116,7 +116,7 @@ class RunInfo(SourceRecord):
     started: datetime | None = None
     """Start of the first run, in UTC."""
     finished: datetime | None = None
-    """End, in UTC; None while the run goes on, and after it was killed."""
+    """End, in UTC; None while the run goes on, and if it was killed."""
     resumed: tuple[ResumeRecord, ...] = ()
     """Resumptions, oldest first."""
     model: Typed = ""
@@ -126,20 +126,20 @@ class RunInfo(SourceRecord):
     split: Literal["train", "validation"] | None = None
     """For a run: part of the dataset; None for the default."""
     limit: int | None = None
-    """For a run: largest number of tasks."""
+    """For a run: largest number of tasks; None for no limit."""
     own_tasks: bool = False
-    """For a run: whether the tasks were given in Python and are not those of the spec."""
+    """For a run: True if the tasks were given in Python instead of by the spec."""
     rollouts: int = 0
     """For a run: episodes of each task; 0 in files of earlier versions."""
     left_out: dict[str, tuple[str, ...]] = {}
-    """For a run: fields of requests that the servers refused and that were left out, by model."""
+    """For a run: request fields that servers refused and that were then left out, by model."""
     checkpoint: Typed | None = None
-    """For a run: trained weights that its roles ask; None for untrained models."""
+    """For a run: trained weights that answer; None for untrained models."""
     steps: int = 0
-    """For a training: number of steps, those made where `stopped` has a reason, else planned; 0 where it is
-    not known."""
+    """For a training: number of steps, made steps if `stopped` has a reason, else planned steps; 0 if
+    unknown."""
     stopped: str = ""
-    """For a training that `train.stop` ended: the reason."""
+    """For a training that ended before its last planned step: the reason; else empty."""
     learning_rates: dict[str, Figure] = {}
     """For a training: learning rate of each policy, before the schedule; empty in files of earlier
     versions."""
@@ -148,27 +148,27 @@ class RunInfo(SourceRecord):
     metrics: tuple[str, ...] = ()
     """Names of the spec's metrics, such as `judge_acc`."""
     validations: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
-    """Names of the workflows that validate a training in place of its own, each with a folder below
+    """Names of the workflows that validate a training in place of its own; each has a folder in
     `validations/`."""
     validation_figures: tuple[str, ...] = ()
-    """Figures of these workflows: the first's own, and `NAME/figure` of others."""
+    """Names of these workflows' metrics: the first workflow's, and `NAME/metric` of the others."""
     can_be_correct: bool = True
-    """Whether a role that decides if an episode is correct can be right; else `correct` is always 0."""
+    """False if no role that decides `correct` can be right, so that `correct` is always 0."""
     hidden: tuple[str, ...] | None = None
     """Task fields that no prompt may show; None in files of earlier versions."""
     templates: dict[str, str] = {}
     """Text of each template, by a readable name."""
     seconds: float | None = None
     """For a run: time that its episodes took; for a training: time of its latest command. Measured by a
-    monotonic clock, without the start of the model; None where it is not known."""
+    monotonic clock, without the start of the model; None if unknown."""
     figures: dict[str, float] = {}
     """Results. For a run `episodes`, `correct`, its metrics and `failures/{role}/{name}`; for a training
-    `step`, the figures of the last validation under `validation/`, and those of the best checkpoint under
-    `best/`."""
+    `step`, the metrics of the last validation as `validation/…`, and those of the best checkpoint as
+    `best/…`."""
 
     @property
     def duration(self) -> float | None:
-        """Seconds without the start of the model; None where unknown, as of a training that was resumed."""
+        """Seconds, not counting the start of the model; None if unknown, as for a resumed training."""
         return None if self.kind == "train" and self.resumed else self.seconds
 
     @property
@@ -178,8 +178,8 @@ class RunInfo(SourceRecord):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """`correct`, where an episode can be correct, and the names of the spec's metrics and of the
-        validation's figures."""
+        """Names of the spec's metrics and of the validation's, after `correct` if an episode can be
+        correct."""
         first = ("correct",) if self.can_be_correct else ()
         return tuple(dict.fromkeys((*first, *self.metrics, *self.validation_figures)))
 
@@ -190,7 +190,8 @@ class RunInfo(SourceRecord):
         return tuple(dict.fromkeys(policy for name in names for policy in self.roles[name].policies))
 
     def is_hidden(self, field: str) -> bool:
-        """Return whether a task field is hidden; in runs of earlier versions all but id and question are."""
+        """Return True if a task field is hidden; in runs of earlier versions, all fields except id and
+        question are."""
         return field not in _EVER if self.hidden is None else field in self.hidden
 
     def policy_of(self, role: str, index: int) -> str:
@@ -202,15 +203,15 @@ class RunInfo(SourceRecord):
 
 
 class Control(_Record):
-    """Reference figure beside a training: the mean, over n tasks, of the untrained model or another
+    """Reference value for a training: the mean, over n tasks, of a metric of the untrained model or another
     baseline."""
 
     name: str
     """Name of the measured workflow, such as `untrained`."""
     figure: str
-    """Name of the figure, such as `correct` or a metric of the spec."""
+    """Name of the metric, such as `correct`."""
     mean: Figure
-    """Mean over the tasks, in the unit of the figure."""
+    """Mean over the tasks, in the unit of the metric."""
     low: Figure
     """Lower end of the 95 % interval of the mean."""
     high: Figure
@@ -236,38 +237,40 @@ class PastCopy(_Record):
     version: int
     """Number of updates of the weights."""
     sampler: str | None = None
-    """Path, at the training service, of the weights to sample from; None is the policy's start."""
+    """Path, at the training service, of the weights to sample from; None for the policy's start."""
 
 
 class Checkpoint(_Record):
     """State of a training after a step, from which it can be resumed."""
 
     step: int
-    """Number of training steps before it."""
+    """Number of training steps before the checkpoint."""
     policies: dict[str, SavedPolicy]
     """Saved weights by the policy's name."""
     best: bool = False
-    """Whether its validation was the best until then."""
+    """True if its validation was the best up to then."""
     validation: dict[str, OnErrorOmit[Figure]] = {}
-    """Figures of the validation after this step, by name; empty where there was none."""
+    """Metrics of the validation after this step, by name; empty if the step was not validated."""
     batches: Annotated[int, Field(ge=0)] | None = None
-    """Number of batches drawn before it; None in files of earlier versions, where each step drew one."""
+    """Number of batches drawn before the checkpoint; None in files of earlier versions, where each step drew
+    one."""
     estimators: dict[str, dict[str, Mapping[str, Figure]]] = {}
-    """States of the estimators that have one, by role and `Group.part`: numbers by key."""
+    """States of the stateful estimators, by role and `Group.part`: numbers by key."""
 
     past: dict[str, Annotated[tuple[PastCopy, ...], Field(min_length=1)]] = {}
     """Kept copies by the name of the policy of past selves, oldest first."""
 
     starts: dict[str, str] = {}
-    """Path of the weights that a policy started from, by policy; only of weights that are a teacher."""
+    """Path of the starting weights of each policy whose start a teacher or a loss reads, by the policy's
+    name."""
 
     metrics: dict[str, OnErrorOmit[Figure]] | None = None
-    """Metrics of a step that was interrupted after its update, whose validation and line in `metrics.jsonl`
-    are still to come; None for a whole step."""
+    """Metrics of a step that was interrupted after its update, before its validation and its line in
+    `metrics.jsonl`; None for a complete step."""
 
     @property
     def whole_steps(self) -> int:
-        """Number of the last step that is complete with its validation and metrics, where a resumption
+        """Number of the last step with its validation and metrics, after which a resumed training
         continues."""
         return self.step if self.metrics is None else self.step - 1
 
@@ -278,7 +281,7 @@ class Checkpoint(_Record):
             policy: Name of the policy; None stands for the only policy, or for `main` among several.
 
         Returns:
-            The weights; None where the checkpoint has no such policy.
+            The weights; None if the checkpoint has no such policy.
         """
         if policy is None:
             policy = next(iter(self.policies)) if len(self.policies) == 1 else MAIN

@@ -49,11 +49,11 @@ class JsonLine(NamedTuple, Generic[T]):
     text: bytes
     """Bytes of the line, with the newline."""
     value: T
-    """Result of the parser."""
+    """Value that the parser returned."""
 
 
 def refuse(fault: DataError) -> NoReturn:
-    """Raise the error of a broken line: the default of every `broken` argument."""
+    """Raise the error of a damaged line; the default of every `broken` argument."""
     raise fault
 
 
@@ -70,12 +70,12 @@ def read_jsonl(
 
     Args:
         path: The file.
-        parse: Parser of a line; raises ValueError or KeyError for a broken one.
+        parse: Parser of a line; raises ValueError or KeyError for a damaged line.
         what: Noun for a line in messages, such as "an episode".
         broken: Function called with a DataError that names file, line and reason for each line that `parse`
-            rejects; where it returns, the line is skipped.
+            rejects; if it returns, the line is skipped.
         start: Offset of the first line to read.
-        number: Number of that line, from 1.
+        number: Number of the first line to read, from 1.
 
     Raises:
         DataError: The file is missing, unreadable, no regular file, or has a line beyond `record_line`.
@@ -106,7 +106,7 @@ def read_jsonl(
 
 
 def is_cut(path: Path) -> bool:
-    """Return whether a file ends in a line without a newline, which `read_jsonl` skips; raises OSError."""
+    """Return True if a file ends in a line without a newline, which `read_jsonl` skips; raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         return size > _whole(file.fileno(), size)
@@ -121,8 +121,8 @@ def check_size(text: bytes) -> None:
 
 
 def parts_of(text: bytes) -> int:
-    """Count brackets and quotes to bound from above the number of lists, mappings and strings in a JSON
-    text."""
+    """Return an upper bound of the number of lists, mappings and strings in a JSON text, by counting brackets
+    and quotes."""
     quotes = text.count(b'"') - text.count(b'\\"')
     return text.count(b"[") + text.count(b"{") + quotes // 2
 
@@ -193,11 +193,12 @@ def reason(error: Exception) -> str:
 
 
 _NOT_OF_A_KIND = ("missing", "value_error", "extra_forbidden")
-"""Types of pydantic's errors where the value at their place has the expected kind, or is not there."""
+"""Types of pydantic's errors whose message should not name the kind of the value."""
 
 
 def _kind(value: object) -> str:
-    """Describe a JSON value: a short number as it is, else only its kind, since it may be long or secret."""
+    """Describe a JSON value: a short number itself, any other value only by its kind, since it may be long or
+    secret."""
     if isinstance(value, str | list | dict):
         return "a string" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value, default=str)
@@ -205,14 +206,14 @@ def _kind(value: object) -> str:
 
 
 def drop_damaged(path: Path, parse: Callable[[bytes], object]) -> Path | None:
-    """Rewrite a file without the lines that cannot be parsed, and keep a copy of the file as it was.
+    """Rewrite a file without the lines that cannot be parsed, and keep a copy of the original file.
 
     Args:
         path: The file; it may be missing.
         parse: Parser of a line, as for `read_jsonl`.
 
     Returns:
-        The copy, `NAME.damaged` or `NAME.damaged-2` and so on; None where no line is damaged.
+        Path of the copy, `NAME.damaged` or `NAME.damaged-2` and so on; None if no line is damaged.
 
     Raises:
         DataError: The file is unreadable.
@@ -239,12 +240,12 @@ def drop_damaged(path: Path, parse: Callable[[bytes], object]) -> Path | None:
 
 
 class JsonlWriter(AbstractContextManager["JsonlWriter"]):
-    """Writer that appends whole lines to a file. `holds` is the plural noun for the lines in messages."""
+    """Writer that appends complete lines to a file. `holds` is the plural noun for the lines in messages."""
 
     def __init__(self, path: Path, holds: str = "lines", *, new: bool = False) -> None:
         """Open or create the file, and truncate an incomplete last line; raises WorldError.
 
-        With `new`, a file that exists is an error.
+        With `new`, an existing file is an error.
         """
         self.path, self._holds = path, holds
         with os_errors_as(WorldError, f"cannot write to {path}"):
@@ -261,7 +262,7 @@ class JsonlWriter(AbstractContextManager["JsonlWriter"]):
         Args:
             line: Bytes to append, in one write.
             what: Noun for the line in messages.
-            sync: Whether to wait for the disk (fsync).
+            sync: True to wait until the line is on disk (fsync).
 
         Raises:
             WorldError: The write failed; the file is as it was before.
@@ -287,8 +288,8 @@ class JsonlWriter(AbstractContextManager["JsonlWriter"]):
 
 
 def _whole(file: int, size: int) -> int:
-    """Return the offset after the last newline in the first `size` bytes of a file descriptor; 0 without
-    one."""
+    """Return the offset after the last newline in the first `size` bytes of a file descriptor; 0 without a
+    newline."""
     end = size
     while end:
         start = max(0, end - _CHUNK)
@@ -300,7 +301,7 @@ def _whole(file: int, size: int) -> int:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """Write a record as a JSON file that appears whole; raises WorldError where the write fails.
+    """Write a record as a JSON file, completely or not at all; raises WorldError if the write fails.
 
     An unpaired surrogate becomes a question mark, as in `json_line`.
     """

@@ -1,4 +1,4 @@
-"""Means of named figures, each over the episodes that have it. Pure."""
+"""Means of named values, each over the episodes that have the value. Pure."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ if TYPE_CHECKING:
 
 
 class Means:
-    """Running means of figures by name, each over the rows that have the figure.
+    """Running means of values by name, each over the rows that have the value.
 
-    Sums are kept, never rows, so that a run of any length takes no memory.
+    Only sums are kept, so that the memory does not depend on the length of a run.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, float]] = ()) -> None:
-        """Create running means, with the values of `rows` already added."""
+        """Create running means over `rows`."""
         self._sums: dict[str, float] = {}
         self.counts: Counter[str] = Counter()
-        """Number of rows that have each figure."""
+        """Number of rows with each value, by name."""
         for row in rows:
             self.add(row)
 
     def add(self, row: Mapping[str, float], times: int = 1) -> None:
-        """Add a row to the means, once or several times; a figure that the row lacks is unchanged."""
+        """Add a row to the means, `times` times; means of values that the row lacks are unchanged."""
         for name, value in row.items():
             self._sums[name] = self._sums.get(name, 0.0) + times * value
             self.counts[name] += times
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each figure that a row has."""
+        """Return the mean of each value, by name."""
         return {name: total / self.counts[name] for name, total in self._sums.items()}
 
     def partial(self, rows: int) -> dict[str, int]:
-        """Return the number of values of each figure that fewer than `rows` rows have."""
+        """Return the number of rows with each value that is missing in some of `rows` rows, by name."""
         return {name: n for name, n in self.counts.items() if n < rows}
 
 
 class EqualFigures:
-    """Names of figures in groups: those of a group are equal in every row.
+    """Names of values in groups: the names of a group have equal values in every row.
 
-    Names are kept, never rows, so that a run of any length takes no memory. A figure that no row has is
-    alone.
+    Only names are kept, so that the memory does not depend on the length of a run. A name without a value in
+    any row is a group of its own.
     """
 
     def __init__(self, names: Iterable[str], rows: Iterable[Mapping[str, Hashable]] = ()) -> None:
-        """Create the groups of some names, with `rows` already added."""
+        """Create the groups of `names` over `rows`."""
         self._place = {name: place for place, name in enumerate(names)}
         self._groups = [tuple(self._place)]
         self._present: set[str] = set()
@@ -55,7 +55,7 @@ class EqualFigures:
             self.add(row)
 
     def add(self, row: Mapping[str, Hashable]) -> None:
-        """Split each group whose figures differ in a row; a figure that the row lacks is None there."""
+        """Split each group whose names have different values in a row; a missing value counts as None."""
         self._present.update(row)
         parts: list[tuple[str, ...]] = []
         for group in self._groups:
@@ -67,7 +67,7 @@ class EqualFigures:
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """Names of each group, in the order of all names."""
+        """Names of each group, in the order of the names that were given."""
         parts = [
             part
             for group in self._groups
@@ -82,10 +82,10 @@ class EqualFigures:
 
 
 def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return the mean of each figure over the episodes of each task, by figure and task id.
+    """Return the mean of each value over the episodes of each task, by name, then task id.
 
     Args:
-        rows: The task's id and the figures of each episode.
+        rows: (id of the task, values by name) of each episode.
     """
     # Plain sums: a `Means` for each figure takes five times as long on a list of 10,000 episodes.
     by_figure: dict[str, dict[str, tuple[float, int]]] = {}

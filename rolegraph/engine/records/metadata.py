@@ -1,7 +1,7 @@
 """Keys of the metadata of Steps and Episodes that Rolegraph reads, each with its type.
 
-`Step.metadata` and `Episode.metadata` are open: programs add keys of their own, which a file keeps as they
-are. A key that is named here is checked when a file of episodes is read, and type checkers know its values.
+`Step.metadata` and `Episode.metadata` are open: programs may add keys, which a file keeps unchanged. A key of
+this file is checked when a file of episodes is read, and type checkers know its values.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class FunctionCallMetadata(TypedDict, total=False, extra_items=Any):
     name: Required[str]
     """Name of the function."""
     error: str
-    """Message of the call's failure; missing where it succeeded."""
+    """Message of the call's failure; missing if the call succeeded."""
 
 
 @with_config(_OPEN)
 class DemonstrationMetadata(TypedDict, total=False, extra_items=Any):
-    """Turn that is imitated in place of the sampled answer."""
+    """Turn to imitate in place of the sampled answer."""
 
     text: Required[str]
     """Text of the turn."""
@@ -48,12 +48,12 @@ class TurnMetadata(TypedDict):
 
 @with_config(ConfigDict(extra="allow", defer_build=True))
 class UsageMetadata(TypedDict, total=False):
-    """Counts of a call by an endpoint, where it gives them."""
+    """Counts of a call as the endpoint reports them."""
 
     prompt_tokens: OnErrorOmit[Count]
     completion_tokens: OnErrorOmit[Count]
     cost: OnErrorOmit[Annotated[Figure, Field(ge=0)]]
-    """Dollars."""
+    """Cost in dollars."""
 
 
 @with_config(_OPEN)
@@ -65,37 +65,38 @@ class StepMetadata(TypedDict, total=False, extra_items=Any):
     tool: str
     """Name of the tool that ran in place of a model."""
     started: Figure | None
-    """Seconds between the episode's start and the call's."""
+    """Start of the call, in seconds after the episode's start."""
     seconds: Figure
     """Duration of the call."""
     attempts: Count
-    """Number of attempts of the call, where there were several."""
+    """Number of attempts of the call; missing for a single attempt."""
     masked: bool
-    """True where the turn is kept out of the gradient."""
+    """True if the turn is kept out of the gradient."""
     finish_reason: str | None
     """Reason why the answer ended, such as `stop` or `length`."""
     special_tokens: Annotated[Sequence[str], list_of(str)]
-    """Special tokens that were sampled within the answer, whose text leaves them out."""
+    """Special tokens that were sampled within the answer; the recorded text leaves them out."""
     usage: UsageMetadata | None
     """Tokens and dollars as counted by an endpoint that returns no token ids."""
     unusable_numbers: Annotated[Sequence[str], list_of(str)]
-    """Descriptions of numbers that the model gave and that are left out, such as `log-probability nan`."""
+    """Descriptions of numbers of the model that were left out, such as `log-probability nan`."""
     calls: Annotated[Sequence[FunctionCallMetadata], list_of(FunctionCallMetadata)]
     """Functions that the answer called, in order."""
     by: Mapping[str, str | None] | None
-    """Digest of each expression that the role's turns are grouped by; None where it cannot be computed."""
+    """Digest of each expression by which the role's turns are grouped; None if an expression cannot be
+    computed."""
     word_rewards: Mapping[str, Figure]
-    """Reward that each answer which the parser allows would have had, by answer, on the turn's last call."""
+    """Reward that each answer allowed by the parser would have earned, by answer; on the turn's last call."""
     signal: Figure | None
-    """Mean over the tokens of the signal's part of the advantage."""
+    """Mean over the tokens of the signal's share of the advantage."""
     gate: Figure | None
     """Factor of the signal on the turn."""
     staleness: int
     """Number of updates between the weights that answered and those that learn."""
     forked: TurnMetadata
-    """Turn of another role from whose conversation the turn goes on; missing where it is the turn's own."""
+    """Turn of another role whose conversation the turn continues; missing if it continues its own."""
     restarted: bool
-    """True where the turn began its conversation anew (`memory.reset`)."""
+    """True if the turn began its conversation anew (`memory.reset`)."""
     demonstration: DemonstrationMetadata
     """Turn to imitate in place of the answer."""
 
@@ -115,7 +116,7 @@ class FailureMetadata(TypedDict, total=False, extra_items=Any):
     message: Required[str]
     """Explanation in one sentence."""
     place: str
-    """File, line and text of the line of the user's code that raised; missing where none did."""
+    """File, line and text of the user's code that raised an error; missing if no such code did."""
 
 
 @with_config(_OPEN)
@@ -129,22 +130,22 @@ class EpisodeMetadata(TypedDict, total=False, extra_items=Any):
     scheduled: Mapping[str, Figure]
     """Values of numbers that follow the step, by path, such as `roles.solver.weight`."""
     step: Count
-    """Step that expressions read, from 0: that of the training, or outside of it the last."""
+    """Step that expressions read, from 0: the training's step, or outside of a training the last step."""
     started_at: Figure
     """Start of the episode, in seconds since 1970."""
     failures: Annotated[Sequence[FailureMetadata], list_of(OnErrorOmit[FailureMetadata])]
-    """Failures of all turns, oldest first. Entries of another form, as other writers may have, are left
+    """Failures of all turns, oldest first. Entries in another form, which other programs may write, are left
     out."""
     rounds: Mapping[str, Count]
-    """By loop, the number of rounds that it ran."""
+    """Number of rounds that each loop ran."""
     skipped: Mapping[str, Figure]
-    """By role, the share of its turns that were skipped."""
+    """Share of skipped turns of each role, from 0 to 1."""
     undecided: bool
-    """True where it is not known whether the episode is correct, because a reward that decides it failed, or
-    reads a turn that failed; `is_correct` is then False, and the episode has no part in the mean."""
+    """True if it is unknown whether the episode is correct, because a reward that decides it failed, or reads
+    a failed turn; `is_correct` is then False, and the mean leaves the episode out."""
     validation: bool
     """True for an episode of rLLM's validation."""
 
 
 NO_METADATA: Any = {}
-"""Empty metadata of both kinds. Shared by all records, so it must not be written to."""
+"""Empty metadata of steps and episodes. It is shared by all records, so nothing may write to it."""

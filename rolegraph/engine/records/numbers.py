@@ -19,5 +19,5 @@ def signed(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Format a number with three digits, as a power of ten where it is very small or large."""
+    """Format a number with three digits; a very small or large number as a power of ten."""
     return re.sub(r"e([+-])0", r"e\1", f"{value:.3g}").replace("-", "−", value < 0)

@@ -1,8 +1,8 @@
-"""The rule for what a command may write: into a folder that is missing, empty or marked as Rolegraph's own,
-and over a file that Rolegraph wrote and that is unchanged since.
+"""Rules for what a command may write: into a folder that is missing, empty or marked as Rolegraph's own, and
+over a file that Rolegraph wrote and that is unchanged.
 
-Every command that writes asks here before its first byte. This file knows no kind of folder: a command names
-the files that mark its own.
+Every command that writes checks them before its first byte. This file knows no kind of folder: a command
+names the files that mark its own folders.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ from rolegraph.engine.records.jsonl import parse_json
 LOCK_FILE = ".writer"
 """Lock of a folder's writer; left in a folder whose command ended before it wrote the folder's mark."""
 STAGING = ".rolegraph-part-"
-"""Beginning of the names of staging folders."""
+"""Prefix of the names of staging folders."""
 _UNFINISHED = re.compile(rf"{re.escape(LOCK_FILE)}|{re.escape(STAGING)}.*|{PART.pattern}")
-"""Names that a killed command leaves."""
+"""Pattern of the names that a killed command may leave."""
 _TERMINAL = tuple(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
-"""Folders whose files are written as they are, such as /dev/stdout, which is a link to a pipe."""
+"""Folders whose files are written in place, such as /dev/stdout, which is a link to a pipe."""
 _STAMP = "written by rolegraph, sha256 of the above: "
 _COMMENTS = {
     **dict.fromkeys(("py", "yaml"), ("# ", "")),
     "mmd": ("%% ", ""),
     **dict.fromkeys(("json", "jsonl"), (', "$comment": "', '"}')),
 }
-"""Beginning and end of a comment by the form of a file; those of XML, HTML and Markdown are the default."""
+"""Beginning and end of a comment, by the form of a file; the default is the comment of XML, HTML and
+Markdown."""
 _STAMPED = re.compile(
     rb"(?:<!-- |# |// |%% |, \"\$comment\": \")" + _STAMP.encode() + rb"([0-9a-f]{64})(?: -->|\"})?\n\Z"
 )
 _TAIL_BYTES = 200
-"""Bytes at the end of a file that hold its stamp."""
+"""Number of bytes at the end of a file that hold its stamp."""
 _NOTHING = re.compile(r"(?!)")
 _SHOWN = 3
-"""Names in the way that a message lists."""
+"""Largest number of unexpected names that a message lists."""
 
 
 class FolderKind(NamedTuple):
-    """A kind of folder that a command writes, and the files by which a later command knows it."""
+    """Kind of a folder that a command writes, with the files by which later commands recognize it."""
 
     noun: str
     """Name of the kind in messages, such as `a sweep`."""
     marks: Mapping[str, Callable[[Any], object]] = {}
-    """For each file that marks the folder, by its path there, a parser that raises ValueError, KeyError or
-    TypeError for a document of another origin. Without a mark, the folder must be missing or empty."""
+    """Parser of each file that marks the folder, by the file's path in it; it raises ValueError, KeyError or
+    TypeError for a document of another origin. Without marks, the folder must be missing or empty."""
     begun: re.Pattern[str] = _NOTHING
-    """Names of subfolders that a command makes before it writes a mark."""
+    """Pattern of the subfolders that a command makes before it writes a mark."""
 
     def check(self, folder: Path) -> None:
         """Raise UsageError for a folder with files that no command of this kind wrote; changes nothing."""
@@ -73,8 +74,11 @@ class FolderKind(NamedTuple):
                 )
 
     def in_the_way(self, folder: Path, *, begun: bool = False) -> list[str]:
-        """Return the names in an existing folder that no command of this kind wrote, sorted; none in a marked
-        folder. With `begun`, subfolders of a command that wrote no mark are its own. Raises OSError."""
+        """Return the names in an existing folder that no command of this kind wrote, sorted; raises OSError.
+
+        Empty for a folder with the marks of this kind. With `begun`, subfolders that a command makes before
+        its mark are not listed.
+        """
         marks = {folder / name: parse for name, parse in self.marks.items() if (folder / name).exists()}
         if marks and all(_parses(file, parse) for file, parse in marks.items()):
             return []
@@ -84,7 +88,7 @@ class FolderKind(NamedTuple):
 
 
 NEW = FolderKind("a new folder")
-"""Folder that a command makes as a whole."""
+"""Kind of a folder that a command makes in one piece."""
 
 
 def stamped(data: bytes, form: str) -> bytes:
@@ -92,7 +96,7 @@ def stamped(data: bytes, form: str) -> bytes:
 
     Args:
         data: The document; one in JSON is an object, or lines of objects.
-        form: Ending of a file of this form, such as `html`; a PNG file keeps the comment behind its image.
+        form: Ending of a file of this form, such as `html`; a PNG file has the comment after its image.
     """
     if form.startswith("json"):
         data = data.rstrip().removesuffix(b"}").rstrip()
@@ -103,7 +107,7 @@ def stamped(data: bytes, form: str) -> bytes:
 
 
 def is_own(file: Path) -> bool:
-    """Return True for a file that `stamped` made and that is unchanged since; raises OSError."""
+    """Return True if `stamped` made a file and the file is unchanged; raises OSError."""
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
         stamp = _STAMPED.search(opened.read())
@@ -114,9 +118,10 @@ def is_own(file: Path) -> bool:
 
 
 def write_output(file: Path, data: bytes, form: str) -> None:
-    """Write a file that the user named, `stamped`; one such as /dev/stdout as it is, in place.
+    """Write a file that the user named, `stamped`; a device such as /dev/stdout gets the data without a
+    stamp.
 
-    The caller has asked `check_replaceable`. Raises WorldError.
+    The caller must have called `check_replaceable`. Raises WorldError.
     """
     if file.absolute().parent not in _TERMINAL:
         return write_whole(file, stamped(data, form))
@@ -125,8 +130,11 @@ def write_output(file: Path, data: bytes, form: str) -> None:
 
 
 def check_replaceable(file: Path) -> None:
-    """Raise UsageError for a file that a command must not replace: files that Rolegraph did not write, or
-    that were changed since. A device or a pipe, such as /dev/stdout, is no such file."""
+    """Raise UsageError for a file that a command must not replace: Rolegraph did not write it, or it was
+    changed.
+
+    Devices and pipes, such as /dev/stdout, are accepted.
+    """
     with os_errors_as(WorldError, f"cannot read {file}"):
         if is_file(file) and file.stat().st_size and not is_own(file):
             raise UsageError(
@@ -136,7 +144,7 @@ def check_replaceable(file: Path) -> None:
 
 
 def _parses(file: Path, parse: Callable[[Any], object]) -> bool:
-    """Return whether a file's JSON document, or that of its first line, passes `parse`."""
+    """Return True if `parse` accepts a file's JSON document, or the document in its first line."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         content = read_bytes(file, WHOLE_FILE)
         try:

@@ -1,4 +1,4 @@
-"""Plain values and texts: checks that a value can be written as JSON and read back, and differences."""
+"""Checks that a value can be written as JSON and read back, and differences of texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic_core import to_jsonable_python
 from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_DIGITS
 
 LARGEST = 1e100
-"""Largest absolute value of a reward or figure in a file; sums and squares of larger ones may overflow."""
+"""Largest absolute value of a reward or metric in a file; sums and squares of larger ones may overflow."""
 LARGEST_GIVEN = 1e90
-"""Largest absolute value that a reward, a metric or an environment gives. Sums, differences and weighted
+"""Largest absolute value that a reward, a metric or an environment may return. Sums, differences and weighted
 values of such numbers are at most `LARGEST`, so that files with them can be read."""
 _BITS = int(JSON_DIGITS.most * math.log2(10))
 
@@ -61,7 +61,7 @@ def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
 def check_recordable(value: object) -> None:
     """Raise ValueError unless a value can be written to a record.
 
-    Any text can: an unpaired surrogate is written as a question mark. Tuples are written as lists,
+    Every text can: an unpaired surrogate is written as a question mark. Tuples are written as lists,
     dataclasses as mappings, dates as text.
     """
     if isinstance(value, str):
@@ -81,12 +81,12 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def in_xml(value: object) -> str:
-    """Return a value as text, with characters that XML forbids replaced by U+FFFD; `<` and `&` stay as they
-    are."""
+    """Return a value as text in which U+FFFD replaces characters that XML forbids; `<` and `&` are not
+    escaped."""
     return _NOT_XML.sub("\ufffd", str(value))
 
 
 def text_difference(was: str, now: str, name: str, other: str) -> str:
-    """Return a unified diff of two texts; empty where they are the same."""
+    """Return a unified diff of two texts; empty if they are equal."""
     lines = difflib.unified_diff(was.splitlines(), now.splitlines(), name, other, n=2, lineterm="")
     return "\n".join(lines)

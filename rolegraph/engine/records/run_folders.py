@@ -11,8 +11,11 @@ from rolegraph.engine.records.info import Kind
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the folders of runs in a folder: itself, or those directly in it, as in an evaluation's; behind
-    each, those of the workflows that validate it."""
+    """Return the folders of runs in a folder: the folder itself, or those directly in it, as in an
+    evaluation's.
+
+    After each training come the folders of the workflows that validate it.
+    """
     runs = [path] if (path / INFO).exists() else sorted(file.parent for file in path.glob(f"*/{INFO}"))
     return [folder for run in runs for folder in (run, *_validations(run))] or [path]
 
@@ -25,7 +28,7 @@ def _validations(run: Path) -> list[Path]:
 
 
 def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
-    """Return the newest run or training in `runs`, of the spec of that name.
+    """Return the newest run or training in `runs`, of the spec `name` if it is given.
 
     Raises:
         UsageError: `runs` has no such folder.

@@ -1,9 +1,9 @@
 """Types of the fields of a record file, and the pydantic schema that reads a JSON object into a NamedTuple.
 
 Each record class (`Step`, `Trajectory`, `Episode`, `Failure`) declares its fields once; pydantic checks a
-file's JSON against those declarations, so that an untrusted file holds what the annotations say or is
-refused. Keys that no field or shape names are ignored in an object and kept in a mapping such as
-`Step.metadata`, whose known keys stand in `engine/records/metadata.py`.
+file's JSON against those declarations, so that an untrusted file fits the annotations or is refused. Unknown
+keys are ignored in an object, and kept in a mapping such as `Step.metadata`, whose known keys are in
+`engine/records/metadata.py`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from pydantic_core import CoreSchema, core_schema
 from rolegraph.engine.records.plain import LARGEST
 
 Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-"""A finite number that sums, means and charts can be made of."""
+"""A finite number small enough for sums, means and charts."""
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
-"""A whole number that a float holds exactly."""
+"""A whole number that a float represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberList:
     """Kinds and range of the numbers of a list, for the readers of files and for the check of an answer.
 
-    As an annotation it reads a list with a number out of range, as earlier versions wrote them, as an empty
-    one: its numbers are missing.
+    As an annotation, it reads a list with a number out of range, which earlier versions could write, as an
+    empty list: the numbers count as missing.
     """
 
     kinds: Collection[type]
-    """Types of the numbers; a subclass, such as bool, is another type."""
+    """Accepted types of the numbers; a subclass, such as bool, is not accepted."""
     low: float
     """Smallest number."""
     high: float
@@ -64,7 +64,7 @@ class NumberList:
         )
 
     def packed(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return numbers that `holds` accepts in an array, which takes a tenth of a list's memory."""
+        """Return numbers that `holds` accepts as an array, which takes a tenth of a list's memory."""
         # An integer among floats, such as a log-probability of 0, stays an integer in files.
         kind = int if self.code == "i" else float
         return array(self.code, values) if {*map(type, values)} == {kind} else tuple(values)
@@ -80,18 +80,18 @@ class NumberList:
 
 
 TOKEN_IDS = NumberList((int,), 0, 2**31 - 1, "i")
-"""Token ids; tokenizers and tensors hold no larger ones."""
+"""Token ids; tokenizers and tensors have no larger ones."""
 LOGPROBS = NumberList((int, float), -LARGEST, 1e-3, "d")
-"""Log-probabilities. Rounding to 32 bits gives a certain token up to 6e-5 where logits are about 1,000, which
-stays as the server gave it: it changes a ratio of probabilities by less than a thousandth."""
+"""Log-probabilities. With logits of about 1,000, rounding to 32 bits gives a certain token up to 6e-5. Such a
+value is kept: it changes a ratio of probabilities by less than a thousandth."""
 
 
 def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
     """Return the pydantic schema that parses a JSON object into `record`, a NamedTuple class.
 
-    `_fields_of` maps the object of the file to the record's fields by name, `metadata` by its name in files,
-    `info`; a field with a default may be missing. Assign it in the class body: `__get_pydantic_core_schema__
-    = classmethod(record_schema)`.
+    The class's `_fields_of` maps the object of a file to the record's fields; `metadata` keeps its name in
+    files, `info`. A field with a default may be missing. Assign this function in the class body:
+    `__get_pydantic_core_schema__ = classmethod(record_schema)`.
     """
     hints = get_type_hints(record, include_extras=True)
     fields = {

@@ -1,4 +1,4 @@
-"""The spec that a command works on, and the options that change how it is read."""
+"""The spec that a command works on, and the options that change how the spec is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source:
     """A spec as a user names it, with the options that change how it is read."""
 
     spec: str | None = None
-    """Path of a spec file or name of a shipped spec; None where none was named, as in `run --resume`."""
+    """Path of a spec file or name of a shipped spec; None if no spec is named, as in `run --resume`."""
     overrides: tuple[str, ...] = ()
     """Changes of the spec's values, each `key.path=value` as in `roles.solver.count=4`."""
     model: str | None = None
@@ -62,7 +62,7 @@ class Source:
 
     @property
     def named_spec(self) -> str:
-        """The spec's path or name; raises UsageError where none was named."""
+        """The spec's path or name; raises UsageError if no spec is named."""
         if self.spec is None:
             here = ", ".join(specs_here()) or "solver_judge"
             raise UsageError(f"no spec named; give a file or the name of a shipped spec, such as {here}")
@@ -81,7 +81,7 @@ class Source:
         return Source(*(getattr(self, name) or getattr(defaults, name) for name in names))
 
     def arguments(self) -> list[str]:
-        """Return the command-line arguments for what this source has, not yet quoted for a shell."""
+        """Return the command-line arguments for the fields that are set, not yet quoted for a shell."""
         options = {
             "--import": self.imports,
             "--allow": self.allow,

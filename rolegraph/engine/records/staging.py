@@ -1,7 +1,7 @@
-"""Staging folders: what is written in one appears as a whole, by a rename, or not at all.
+"""Staging folders: their content appears as a whole, by a rename, or not at all.
 
-Each staging folder is locked by the process that writes it; one without a lock was left by a process that was
-killed, and `sweep` deletes it.
+Each staging folder is locked by the process that writes it. A staging folder without a lock was left by a
+killed process, and `sweep` deletes it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rolegraph.engine.records.writer_lock import lock
 
 @contextmanager
 def staged(target: Path) -> Generator[Path]:
-    """Yield a path for the block to make a file or a folder at, which then appears at `target`.
+    """Yield a path at which the block makes a file or a folder, which is then renamed to `target`.
 
     Args:
         target: A file to write or replace, or a folder that is missing or empty.
 
     Raises:
-        WorldError: A file cannot be written; nothing has appeared then.
+        WorldError: A file cannot be written; nothing appears at `target` then.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - `.` needs a name, and a link at the end stays one
     with os_errors_as(WorldError, f"cannot write {target}"):
@@ -48,7 +48,7 @@ def staged(target: Path) -> Generator[Path]:
 
 @contextmanager
 def staging_folder(parent: Path) -> Generator[Path]:
-    """Yield a new locked folder below `parent` to write into; it is deleted after the block. Raises
+    """Yield a new locked folder below `parent` for the block to write into, and delete it afterwards; raises
     OSError."""
     with ExitStack() as stack:
         staging = _new_locked(parent, stack)
@@ -57,9 +57,13 @@ def staging_folder(parent: Path) -> Generator[Path]:
 
 
 def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None:
-    """Delete staging folders that killed processes left below `parent`; `rescue` is called with each before.
+    """Delete staging folders that killed processes left below `parent`.
 
-    A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
+    A living writer holds a lock on its folder. Does nothing on Windows, which cannot lock folders.
+
+    Args:
+        parent: The folder.
+        rescue: Function called with each staging folder before it is deleted.
     """
     if sys.platform != "win32":
         for staging in parent.glob(f"{STAGING}*"):

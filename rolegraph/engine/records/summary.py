@@ -1,4 +1,4 @@
-"""Short forms of objects: a few lines for a prompt, a table for a notebook, however much they hold."""
+"""Summaries of objects: a few lines for a prompt, a table for a notebook, of bounded length."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from html import escape
 from typing import Any, NamedTuple, TypeVar, cast
 
 CELL = 60
-"""Characters of a cell at most."""
+"""Largest number of characters of a cell."""
 ROWS = 12
-"""Rows at most; the others are counted."""
+"""Largest number of rows; further rows are only counted."""
 COLUMNS = 8
-"""Columns at most; the others are named."""
+"""Largest number of columns; further columns are only named."""
 T = TypeVar("T")
 
 
@@ -53,7 +53,7 @@ class Summary(NamedTuple):
 
 
 class Summarized:
-    """Object that prints as its summary: a few lines, and a table in a notebook."""
+    """Object that prints as its summary: a few lines, in a notebook a table."""
 
     __slots__ = ()
 
@@ -70,10 +70,10 @@ class Summarized:
 
 
 class Rows(Summarized, list[T]):
-    """List of mappings or tuples that prints as a table of the first, so that a notebook stays readable."""
+    """List of mappings or tuples that prints as a table of its first rows."""
 
     def summary(self) -> Summary:
-        """Return the number of rows, and the first of them."""
+        """Return the number of rows, and the first rows."""
         rows = [_by_column(row) for row in self[:ROWS]]
         columns = [*dict.fromkeys(name for row in rows for name in row)]
         more = f"; further columns: {', '.join(columns[COLUMNS:])}" if len(columns) > COLUMNS else ""
@@ -87,7 +87,7 @@ def _by_column(row: object) -> Mapping[str, Any]:
 
 
 def shortened(value: object) -> str:
-    """Return a value as one short line: numbers with three decimals, a dash for None."""
+    """Return a value as a short text of one line: numbers with three decimals, a dash for None."""
     if value is None:
         return "–"
     text = f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

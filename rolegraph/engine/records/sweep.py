@@ -15,23 +15,23 @@ SweepKind = Literal["run", "train", "eval"]
 
 
 class SweepInfo(SourceRecord):
-    """Source and settings that every point of a sweep is made with; an override may have several values."""
+    """Source and settings that all points of a sweep share; an override may have several values."""
 
     kind: SweepKind
     seed: int = 0
-    """Seed of the points whose overrides name none."""
+    """Seed of the points without a `seed=…`."""
     split: Literal["train", "validation"] | None = None
-    """Tasks that runs use."""
+    """Split of the tasks; None for the default."""
     limit: int | None = None
-    """Tasks of a run or an evaluation at most."""
+    """Largest number of tasks of a run or an evaluation; None for no limit."""
     rollouts: int = 1
-    """Episodes of each task, of a run or an evaluation."""
+    """Number of episodes of each task, for a run or an evaluation."""
     checkpoint: Typed | None = None
-    """Trained weights that evaluations compare with their base."""
+    """Trained weights that evaluations compare with their base model."""
 
 
 SWEEP = FolderKind("a sweep", {NAME: SweepInfo.model_validate})
-"""Folder of a sweep."""
+"""Kind of the folder of a sweep."""
 
 
 def write_sweep(folder: Path, info: SweepInfo) -> None:
@@ -48,7 +48,7 @@ def read_sweep(folder: Path) -> SweepInfo:
 
 
 def newest_sweep(runs: Path, kind: SweepKind, spec: str | None = None) -> Path:
-    """Return the folder of the newest sweep of a kind in `runs`, of a spec if it is named.
+    """Return the folder of the newest sweep of a kind in `runs`; if `spec` is given, of that spec.
 
     Raises:
         UsageError: There is no such sweep.

@@ -32,7 +32,7 @@ KEPT_ELSEWHERE = (
     "A service has the weights that were trained there, and those of a local model are in the training's "
     "folder: name its --base-url, or the folder in place of the path."
 )
-"""Advice for a `tinker://` path that a service does not know."""
+"""Advice for a `tinker://` path that the service does not know."""
 _HEADER_BYTES = 100_000_000
 """Largest header of a safetensors file, by its format."""
 _PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>(?:sampler_|external_)?weights)/(?P<name>[\w.-]+)")
@@ -64,7 +64,7 @@ def base_name(path: str, root: Path) -> str:
 
 
 def base_of_adapter(folder: Path) -> Path | None:
-    """Return the folder of the model that an adapter folder belongs to; None if `folder` is no adapter.
+    """Return the folder of an adapter's base model; None if `folder` is not an adapter's.
 
     Raises:
         UsageError: The adapter's config is broken, or its model is not on this machine or an adapter.
@@ -90,7 +90,7 @@ def base_of_adapter(folder: Path) -> Path | None:
 
 
 def missing_model(folder: Path) -> str:
-    """Return the message for a model folder that is not there, with the command that fetches the model."""
+    """Return the message for a model folder that does not exist, with the command that fetches the model."""
     if (name := name_of_fetched(folder)) is not None:
         return f"the model {name} is not on this machine; get it: rolegraph fetch {shlex.quote(name)}"
     name = str(folder)[:200]
@@ -104,7 +104,7 @@ def missing_model(folder: Path) -> str:
 
 
 def complete_config(folder: Path) -> None:
-    """Write the adapted layers into an adapter's config that leaves them out: PEFT does not look for them.
+    """Add the names of the adapted layers to an adapter's config that lacks them: PEFT does not infer them.
 
     Raises:
         OSError: A file cannot be read or written.
@@ -122,7 +122,8 @@ def complete_config(folder: Path) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Return the SHA-256 hex digest of a model folder's weights; an adapter's covers its base model's too.
+    """Return the SHA-256 hex digest of a model folder's weights; an adapter's digest covers its base model's
+    as well.
 
     Raises:
         OSError: A weights file cannot be read.
@@ -137,7 +138,8 @@ def digest(folder: Path) -> str:
 
 
 def copy_weights(path: str, source: Path, target: Path) -> None:
-    """Copy a checkpoint's weights from one service's state folder to another's, unless they are there.
+    """Copy a checkpoint's weights from one service's state folder to another's, unless they are already
+    there.
 
     Raises:
         UsageError: `source` does not hold the checkpoint.

@@ -29,9 +29,9 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
 
     Args:
         folder: The folder; a folder that is still empty after the block is removed.
-        kind: Kind of the folder. The block writes a mark of the kind before any file; without a mark, the
-            subfolders that it made are removed after it.
-        writes: Paths that the block writes, which may be no links.
+        kind: Kind of the folder. The block must write a mark of the kind before any file; if it writes no
+            mark, the subfolders that it made are removed afterwards.
+        writes: Paths that the block writes; none may be a link.
 
     Raises:
         UsageError: Another process writes in the folder, and the message has its pid and host; or the folder
@@ -61,10 +61,10 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
 
 
 def is_held(folder: Path) -> bool:
-    """Return True if a process writes in a folder, by the name in the folder's lock file.
+    """Return True if a process writes in a folder, judged by the process that the folder's lock file names.
 
-    The lock itself is not tried, because a writer that begins meanwhile would be refused. A process of
-    another host counts as running, as does any on Windows, where `os.kill` would interrupt it.
+    The lock itself is not tried, because a writer that begins at the same time would be refused. A process of
+    another host counts as running, and so does any process on Windows, where `os.kill` would interrupt it.
     """
     path = folder / LOCK_FILE
     if not is_file(path):
@@ -82,7 +82,7 @@ def is_held(folder: Path) -> bool:
 def lock(file: int) -> bool:
     """Try to lock an open file or folder until it is closed; return False if another process has locked it.
 
-    Returns True without a lock where the system has none.
+    Returns True without a lock on a system without locks.
     """
     try:
         import fcntl
@@ -98,7 +98,8 @@ def lock(file: int) -> bool:
 
 
 def _holder(file: int) -> str:
-    """Return the name that the lock's holder wrote into the locked file; waits up to 1 s for it."""
+    """Return the name that the lock's holder wrote into the locked file, waiting up to 1 s for it; "another
+    process" without a name."""
     for _ in range(20):
         if name := os.pread(file, _HOLDER_BYTES, 0):
             return name.decode("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isnan
 
 Bounds = tuple[float, float]
-"""Smallest and largest value; an infinity has no bound."""
+"""Smallest and largest value; an infinity means no bound."""
 UNIT: Bounds = (0.0, 1.0)
 """Bounds of a share, and of a bool as a number."""
 COUNT: Bounds = (0.0, inf)
@@ -13,7 +13,7 @@ COUNT: Bounds = (0.0, inf)
 
 
 def scaled(bounds: Bounds, factor: float) -> Bounds:
-    """Return the bounds (low, high) of `factor * value`, given those of the value."""
+    """Return the bounds of `factor * value` from the bounds of the value."""
     low, high = sorted(0.0 if isnan(factor * end) else factor * end for end in bounds)
     return low, high
 

@@ -1,4 +1,4 @@
-r"""Answers in LaTeX's `\boxed{…}`, the last of which counts, as in tinker-cookbook's math_rl."""
+r"""Answers in LaTeX's `\boxed{…}`; the last box counts, as in tinker-cookbook's math_rl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf)\{([^{}]*)\}")
 def last_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{…}` or `\fbox{…}` of a text; None without such a box.
 
-    A box without content, or with dots for content, is a mention of the form and does not count.
+    A box that is empty or contains dots only mentions the form and does not count.
 
     Raises:
         ValueError: The last box has no end.
@@ -28,8 +28,8 @@ def last_box(text: str) -> str | None:
 
 
 def _content(text: str, start: int) -> str | None:
-    r"""Return the text between balanced braces at `start`, or a bare number as in `\boxed 5`; None without
-    either."""
+    r"""Return the text between balanced braces at `start`, or a bare number as in `\boxed 5`; None if neither
+    is there."""
     if text[start : start + 1] != "{":
         bare = _NUMBER.match(text, start)
         return None if bare is None else bare[0]

@@ -82,7 +82,7 @@ def value_of(node: ast.expr, depth: int, divide: Callable[[Any, Any], Any] | Non
     Args:
         node: The expression.
         depth: The largest number of nested operators and calls.
-        divide: Function for `/`; None for one whose value is whole where the division has no remainder.
+        divide: Function for `/`; None divides so that a result without a remainder is a whole number.
 
     Raises:
         ValueError: The expression is no arithmetic, or exceeds a limit.

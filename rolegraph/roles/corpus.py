@@ -19,16 +19,16 @@ from rolegraph.engine.vocabulary import DataError, note_id, require_library, sho
 from rolegraph.roles.tables import find_table, read_table
 
 FIELDS = ("id", "title", "text")
-"""Fields of a row that a search gives."""
+"""Fields of a row that a search returns."""
 _WORD = re.compile(r"\w+")
 
 
 class Corpus(NamedTuple):
-    """File of passages, in the version that was opened."""
+    """File of passages, in the version at the time of opening."""
 
     path: Path
     changed: int
-    """Time of the file's last change in ns: an index of another version is not used."""
+    """Time of the file's last change in ns; the index of another version is not used."""
 
 
 class SearchHit(TypedDict):

@@ -82,8 +82,10 @@ def generate(
     seen: set[tuple[int, ...]] = set()
 
     def draw(size: int) -> tuple[list[int], int, str]:
-        """Draw (numbers, target, solution) of a new task; one in `seen` only where the range has too few
-        others."""
+        """Draw (numbers, target, solution) of a task.
+
+        The task is not in `seen`, unless the range has too few others.
+        """
         repeats = 0
         for _ in range(_ATTEMPTS):
             nums = [rng.randint(low, high) for _ in range(size)]
@@ -118,7 +120,7 @@ def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> st
 
 
 def split_of(nums: Sequence[int], target: int) -> Split:
-    """Return the split of a task, whatever the order of its numbers."""
+    """Return the split of a task; the order of its numbers does not matter."""
     return "validation" if zlib.crc32(f"{sorted(nums)} {target}".encode()) % 5 == 0 else "train"
 
 
@@ -131,7 +133,7 @@ def combine(nums: Sequence[int], rng: random.Random, operators: str = OPERATORS)
         operators: The operators, some of + - * /.
 
     Returns:
-        The value and the expression; None where a step would not be a positive whole number.
+        The value and the expression; None if a step would not give a positive whole number.
     """
     parts = [(n, str(n), "") for n in nums]
     while len(parts) > 1:
@@ -163,7 +165,7 @@ def evaluate(expression: str) -> int | Fraction | None:
 
 
 def is_solution(expression: str, nums: Sequence[int], target: float | Fraction) -> bool:
-    """Return True if an expression uses each of `nums` exactly once and is equal to `target`."""
+    """Return True if an expression uses each of `nums` exactly once and equals `target`."""
     value = evaluate(expression)
     if value is None or sorted(map(int, _NUMBER.findall(expression))) != sorted(nums):
         return False
@@ -181,9 +183,9 @@ def last_answer(text: str) -> str | None:
 
 
 def reward(text: str, nums: Sequence[int], target: float | Fraction) -> float:
-    """Return 1.0 where the text's last answer solves the task, else 0.0, as rLLM does.
+    """Return 1.0 if the last answer in a text solves the task, else 0.0, as rLLM does.
 
-    Text without tags, which a parser may have removed, is the answer itself.
+    A text without tags, which a parser may have removed, is the answer itself.
 
     Args:
         text: The answer.

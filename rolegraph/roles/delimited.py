@@ -1,4 +1,4 @@
-"""Strict reader of .csv and .tsv text: what a lenient reader would guess is an error with its line.
+"""Strict reader of .csv and .tsv text: ambiguous text is an error with its line, never guessed.
 
 Quotes follow RFC 4180. A quote after the start of an unquoted cell, as in `5" pipe`, is a character.
 """
@@ -20,7 +20,7 @@ _REASONS = {
     "unexpected end of data": "a quote is never closed",
     "expected after": 'text follows a closing quote; within a quoted cell write a quote as two: "6"" pipe"',
 }
-"""Reasons in place of the csv module's errors, by a part of these."""
+"""Messages that replace errors of the csv module, by a part of the error's text."""
 
 
 def read_delimited(lines: Iterable[str], name: str) -> Iterator[tuple[int, Row]]:
@@ -28,11 +28,11 @@ def read_delimited(lines: Iterable[str], name: str) -> Iterator[tuple[int, Row]]
 
     Args:
         lines: Lines of the table with their line ends.
-        name: Name of the file, for messages; the delimiter of `.tsv` is a tab unless the header has none.
+        name: Name of the file, for messages; for `.tsv`, the delimiter is a tab if the header has one.
 
     Raises:
-        DataError: A quote is not closed, or stands beside other text; a row has another width than the
-            header; a column has no name or that of another; there is a NUL; a row is beyond `row_text`.
+        DataError: A quote is not closed or is beside other text; a row has more or fewer cells than the
+            header; two columns share a name or one has none; there is a NUL; a row exceeds `row_text`.
     """
     records = _records(lines, name)
     empty: list[str] = []
@@ -54,12 +54,12 @@ def _check_header(header: Sequence[str], where: str) -> None:
 
 
 def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number of its first line, cells) for each record of a delimited file, the header included."""
+    """Yield (number of the first line, cells) of each record of a delimited file, header included."""
     source = iter(lines)
     first, header = next(((n, line) for n, line in enumerate(source, 1) if line.strip()), (1, ""))
     delimiter = _delimiter(header, name)
     record: list[str] = []
-    """Lines of the present record."""
+    """Lines of the current record."""
 
     size = 0
 
@@ -91,10 +91,10 @@ def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]
 
 
 def _delimiter(header: str, name: str) -> str:
-    """Return the delimiter of a header line: the first of comma, semicolon, tab that occurs outside of
+    """Return the delimiter of a header line: the first of comma, semicolon and tab that occurs outside of
     quotes.
 
-    In a .tsv file, the tab comes first.
+    For a .tsv file, the tab is tried first.
     """
     order = "\t,;" if name.endswith(".tsv") else ",;\t"
     bare = re.sub(_QUOTED, "", header)
@@ -102,7 +102,7 @@ def _delimiter(header: str, name: str) -> str:
 
 
 def _check_record(text: str, delimiter: str) -> None:
-    """Raise csv.Error for a record that the csv module would read otherwise than it looks, such as `a,
+    """Raise csv.Error for a record that the csv module reads differently from how it looks, such as `a,
     "b"`."""
     if "\0" in text:
         raise csv.Error("there is a NUL; is it a text file in UTF-8?")

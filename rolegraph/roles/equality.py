@@ -21,12 +21,12 @@ from rolegraph.roles.boxes import last_box
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
 Seconds = Annotated[float, Field(gt=0)]
-"""Time limit of a comparison of mathematics, or another score."""
+"""Time limit in seconds of a comparison of mathematics, or of another score."""
 MATH_SECONDS = 10.0
 _ARITHMETIC = re.compile(r"(?:\\boxed|\\left|\\right|\\cdot|\\times|\\d?frac|[\d\s+\-*/^{}()])*")
-"""Text of numbers and operations that a reader of mathematics has to compute as a whole."""
+"""Pattern of a text with only numbers and operations, which a reader of mathematics computes completely."""
 _POWER = re.compile(r"(?<![\d}])(\d{1,4000})\s*\^\s*\{\s*(\d{1,4000})\s*\}")
-"""Power whose base and exponent are natural numbers."""
+"""Pattern of a power whose base and exponent are natural numbers."""
 
 
 def as_text(action: object) -> str:
@@ -35,22 +35,21 @@ def as_text(action: object) -> str:
 
 
 def same_text(one: object, other: object) -> bool:
-    """Return True if two actions are equal as text, ignoring space at the ends and the order of mappings'
-    keys."""
+    """Return True if two actions are equal as text; space at the ends and the order of mappings' keys do not
+    count."""
     return canonical(one) == canonical(other)
 
 
 def canonical(action: object) -> str:
-    """Return the text by which actions are compared: stripped and in Unicode's NFC form; JSON for other
-    values."""
+    """Return the text by which an action is compared: stripped and in Unicode's NFC form; JSON for a value
+    that is no text."""
     if isinstance(action, str):
         return normalize("NFC", action.strip())
     return json.dumps(action, sort_keys=True, default=str)
 
 
 def same_json(one: object, other: object) -> bool:
-    """Return True if two JSON values are equal; unlike in Python, true is not 1 at any depth, while 1 is
-    1.0."""
+    """Return True if two JSON values are equal; 1 equals 1.0, but unlike in Python, true does not equal 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -63,7 +62,7 @@ def same_json(one: object, other: object) -> bool:
 
 
 def require_math() -> None:
-    """Raise UsageError where the library that compares mathematics is not installed."""
+    """Raise UsageError if the library that compares mathematics is not installed."""
     require_library("math_verify", "math", "comparisons of mathematics")
 
 
@@ -88,10 +87,10 @@ def same_math(gold: object, answer: object) -> bool:
 
 
 def is_beyond_memory(text: str) -> bool:
-    """Return True for arithmetic alone with a power that has more bits than a worker's memory, `call_memory`.
+    """Return True for arithmetic with a power of more bits than the memory of a worker, `call_memory`.
 
-    Such as `9^{9^{9^{9}}}`: whoever computes its value runs out of memory or time. Towers of powers are
-    computed from the inside, up to the numbers that could still be an exponent.
+    Computing the value of a text such as `9^{9^{9^{9}}}` exhausts memory or time. Towers of powers are
+    computed from the inside, as long as the number can be an exponent.
     """
     most = 8 * CALL_MEMORY.most
     text = text.strip(" $")
@@ -116,7 +115,7 @@ def _boxed(value: object) -> object:
 
 
 def _marked(value: object) -> str:
-    """Return a mathematical expression between dollar signs, as math-verify reads it, unless it has a
-    mark."""
+    """Return a mathematical expression between dollar signs, which math-verify needs, unless it is already
+    marked."""
     text = str(value)
     return text if "$" in text or "\\boxed" in text else f"${text}$"

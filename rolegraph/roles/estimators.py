@@ -17,7 +17,7 @@ from rolegraph.engine.records.credit import Group
 from rolegraph.engine.vocabulary import Estimator, Floats, State
 
 EPSILON = 1e-6
-"""Added to a standard deviation before a division by it."""
+"""Number added to a standard deviation before a division by it."""
 
 Groups = Sequence[Group]
 Batch = Callable[[Sequence[Floats], Groups], list[Floats]]
@@ -100,7 +100,7 @@ def opo() -> Estimator:
 
 
 def _lengths(group: Group) -> Floats:
-    """Return the number of response tokens of each member, [G]; ones where the model returned no tokens."""
+    """Return the number of response tokens of each member, [G]; ones if the model returned no tokens."""
     import numpy as np
 
     lengths = np.array([member.tokens for member in group.members], float)
@@ -159,7 +159,7 @@ def best() -> Estimator:
 
 
 def _best_of(rewards: Floats, group: Group) -> Floats:
-    """Return 1 for the group's best answers and 0 for the others, [G]."""
+    """Return 1 for the group's best answers and 0 for all others, [G]."""
     import numpy as np
 
     read = np.array([not member.failed for member in group.members], dtype=bool)

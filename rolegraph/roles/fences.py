@@ -11,16 +11,16 @@ class FencedBlock(NamedTuple):
     """Code block in a text between Markdown fences, with its language."""
 
     language: str
-    """Word behind the opening fence in small letters, such as `json`; empty without a word."""
+    """Word after the opening fence in lower case, such as `json`; empty without a word."""
     text: str
 
 
 def fenced_blocks(text: str, *, glued: bool = False) -> tuple[list[FencedBlock], bool]:
-    """Return the fenced blocks of a text, and whether the last block has no end.
+    """Return the fenced blocks of a text, and True if the last block has no end.
 
     Args:
         text: The text.
-        glued: Let a fence at the end of a line end a block, too, as models write it behind JSON.
+        glued: True to let a fence at the end of a line end a block as well, as models write it after JSON.
     """
     blocks: list[FencedBlock] = []
     language, lines = "", None
@@ -40,18 +40,19 @@ def fenced_blocks(text: str, *, glued: bool = False) -> tuple[list[FencedBlock],
 
 
 _SAME = {"py": "python", "python3": "python", "js": "javascript", "sh": "bash", "yml": "yaml"}
-"""Languages by other words for them."""
+"""Names of languages, by other words for them."""
 
 
 def last_block(text: str, language: str) -> str:
-    """Return the last fenced block of a language, else the last without one; all of a text without blocks.
+    """Return the last fenced block of a language, else the last block without a language; without any block,
+    the whole text.
 
     Args:
         text: The text.
-        language: Word for the language in small letters; empty for a block of any.
+        language: Word for the language in lower case; empty for a block of any language.
 
     Raises:
-        ValueError: The last block has no end, the blocks are of other languages, or there is no text.
+        ValueError: The last block has no end, all blocks are of other languages, or there is no text.
     """
     blocks, is_open = fenced_blocks(text)
     if is_open:

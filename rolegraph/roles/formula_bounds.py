@@ -76,7 +76,7 @@ def _of_filter(node: nodes.Filter) -> Bounds | None:
 def _of_list(name: str, listed: nodes.List) -> Bounds | None:
     """Return the bounds of the `min`, `max` or `sum` of a list's items; None if unknown.
 
-    The smallest item is at most any item whose bounds are known, and the largest at least.
+    The minimum is at most the upper bound of any item, the maximum at least the lower bound of any item.
     """
     items = [bounds_of(item) for item in listed.items]
     ranges = [bounds for bounds in items if bounds is not None]

@@ -30,9 +30,9 @@ from rolegraph.roles.formula_bounds import bounds_of
 
 _JINJA = Environment()
 _NO_ROLES = {*OF_A_TURN, *"task self episode range true false none True False None".split()}
-"""Names that mean no role."""
+"""Names that are never roles."""
 _EARNED = ("reward", "right", "terms")
-"""Fields of a turn that its reward decides."""
+"""Fields of a turn that its reward determines."""
 
 
 def expression(text: str, /) -> Reward:
@@ -84,7 +84,7 @@ def bounds_of_text(text: str) -> Bounds | None:
 
 
 class Reading(NamedTuple):
-    """Names and fields that an expression reads; none for a text with a syntax fault."""
+    """Names and fields that an expression reads; empty for a text with a syntax fault."""
 
     parts: list[nodes.Node]
     """Nodes of the syntax tree, the root first."""
@@ -116,12 +116,12 @@ class Reading(NamedTuple):
 
     @property
     def earned(self) -> tuple[str, ...]:
-        """Roles whose reward, or whether they are right, the expression reads."""
+        """Roles whose reward, terms or verdict the expression reads."""
         return self._with(_EARNED)
 
     @property
     def right(self) -> tuple[str, ...]:
-        """Roles of which the expression reads whether they are right."""
+        """Roles whose verdict, right or wrong, the expression reads."""
         return self._with(("right",))
 
     def _with(self, fields: Iterable[str]) -> tuple[str, ...]:
@@ -135,12 +135,12 @@ class Reading(NamedTuple):
 
     @property
     def compares_task(self) -> bool:
-        """True where the expression reads the task."""
+        """True if the expression reads the task."""
         return self.reads("task")
 
     @property
     def says_right(self) -> bool:
-        """True where the value says that the answer is right."""
+        """True if the value says that the answer is right."""
         by_others = bool(self.parts) and _is_bool(self.parts[0]) and bool(self.compares_task or self.right)
         return self.is_scorer or by_others
 
@@ -155,7 +155,7 @@ class Reading(NamedTuple):
 
 
 def _holder(node: nodes.Node) -> str:
-    """Return the name before fields and items, such as `judge` of `judge[0].chosen`."""
+    """Return the name before fields and items, such as `judge` of `judge[0].chosen`; empty without a name."""
     while isinstance(node, nodes.Getattr | nodes.Getitem):
         node = node.node
     return node.name if isinstance(node, nodes.Name) else ""
@@ -197,7 +197,7 @@ def keys_of(parts: list[nodes.Node], name: str) -> Iterator[str]:
 
 
 def _compared(parts: list[nodes.Node]) -> Iterator[str]:
-    """Yield the task fields that are compared with the action, and so must be present in each row."""
+    """Yield the task fields that are compared with the action, which every row must therefore have."""
     for part in parts:
         if isinstance(part, nodes.Compare | nodes.Test | nodes.Call):
             inside = [*part.find_all(nodes.Node)]

@@ -36,9 +36,9 @@ class GridRules(NamedTuple):
     moves: int = 1
     """Largest number of moves in an action."""
     shaping: float = 0.0
-    """Reward for coming nearer, in sum over the whole way; moving away loses as much."""
+    """Reward for coming nearer to the goal, as a sum over the whole way; moving away loses as much."""
     penalty: float = 0.0
-    """Loss for an action with an illegal move, or with none at all."""
+    """Loss for an action with an illegal move, or without any move."""
 
 
 class WalkState(NamedTuple):
@@ -69,7 +69,7 @@ def draw(seed: int, size: int, walls: float) -> Grid:
 
 
 def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
-    """Return a path from start to goal without loops, by a random walk whose loops are erased."""
+    """Return a path from start to goal that visits no cell twice: a random walk without its loops."""
     way = [start]
     while way[-1] != goal:
         cell = rng.choice([*_around(way[-1], size).values()])
@@ -86,13 +86,13 @@ def _around(cell: Cell, size: int) -> dict[str, Cell]:
 
 
 def legal(grid: Grid, cell: Cell) -> dict[str, Cell]:
-    """Return the legal moves at a cell, with the cell that each leads to."""
+    """Return the legal moves at a cell, each with the cell that it leads to."""
     return {letter: to for letter, to in _around(cell, grid.size).items() if to not in grid.walls}
 
 
 @lru_cache(maxsize=1024)
 def distances(grid: Grid) -> Mapping[Cell, int]:
-    """Return the number of moves to the goal, from every cell with a way there."""
+    """Return the number of moves to the goal from every cell from which it can be reached."""
     moves = {grid.goal: 0}
     edge = moves
     while edge:
@@ -120,7 +120,7 @@ def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transi
 
 
 def read(action: Any) -> str | None:
-    """Return the moves in an action such as `RRDD`, `r, r` or `["R", "down"]` as letters; None for other
+    """Return the letters of the moves in an action such as `RRDD`, `r, r` or `["R", "down"]`; None for other
     words."""
     parts = cast("list[Any]", action) if isinstance(action, list) else [action]
     words: list[str] = re.findall(r"\w+", " ".join(map(str, parts)).upper())

@@ -1,8 +1,8 @@
 """Check of the text that reasoning-gym's scorers evaluate: it must not run as code.
 
 A dozen scorers pass an answer, or a field of a row, to `eval` or to SymPy's parser, which is `eval` with more
-names. Text of a model or of an untrusted file gets there only where it can do nothing but have a value. Every
-right answer passes: it is a list, or an expression of numbers, letters and known functions.
+names. Text of a model or of an untrusted file is passed on only if it can do nothing except have a value.
+Every right answer passes: it is a list, or an expression of numbers, letters and known functions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ _NAMES = frozenset(
 )
 _NAME = re.compile(r"[^\W\d]\w*")
 _LETTER = re.compile(r"[A-MPRT-Za-z]_?\d*", re.ASCII)
-"""Symbol of one letter, but not N, O, Q or S, which are functions of SymPy."""
+"""Pattern of a symbol with one letter, except N, O, Q and S, which are functions of SymPy."""
 _BEYOND_VALUES = re.compile(r"""['"`\\#@:;\[\]{}]|__|\.\s*[^\W\d]""")
-"""Strings, comments, brackets and attributes."""
+"""Pattern of strings, comments, brackets and attributes."""
 _BITS = re.compile(r"(?:0x[\da-f]++|\d++|[+\-*<>&|^~()\s])*+", re.IGNORECASE)
 
 
 def is_literal(text: str) -> bool:
-    """Return True if `eval` of a text would give a literal or a name, or fail to parse, so that no code
-    runs."""
+    """Return True if `eval` of a text gives a literal or a name, or fails to parse, so that no code runs."""
     # As `eval` strips it, and as the scorers do.
     return _has_value(text.lstrip(" \t")) and _has_value(text.strip())
 
@@ -46,8 +45,7 @@ def _has_value(code: str) -> bool:
 
 
 def is_expression(text: str) -> bool:
-    """Return True if SymPy's parser would find only numbers, symbols and functions of mathematics in a
-    text."""
+    """Return True if a text has only numbers, symbols and mathematical functions for SymPy's parser."""
     return _BEYOND_VALUES.search(text) is None and all(
         name in _NAMES or _LETTER.fullmatch(name) for name in _NAME.findall(text)
     )
@@ -63,18 +61,17 @@ _EVALUATED: Mapping[str, Callable[[str], bool]] = {
     **dict.fromkeys(("countdown", "puzzle24", "polynomial_multiplication"), is_expression),
     **dict.fromkeys(("simple_integration", "intermediate_integration"), is_expression),
 }
-"""Kinds of tasks whose scorers evaluate the answer, and the check of it."""
+"""Check of the answer, by the kinds of tasks whose scorers evaluate it."""
 
 
 def is_harmless(kind: str, answer: str) -> bool:
-    """Return True if the scorer of this kind of tasks, which may `eval` answers, runs no code for an
-    answer."""
+    """Return True if the scorer of this kind of tasks runs no code of an answer."""
     check = _EVALUATED.get(kind)
     return check is None or check(answer)
 
 
 def is_harmless_row(kind: str, answer: object, metadata: Mapping[str, Any]) -> bool:
-    """Return True if the scorer of this kind of tasks runs no code for a row's answer and metadata."""
+    """Return True if the scorer of this kind of tasks runs no code of a row's answer and metadata."""
     match kind:
         case "number_sorting":
             return is_literal(str(answer))

@@ -1,8 +1,8 @@
 """JSON values in a model's text, and checks of these against a JSON Schema from a spec.
 
-Both are untrusted. A value that could not be written again (invalid Unicode, no finite number, nested
-too deeply) counts as none. A schema is checked when it is compiled; it fetches nothing, and the work of a
-check is bounded. All functions raise ValueError with a sentence for a person.
+Both are untrusted. A value that could not be written again (invalid Unicode, a number that is not finite,
+nested too deeply) is treated as missing. A schema is checked when it is compiled; it fetches nothing, and the
+work of a check is bounded. All functions raise ValueError with a sentence for the user.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _REFUSED = {
     "patternProperties": "properties",
     **dict.fromkeys(UNBOUNDED_KEYWORDS, "additionalProperties or items"),
 }
-"""Keywords whose work cannot be bounded, and the keywords to use instead."""
+"""Keywords whose work cannot be limited, each with the keywords to use instead."""
 
 ITEMS_MADE_UP = 8
-"""Largest number of items of a list in an example, whatever a schema asks for."""
+"""Largest number of items of a list in an example, even if a schema asks for more."""
 
 _LANGUAGES = ("json", "json5", "jsonc")
 
@@ -49,7 +49,8 @@ class Check(Protocol):
 
         Args:
             value: The value.
-            further: Count the work of the last check, too, because the value is another candidate.
+            further: True to count the work together with that of the previous check, for another candidate of
+                the same text.
         """
         ...
 
@@ -73,15 +74,15 @@ def value_at(value: Any, path: str) -> Any:
 def find_json(text: str, check: Check | None = None) -> Any:
     """Find the JSON value of a text: the first candidate that passes the check.
 
-    Candidates are the whole text, the blocks of JSON, the objects and lists in these, the blocks without a
-    language, and the objects and lists of the text; of each kind the last comes first.
+    Candidates are the whole text, fenced blocks of JSON, objects and lists in these, blocks without a
+    language, and objects and lists in the text; of each kind, the last is tried first.
 
     Args:
-        text: The text, of which the limits `json_starts` and `json_read` bound the search.
-        check: A schema's check.
+        text: The text; the limits `json_starts` and `json_read` bound the search.
+        check: Check against a schema; None accepts any value.
 
     Raises:
-        ValueError: The text holds no JSON that could be written again, or none that passes; the message is
+        ValueError: The text has no JSON that could be written again, or none that passes; the message is
             about the first candidate.
     """
     reason: ValueError | None = None
@@ -102,17 +103,17 @@ def find_json(text: str, check: Check | None = None) -> Any:
 
 
 WAYS = 3
-"""Number of examples of a number or a JSON value, which differ so that a workflow takes other branches."""
+"""Number of different examples of a number or a JSON value, so that a workflow takes different branches."""
 
 
 def example_of(schema: Mapping[str, Any], depth: int = 0, way: int = 0, like: object = None) -> Any:
-    """Return a made-up value of the types that a schema asks for; its other keywords are not read.
+    """Return a made-up value of the types that a schema asks for; most other keywords are ignored.
 
     Args:
         schema: The JSON Schema.
         depth: The level of recursion.
-        way: Number of the example, from 0: others have other words, and false in place of true.
-        like: A value that says the types of what the schema leaves open; None without it.
+        way: Number of the example, from 0; other numbers give other words, and false instead of true.
+        like: A value with the types of the parts that the schema leaves open; None without it.
     """
     for key in ("const", "default"):
         if key in schema:
@@ -185,7 +186,7 @@ def _last_first(values: Iterator[Any]) -> Iterator[Any]:
 
 
 def _whole(texts: Sequence[str]) -> Iterator[Any]:
-    """Yield the parsed value of each text that is JSON as a whole; other texts are skipped."""
+    """Yield the parsed value of each text that is entirely JSON; other texts are skipped."""
     for text in texts:
         with suppress(ValueError, RecursionError):
             yield _DECODER.decode(text.strip())
@@ -212,8 +213,8 @@ def _inside(texts: Sequence[str]) -> Iterator[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return key-value pairs as a dict; raise ValueError for a repeated key, of which either value may be
-    meant."""
+    """Return key-value pairs as a dict; raise ValueError for a repeated key, whose intended value is
+    unclear."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("a key stands twice")
@@ -231,10 +232,10 @@ def schema_check(schema: dict[str, Any]) -> Check:
     """Return a function that raises ValueError for a value that does not fit a JSON Schema (2020-12).
 
     Args:
-        schema: The schema. References may lead into the schema only.
+        schema: The schema. References may only lead into the schema itself.
 
     Raises:
-        ValueError: The schema is invalid, or has a keyword of which the work cannot be bounded.
+        ValueError: The schema is invalid, or has a keyword whose work cannot be limited.
     """
     # Imported here, because they are slow to load; as Any, because their types are partial.
     library: Any = import_module("jsonschema")

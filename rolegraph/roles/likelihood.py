@@ -11,7 +11,7 @@ from rolegraph.engine.vocabulary import Likelihood, Reward, RewardFacts, RewardI
 from rolegraph.roles.bounds import UNIT
 
 _OF_THE_TURN = {"task", "self", "action", "tokens", "calls"}
-"""Names in a text that stand for no role."""
+"""Names in a text that are never roles."""
 
 
 def likelihood(
@@ -52,7 +52,7 @@ def likelihood(
 
 
 def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the task fields and the roles that a template reads; none for a text with a syntax fault."""
+    """Return (task fields, roles) that a template reads; both empty for a text with a syntax fault."""
     from jinja2 import (  # slow to import, and read by this reward alone
         Environment,
         TemplateSyntaxError,

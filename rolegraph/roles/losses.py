@@ -1,6 +1,6 @@
 """Losses that a role may name: those of the Tinker API, and two that compare the best and worst of a group.
 
-Of the API, `dro` is missing: its penalty counts every token of a sequence, and the prompt's tokens were not
+The API's `dro` is missing: its penalty counts every token of a sequence, and the prompt's tokens were not
 sampled. p is the policy in training, q the weights that sampled, r = p / q.
 """
 
@@ -100,14 +100,14 @@ def ipo(*, beta: Positive = 0.1, reference: Reference = "base") -> Loss:
 
 
 Pair = tuple[list[LossSequence], list[LossSequence]]
-"""Sequences of the best and of the worst member of a group."""
+"""Sequences of the best member of a group, and of the worst."""
 
 
 def _over_pairs(
     loss: Callable[[Tensor], Tensor],
 ) -> Callable[[Sequence[LossSequence]], tuple[Tensor | float, Mapping[str, float]]]:
-    """Return the mean of `loss` over the pairs of a step, with metrics of the gap that it is a function
-    of."""
+    """Return a loss function for sequences: the mean of `loss(gap)` over the pairs of a step, with metrics of
+    the gap."""
 
     def log_ratio(sequences: Sequence[LossSequence]) -> Tensor:
         return _sum_of(
@@ -139,7 +139,8 @@ def _sum_of(tensors: Iterator[Tensor]) -> Tensor:
 
 
 def _pairs(sequences: Sequence[LossSequence]) -> Iterator[Pair]:
-    """Yield the best and the worst member of each group whose rewards differ; of equals the first."""
+    """Yield the best and the worst member of each group with unequal rewards; of equally good ones, the
+    first."""
     groups: dict[int, dict[int, list[LossSequence]]] = {}
     for it in sequences:
         if it.reward is not None:

@@ -2,7 +2,7 @@ r"""Numbers in a model's text, as people write them: `1,234.50`, `1{,}234`, `-$5
 
 Text is cut into runs of digits and of what joins digits, and a run is a number or it is refused: `1.234,56`,
 `1,23`, `12:30`, `7-2` and `3 1/2` have several readings, and a wrong one would be a wrong answer that pays.
-Characters around a run can make it unclear, too: `√2`, `2^n`, `5 million`. A digit behind a letter belongs to
+Characters around a run can make it unclear, too: `√2`, `2^n`, `5 million`. A digit after a letter belongs to
 a name (`H2O`, `x1`). Time is linear in the text.
 """
 
@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import cast
 
 _SPACES = "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"
-"""Spaces that do not break, and thin ones: people write these between groups of three digits."""
+"""Non-breaking and thin spaces, which people write between groups of three digits."""
 _GROUP = rf"(?:,\\!|\{{,\}}|\\[,;: !]|[{_SPACES},'’_~])"
 _OPERATOR = r"(?:\*\*|[-+*/×÷·⋅−^xX]|\\(?:times|cdot|div)(?![A-Za-z]))"
 _JOINT = rf"""(?: {_GROUP} | [.:–—‑]
@@ -38,7 +38,7 @@ _SLASH = re.compile(r" ?/ ?")
 _GROUPS = re.compile(_GROUP)
 
 _WINDOW = 24
-"""Characters around a run that are looked at."""
+"""Number of characters around a run of digits that are examined."""
 _SIGN = re.compile(r"(?:^|(?<=[^\w)\]}%+−-]))(?P<sign>[-+−])\\?[$€£¥₹]?$")
 _UNCLEAR_BEFORE = re.compile(
     r"""(?: (?:^|[\s=(\[:,])[–—‒‐‑－﹣] | [±∓√∛^] | \^\{[-+−]? | _\{ | \}\{ | [-−][({] | \{[-−]\}
@@ -58,15 +58,14 @@ def find_number(text: str, *, fractions: bool = False) -> int | float:
 
     Args:
         text: The text.
-        fractions: Read `3/4` as a number.
+        fractions: True to read `3/4` as a number.
 
     Returns:
-        An int, or a float where the number has a point, an exponent or a remainder; a whole number that no
-        float holds is an int in any case.
+        An int, or a float if the number has a point, an exponent or a remainder. A whole number that no float
+        can represent is always an int.
 
     Raises:
-        ValueError: The text holds no number, or the number has several readings, is too large or divides
-            by zero.
+        ValueError: The text has no number, or the number is ambiguous, is too large or divides by zero.
     """
     runs = (match for match in _TOKENS.finditer(text) if match["run"] or match["fraction"])
     kept = deque(runs, maxlen=1)
@@ -83,7 +82,13 @@ def find_number(text: str, *, fractions: bool = False) -> int | float:
 def _read(match: re.Match[str], before: str, after: str, fractions: bool) -> int | float:
     """Return the number that a matched run of characters writes, without its sign.
 
-    Raises ValueError where the text around it makes the number uncertain, as in `7-2`.
+    Raises ValueError if the text around it makes the number ambiguous, as in `7-2`.
+
+    Args:
+        match: The match.
+        before: Text before the match.
+        after: Text after the match.
+        fractions: True to read `3/4` as a number.
     """
     parts = [match["top"], match["bottom"]] if match["fraction"] else _SLASH.split(match["run"])
     is_mixed = len(parts) > 1 and re.search(r"[0-9][ \t]?[-+−]?$", before)
@@ -127,8 +132,8 @@ def _value(written: str) -> int | float:
 
 
 def exact_number_of(value: object) -> Fraction:
-    """Return a number, or the last number or fraction in a text, exactly; raise ValueError without a
-    number."""
+    """Return the exact value of a number, or of the last number or fraction in a text; raise ValueError
+    without a number."""
     if isinstance(value, str):
         value = find_number(value, fractions=True)
     is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

@@ -1,8 +1,8 @@
 """Parsers: functions from a response's text to an action.
 
 A parser is a place and a reading: the place finds a text in the response (`tag`, `tags`, `fence`, `boxed`,
-`regex`, the whole answer), and the reading (`text`, `number`, words, `json`, or a parser of one's own) makes
-the action of it. Of several matches the last counts. A parser raises `ParseFailure` with the failure's name,
+`regex`, the whole answer), and the reading (`text`, `number`, words, `json`, or another parser) makes the
+action from it. Of several matches, the last counts. A parser raises `ParseFailure` with the failure's name,
 and no other error. Response text is data from a model: it is never evaluated, and a spec's patterns run in
 linear time.
 """
@@ -51,7 +51,7 @@ from rolegraph.roles.verdicts import Negated, WordFinder
 
 
 def _call(written: object) -> ItemCall:
-    """Read a reading from its YAML form, a list of words or a parser; raises ValueError for another form."""
+    """Parse a reading from its YAML form, a list of words or a parser; raises ValueError for another form."""
     if isinstance(written, list):
         words = cast("list[object]", written)
         for word in words:
@@ -73,7 +73,15 @@ _SCHEMA: dict[str, Any] = {}
 
 
 def _parser_of(reading: ItemCall, *place: int | str) -> Parser:
-    """Return the parser of a place's text; raises BadParts for a fault of the call at `place`."""
+    """Return the parser that reads the text of a place.
+
+    Args:
+        reading: The parser, as the spec calls it.
+        place: Path of the reading in the spec's call, for faults.
+
+    Raises:
+        BadParts: The parser cannot be made.
+    """
     if reading == _TEXT:
         return Parser(lambda text, upstream: text, examples=("…",), gives=TEXT)
     if reading.is_bare:
@@ -98,7 +106,8 @@ def _exact_words(written: list[str]) -> Parser:
 
 
 def _spellings(words: list[str]) -> Mapping[str, str]:
-    """Return each word by its small letters; raises ValueError for words that are equal."""
+    """Return the words by their lower-case form; raises ValueError for empty words, and for words that differ
+    only by case."""
     spellings = {word.strip().lower(): word.strip() for word in words}
     if not spellings or "" in spellings:
         raise ValueError("expected at least one word, and no empty one")
@@ -110,7 +119,10 @@ def _spellings(words: list[str]) -> Mapping[str, str]:
 
 
 def _with_default(parser: Parser, default: Any) -> Parser:
-    """Return the parser with a default of its type, or a further word; raises ValueError for another one."""
+    """Return the parser with a default; raises ValueError for a default of another type than the parser's.
+
+    Beside a list of words, the default may be another word. None keeps the parser's own default.
+    """
     if default is None:
         return parser
     if parser.gives and not _fits(parser.gives, default):
@@ -241,13 +253,13 @@ def _placed(
     marks: tuple[str, ...] = (),
     expects: tuple[tuple[str, ...], ...] = (),
 ) -> Parser:
-    """Return the parser that reads the text which `find` takes out of a response.
+    """Return a parser that takes a text from a response with `find`, and reads the text with `reading`.
 
     Args:
         find: Function from a response to the text; raises ValueError for a response without it.
         reading: Parser of the text.
-        default: Default; None for that of the reading.
-        where: Words for the place, for messages.
+        default: Default action; None for that of the reading.
+        where: Description of the place, for messages.
         form: Form of a response, with `…` for the text.
         marks: Marks of the place, as in `Parser.marks`.
         expects: Words of the place, as in `Parser.expects`.

@@ -1,8 +1,8 @@
 """Regular expressions of a spec, in an engine with bounded time and memory (RE2).
 
-The pattern comes from an untrusted spec and the text from a model, so no pattern may take the process down,
-neither when it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the
-pattern's size, too; `pay` counts each search. In exchange RE2 has no lookarounds and no backreferences.
+The pattern comes from an untrusted spec and the text from a model, so no pattern may crash or block the
+process, neither when it is compiled nor when it searches. RE2's time is linear in the text, and at worst in
+the pattern's size, too; `pay` counts each search. RE2 has no lookarounds and no backreferences.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Pattern(Protocol):
     groups: int
     groupindex: dict[str, int]
     programsize: int
-    """Number of steps of the compiled pattern; repetitions are written out."""
+    """Number of steps of the compiled pattern, with repetitions written out."""
     search: Callable[[str], Match | None]
     fullmatch: Callable[[str], Match | None]
     finditer: Callable[[str, int], Iterator[Match]]
-    """Function from a text and the position to begin at to the matches from left to right."""
+    """Function from a text and a start position to the matches, from left to right."""
 
 
 class TooMuchText(ValueError):
-    """Error of a text that a pattern may take too long to search."""
+    """Error of a text that is too long to search with a pattern."""
 
 
 def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
@@ -46,7 +46,7 @@ def compile_pattern(text: str, *, ignore_case: bool = False) -> Pattern:
 
     Args:
         text: The regular expression, in RE2's syntax.
-        ignore_case: Match capitals and small letters alike.
+        ignore_case: True to ignore case.
 
     Raises:
         ValueError: The pattern is invalid or exceeds a limit.
@@ -97,11 +97,11 @@ def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
 
 
 def last_match(pattern: Pattern, text: str) -> Match | None:
-    """Find the last of the matches from left to right.
+    """Return the last of the matches from left to right.
 
-    Each match may search the whole rest of the text, as `a(.*z)?` does. Where all matches exceed half of
-    `pattern_work`, the search goes on from the end, in ever longer parts of the text. There a match at the
-    very beginning of a part does not count, because it may have begun before.
+    Each match may search the whole rest of the text, as `a(.*z)?` does. If finding all matches exceeds half
+    of `pattern_work`, the search continues from the end, in longer and longer parts of the text. A match at
+    the very beginning of a part does not count then, because it may have begun earlier.
 
     Args:
         pattern: The pattern.
@@ -118,8 +118,7 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
     match, left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
-        """Set `match` to the last match from `begin` on; return False where `pattern_work` is used up
-        first."""
+        """Set `match` to the last match from `begin` on; return False if `pattern_work` is used up before."""
         nonlocal match, left
         for match in pattern.finditer(text, begin):
             left -= _MATCH + int(per_character * (len(text) - match.end()))

@@ -71,7 +71,14 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
 def _comparing(
     compare: Callable[[Any, Any], float | bool], field: str, timeout: float | None = None
 ) -> Reward:
-    """Return a reward that compares the action with a task field, and a function that expressions call."""
+    """Return a reward that compares the action with a task field, and that expressions can call as a
+    function.
+
+    Args:
+        compare: Function of (action, right answer) to the score.
+        field: Task field with the right answer, or a list of accepted answers.
+        timeout: Time limit in seconds of a comparison; None for a fast one.
+    """
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         return _scored(compare(action, task[field]))
@@ -81,7 +88,7 @@ def _comparing(
 
 
 def _accepted(right: Any) -> list[Any]:
-    """Return the accepted answers: a list's members, or the single value in a list."""
+    """Return the list of accepted answers; a single answer becomes a list with one item."""
     return cast("list[Any]", right) if isinstance(right, list) else [right]
 
 
@@ -118,7 +125,7 @@ def f1(*, field: str = "answer") -> Reward:
 
 
 def _overlap(given: Counter[str], size: int, gold: list[str]) -> float:
-    """Return F1 between a bag of `size` given words and the words of `gold`, in time linear in `gold`."""
+    """Return F1 between a bag of `size` words and the words of `gold`, in time linear in `gold`."""
     if not size or not gold:
         return float(size == len(gold))
     common = sum(min(count, given[word]) for word, count in Counter(gold).items())

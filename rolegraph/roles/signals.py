@@ -1,4 +1,4 @@
-"""Signals: advantages of a role token by token, in place of a reward's or beside them.
+"""Signals: advantages of a role for each token, in place of a reward or beside it.
 
 A package adds signals by the entry-point group `rolegraph.signals`.
 """
@@ -15,7 +15,7 @@ from rolegraph.engine.vocabulary import SCHEDULED, Signal
 
 
 def _as_text(gate: object) -> object:
-    """Return a constant as an expression; any other value unchanged."""
+    """Return a constant as the text of an expression; any other value is returned unchanged."""
     return str(gate).lower() if isinstance(gate, int | float) else gate
 
 
@@ -45,7 +45,7 @@ def reverse_kl(
 
     teacher: base, the start of the policy itself, or a local or tinker model of the same family, such as
         tinker:NAME or local:FOLDER; or {policy: NAME} for a policy's weights of the step, {base: NAME} for
-        its start, {model: …}, each with prompt, system and shows, the hidden fields that these may read; or
+        its start, {model: …}, each with prompt, system and sees, the hidden fields that these may read; or
         {by: task.FIELD, of: {VALUE: teacher}, else: mask}
     coefficient: the factor of each difference
     clip: the largest difference at a token, in nats, before the coefficient; null does not bound it
@@ -66,7 +66,7 @@ def reverse_kl(
 def imitation(*, demonstration: str, weight: Annotated[AtLeast0, SCHEDULED] = 1.0) -> Signal:
     """Imitate the turn that a template writes, on the prompts that the policy met itself (DAgger).
 
-    The template may read hidden task fields, `self`, and every role with `.reward` and `.is_correct`. A turn
+    The template may read hidden task fields, `self`, and every role with `.reward` and `.right`. A turn
     for which it writes nothing is left out, and beside an estimator learns from its own answer (Ross et al.,
     1011.0686).
 

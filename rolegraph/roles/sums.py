@@ -50,7 +50,8 @@ class BareTerm(Term):
 
 
 def _in_full(written: object) -> object:
-    """Expand a term's short form, the reward alone, to a BareTerm; return any other value unchanged."""
+    """Expand a term's short form, a reward without a weight, to a BareTerm; any other value is returned
+    unchanged."""
     return BareTerm(reward=reward_call(written)) if _is_short(written) else written
 
 
@@ -105,7 +106,7 @@ def weighted_sum(
         return tuple(dict.fromkeys(name for item in items for name in getattr(item, field)))
 
     def placed(name: str, read: Placed) -> Placed:
-        """Return what a term's reward reads, with its place changed to that in the call of `sum`."""
+        """Return a place that a term's reward reads, relative to the call of `sum`."""
         term = terms[name]
         return read._replace(place=(0, name, *term.place, *term.reward.path_of(read.place)))
 
@@ -149,12 +150,12 @@ def weighted_sum(
 
 
 class _Summand(NamedTuple):
-    """Term of a sum, as a worker gets it."""
+    """Term of a sum, in the form for a worker process."""
 
     name: str
     weight: float
     decides: bool
-    """True where its verdict counts."""
+    """True if the term's verdict counts."""
     score: Callable[..., Score | None]
 
 

@@ -29,14 +29,15 @@ from rolegraph.roles.delimited import read_delimited
 
 
 def find_table(folder: Path, name: str) -> Path:
-    """Find a file of rows at or below a folder. A link keeps its own name, whose suffix decides the format.
+    """Return the path of a file of rows in or below a folder. A link keeps its own name, whose suffix decides
+    the format.
 
     Args:
         folder: The spec's folder.
         name: The file's name or relative path, which ends in one of `SUFFIXES`.
 
     Raises:
-        DataError: The file does not exist, lies elsewhere, or has another suffix.
+        DataError: The file does not exist, is outside of the folder, or has another suffix.
     """
     if not name.endswith(SUFFIXES):
         raise DataError(f"cannot read {name!r}; expected a file that ends in {', '.join(SUFFIXES)}")
@@ -57,7 +58,7 @@ def find_table(folder: Path, name: str) -> Path:
 
 
 def read_table(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield each row with its line number, or in a parquet file with its position, from 1.
+    """Yield (line number, row) for each row; in a Parquet file the number is the row's position, from 1.
 
     Args:
         path: The file, as `find_table` returns it.
@@ -88,12 +89,12 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def parse_row(line: str, where: str, check: Callable[[object], None] | None = None) -> object:
-    """Parse a line of JSON; raise DataError where it is no JSON, has a key twice, or has too many parts.
+    """Parse a line of JSON; raise DataError if it is not JSON, repeats a key, or has too many parts.
 
     Args:
         line: The line.
         where: The line's place, for messages.
-        check: Function that raises ValueError for a value that no row may hold.
+        check: Function that raises ValueError for a value that no row may have.
     """
     try:
         if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
@@ -110,13 +111,13 @@ def parse_row(line: str, where: str, check: Callable[[object], None] | None = No
 
 
 ONE_A_LINE = "a .jsonl file has one object a line"
-"""Hint for a JSON array, and for objects that are written over several lines."""
+"""Hint for a JSON array, and for objects that span several lines."""
 _CUT_OR_SEVERAL = ("EOF while parsing", "trailing characters")
-"""Beginnings of the errors for a line that holds a part of a value, or more than one."""
+"""Beginnings of the errors for a line that has a part of a value, or more than one value."""
 
 
 def _check_keys(line: str, where: str) -> None:
-    """Raise DataError if any object in a line of valid JSON, at any depth, has a key twice.
+    """Raise DataError if an object in a line of valid JSON repeats a key, at any depth.
 
     The parser of `parse_row` keeps the last value without a warning.
     """
@@ -131,7 +132,7 @@ def _check_keys(line: str, where: str) -> None:
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:
-    """Yield the lines of a file; raise DataError for a longer line than `row_text` allows."""
+    """Yield the lines of a file; raise DataError for a line longer than `row_text`."""
     for number, line in enumerate(iter(partial(file.readline, ROW_TEXT.most + 1), ""), 1):
         if len(line) > ROW_TEXT.most:
             raise DataError(ROW_TEXT.exceeded(f"{path.name}:{number}: the line has"))
@@ -144,9 +145,10 @@ def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield (row number, row) of a Parquet file, read in a process with a memory limit.
+    """Yield (row number, row) of a Parquet file, read in a separate process with a memory limit.
 
-    A file of some hundred bytes may unpack to gigabytes, whatever its own sizes say; pyarrow has no limit.
+    A file of some hundred bytes may unpack to gigabytes, more than the sizes in it state; pyarrow has no
+    limit.
     """
     require_library("pyarrow", "data", "parquet files")
     number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
@@ -174,16 +176,17 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 _SECONDS = 600.0
-"""Seconds that reading a batch of rows may take."""
+"""Time limit in seconds of reading a batch of rows."""
 _MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
-"""Allocators that reserve no more memory than they use: the limit is on reserved memory."""
+"""Environment that makes allocators reserve no more memory than they use, since the limit is on reserved
+memory."""
 _BATCH, _BATCH_BYTES = 64, 4 << 20
-"""Largest number of rows in a worker's memory, and their largest size by the file's own figures."""
+"""Largest number of rows in a worker's memory, and their largest size in bytes as the file states it."""
 _MEND = "write the file as .jsonl, or with smaller row groups"
 
 
 def _next_rows(path: str) -> list[bytes | DataError]:
-    """Return the next batch of a file's rows as JSON, empty at the end; its last item may be a DataError.
+    """Return the next batch of a file's rows as JSON, empty at the end; the last item may be a DataError.
 
     Called in the worker, which keeps the file open between calls.
     """
@@ -230,7 +233,7 @@ def _batches(path: str) -> Iterator[list[bytes | DataError]]:
 
 
 def _batch_size(metadata: Any) -> int:
-    """Return the number of rows to read at once: fewer where the file says that they are large."""
+    """Return the number of rows to read at once; smaller if the file states that they are large."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     return min(_BATCH, max(1, _BATCH_BYTES // max(largest, 1)))

@@ -1,8 +1,8 @@
 """Text between two tags in a model's answer.
 
 A tag may be mentioned: "I put it in `<answer></answer>`". An opening tag counts only with the closing tag
-that follows, so a mention or a doubled tag takes nothing into the answer. A pair that is empty, is in quotes,
-or has dots or `and` inside counts only where there is no other.
+that follows, so a mention or a doubled tag takes nothing into the answer. A pair that is empty, in quotes, or
+has dots or `and` inside counts only if there is no other pair.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _QUOTES = ("`", '"', "'")
 
 
 def tag_finder(name: str, *, ignore_case: bool) -> Callable[[str], str | None]:
-    """Return a function from a text to what stands between two tags, stripped; None without both tags.
+    """Return a function from a text to the stripped text between two tags; None without both tags.
 
-    Of several pairs the last counts; a pair that is only quoted counts where there is no other.
+    Of several pairs the last counts; a pair that is only quoted counts only if there is no other.
 
     Args:
         name: The tag, without angle brackets.
-        ignore_case: Take `<Answer>` for `<answer>`.
+        ignore_case: True to accept `<Answer>` for `<answer>`.
 
     Raises:
-        ValueError: The name is no tag's name.
+        ValueError: The name is no valid tag.
     """
     if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise ValueError(f"{name!r} is not a tag's name; write it without the angle brackets")
@@ -42,7 +42,8 @@ def tag_finder(name: str, *, ignore_case: bool) -> Callable[[str], str | None]:
 
 
 def _pairs(marks: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
-    """Yield (opening, closing) for each closing tag: the last opening tag since the closing tag before."""
+    """Yield (opening tag, closing tag) for each closing tag: the last opening tag after the previous closing
+    tag."""
     opening: re.Match[str] | None = None
     for mark in marks.finditer(text):
         if not mark[1]:

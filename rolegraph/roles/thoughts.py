@@ -1,6 +1,6 @@
 """Thoughts of a model in its answer, in the forms that models and their servers write.
 
-A parser reads what is left without the thoughts: an answer that was only considered is no answer.
+A parser reads the text without the thoughts: an answer that was only considered is no answer.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MARKS = re.compile(
 
 
 def without_thoughts(text: str, keep: Collection[str] = ()) -> str:
-    """Return an answer without its thoughts, wherever they stand.
+    """Return an answer without its thoughts.
 
-    A thought without an end goes to the end of the text; an end without a beginning ends a thought that began
-    with the text. Inside a thought only its own marks count, and these may be nested.
+    A thought without an end extends to the end of the text; an end without a beginning ends a thought that
+    began with the text. Inside a thought, only marks of the same kind count, and they may be nested.
 
     Args:
         text: The answer.
-        keep: Names of tags that are no thoughts here, because the caller reads them.
+        keep: Names of tags that are no thoughts, because the caller reads them.
     """
     kept = [name.lower() for name in keep]
     marks = [mark for mark in map(_Mark, _MARKS.finditer(text)) if mark.name not in kept]
@@ -55,7 +55,7 @@ def without_thoughts(text: str, keep: Collection[str] = ()) -> str:
 
 
 class _Mark:
-    """Match of a tag or marker at which a thought begins or ends."""
+    """Tag or marker, matched in a text, at which a thought begins or ends."""
 
     __slots__ = ("end", "is_end", "kind", "name", "start")
 
@@ -68,8 +68,7 @@ class _Mark:
 
 
 def _parts(text: str, marks: list[_Mark]) -> list[str]:
-    """Return the pieces of a text outside of thoughts; `marks` are the places where thoughts begin and
-    end."""
+    """Return the parts of a text outside of thoughts; `marks` are the beginnings and ends of thoughts."""
     parts: list[str] = []
     position, index = 0, 0
     while index < len(marks):
@@ -85,8 +84,8 @@ def _parts(text: str, marks: list[_Mark]) -> list[str]:
 
 
 def _last_of(marks: list[_Mark], first: int) -> int | None:
-    """Return the position in `marks` of the mark that ends the thought begun at `first`; None without an
-    end."""
+    """Return the position in `marks` of the mark that ends the thought that begins at `first`; None without
+    an end."""
     depth, last = 0, None
     for index in range(first, len(marks)):
         if marks[index].kind != marks[first].kind:

@@ -38,7 +38,7 @@ def winner(position: str) -> int | None:
 
 
 def place(position: str, cell: int) -> str:
-    """Return the position after the player whose turn it is takes a cell, numbered from 1."""
+    """Return the position after the player to move takes a cell, numbered from 1."""
     return position[: cell - 1] + MARKS[to_move(position)] + position[cell:]
 
 
@@ -54,7 +54,7 @@ def begin(seed: int, opening: int) -> tuple[str, Transition]:
 
 
 def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[str, Transition]:
-    """Return the position after the move of the player whose turn it is, and the Transition.
+    """Return the position after the move of the player to move, and the Transition.
 
     Args:
         illegal: The consequence of an illegal move.

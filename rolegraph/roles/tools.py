@@ -1,7 +1,7 @@
 """Tools: what a role runs instead of asking a model, and what a model may call in its turn.
 
 Each factory makes a `Tool`. A tool that computes or sends something has a function, whose first argument is
-the value that a `run:` role writes; a tool that chooses picks from the actions that the role sees.
+the value that a `run:` role writes; a tool that chooses picks one of the actions that the role reads.
 """
 
 from __future__ import annotations
@@ -154,8 +154,15 @@ def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
 
 
 def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Shape) -> Tool:
-    """Return a Tool that ranks the actions of `of` by their mean score at `by`, and lets `pick` choose from
-    them."""
+    """Return a tool that ranks the actions of a role by score and chooses from the ranking.
+
+    Args:
+        of: Name of the role in `needs`.
+        by: Place of the score, a name in `needs` and a path into its action; of several scores, the mean
+            counts.
+        pick: Function from the ranked actions, the best first, to the choice.
+        gives: Shape of the choice.
+    """
     scorer, _, path = by.partition(".")
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
@@ -182,9 +189,9 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
 
 
 def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]:
-    """Return (function that compares two actions, time limit in seconds), by text or by mathematics.
+    """Return (function that compares two actions, its time limit in seconds), by text or by mathematics.
 
-    Only the comparison of mathematics has a limit, because it runs in a process that can be stopped.
+    The comparison of texts has no limit, None; that of mathematics runs in a process that can be stopped.
     """
     if equal == "text":
         return same_text, None
@@ -193,7 +200,7 @@ def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]
 
 
 def _answered(upstream: Upstream) -> list[View]:
-    """Return the views of all turns that did not fail, to choose from; raises ToolError without any."""
+    """Return the views of all turns that did not fail; raises ToolError if all failed."""
     views = [view for view in _views(upstream) if not view.failed]
     if not views:
         raise ToolError(f"nothing to choose from: all of {', '.join(upstream)} failed")
@@ -357,7 +364,7 @@ def function_opener(
 ) -> Callable[..., nullcontext[Sequence[Function]]]:
     """Return the `open` of a tool with a single function that takes one argument and keeps no state.
 
-    `name`, `description` and `schema` are those of the argument.
+    `about` describes the function; `name`, `description` and `schema` are those of its argument.
     """
     argument = {**schema, "description": description}
     parameters = {"type": "object", "properties": {name: argument}, "required": [name]}

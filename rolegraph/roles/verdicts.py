@@ -1,4 +1,4 @@
-"""One word of a list in a model's prose, where it is affirmed: `not correct` does not say `correct`."""
+"""Words of a list that a model's prose affirms: `not correct` does not affirm `correct`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 _WINDOW = 120
-"""Characters before and after a word that are looked at."""
+"""Number of characters before and after a word that are examined."""
 _CLAUSE = re.compile(
     r"[.;:!?\n] | ,\s*(?=(?:it|this|that|the|so|therefore|thus|hence|my|your|answer|verdict|which)\b)"
     r"| \b(?:but|so|thus|therefore|hence|because|since)\b",
@@ -29,7 +29,7 @@ _ARTICLE = re.compile(r"\s+(?!(?:is|was|because|since|as|or|and|seems|looks|woul
 
 
 class Negated(ValueError):
-    """Error of a text that denies a word of the list."""
+    """Error of a text that negates a word of the list."""
 
 
 class WordFinder:
@@ -48,13 +48,13 @@ class WordFinder:
         self._words = _pattern([word for word, spelling in words.items() if spelling not in letters])
 
     def affirmed(self, text: str) -> set[str]:
-        """Return the words of the list that a text affirms, in the spelling of the list.
+        """Return the words of the list that a text affirms, in the list's spelling.
 
-        A word in a question does not count. A single letter counts only in the case of the list, and where it
-        is no article.
+        A word in a question does not count. A single letter counts only in the case of the list, and not as
+        an article.
 
         Raises:
-            Negated: The text denies a word.
+            Negated: The text negates a word.
         """
         small = text.lower()
         return {*self._found(self._words, small), *self._found(self._letters, text)}
@@ -74,6 +74,7 @@ class WordFinder:
 
 
 def _pattern(words: list[str]) -> re.Pattern[str] | None:
-    """Return a regular expression for any of the words as a whole, longer ones first; None for no words."""
+    """Return a pattern that matches any of the words as a whole, longer words first; None for an empty
+    list."""
     alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     return re.compile(rf"(?<![\w])(?<!\w[-‑])(?:{alternatives})(?!\w|[-‑]\w)") if words else None

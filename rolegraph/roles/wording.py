@@ -1,7 +1,7 @@
-"""Text of answers, made comparable: spellings of numbers, case, white space, punctuation and articles.
+"""Texts of answers in a comparable form: spellings of numbers, case, white space, punctuation and articles.
 
-Punctuation and articles are left out only where they mean nothing: `C++` is not `C`, `-5` is not `5`, `3.14`
-is not `314`, and the `A` of `vitamin A` is no article.
+Punctuation and articles are left out only where they have no meaning: `C++` is not `C`, `-5` is not `5`,
+`3.14` is not `314`, and the `A` of `vitamin A` is no article.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ _MEANT = r"""
 _PUNCTUATION = re.compile(rf"(?P<meant>{_MEANT})|[{re.escape(string.punctuation)}]", re.VERBOSE)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\s+(?=\w)")
 _INVISIBLE = ("Cc", "Cf", "Cn", "Co")
-"""Unicode's categories of controls, of signs such as the zero-width space, and of no assigned sign."""
+"""Unicode categories of control characters, of invisible characters such as the zero-width space, and of
+unassigned ones."""
 
 
 def spellings(value: object) -> tuple[str, ...]:
-    """Return the texts that may write a value: 2.0 as `2.0` and `2`, a text unchanged, else its JSON."""
+    """Return the texts that can stand for a value: `2.0` and `2` for 2.0, a text itself, the JSON of any
+    other value."""
     if isinstance(value, str):
         return (value,)
     written = json.dumps(value, ensure_ascii=False, default=str)
@@ -40,7 +42,8 @@ def spellings(value: object) -> tuple[str, ...]:
 
 
 def without_padding(text: str) -> list[str]:
-    """Return the parts of a text between white space, composed (NFC) and without invisible signs."""
+    """Return the parts of a text between white space, in composed form (NFC) and without invisible
+    characters."""
     seen = "".join(
         sign for sign in normalize("NFC", text) if sign.isspace() or category(sign) not in _INVISIBLE
     )
@@ -48,12 +51,12 @@ def without_padding(text: str) -> list[str]:
 
 
 def plain(text: str, *, ignore_case: bool, punctuation: bool) -> str:
-    """Return a text in Unicode's composed form (NFC), with single spaces and one sign for minus.
+    """Return a text in Unicode's composed form (NFC), with single spaces and one character for minus.
 
     Args:
         text: The text.
-        ignore_case: Fold case.
-        punctuation: Keep punctuation; a text of nothing else keeps it anyway.
+        ignore_case: True to fold case.
+        punctuation: True to keep punctuation; a text of only punctuation always keeps it.
     """
     text = normalize("NFC", text).replace("\N{MINUS SIGN}", "-")
     text = normalize("NFC", text.casefold()) if ignore_case else text

@@ -1,4 +1,4 @@
-"""Advice at the end of a command: what to do next, decided from how the run, training or evaluation ended.
+"""Advice at the end of a command: the next commands, chosen from the end of the run, training or evaluation.
 
 Plain data in, plain data out; the command line writes the commands.
 """
@@ -15,16 +15,16 @@ from rolegraph.engine.records.episode import FORMLESS
 
 
 class Action(StrEnum):
-    """Something that a user may want to do next."""
+    """Action that a user may want to take next."""
 
     RESUME = "resume"
-    """Continue what was stopped."""
+    """Continue a stopped command."""
     RETRY = "retry"
-    """Make the episodes again whose model gave no answer."""
+    """Make the episodes in which the model gave no answer again."""
     PREVIEW = "preview"
     """Look at the prompts."""
     VIEW = "view"
-    """Look at the episodes, of one role where one is at fault."""
+    """Look at the episodes, of a single role if one is at fault."""
     TRAIN = "train"
     """Train the workflow."""
     TRAIN_LOWER = "train with a lower learning rate"
@@ -43,7 +43,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoleOutcome:
-    """Number of a role's answers and failures in a run, and whether training taught the role nothing."""
+    """Numbers of a role's answers and failures in a run, and faults of its training."""
 
     name: str
     answers: int = 0
@@ -53,19 +53,19 @@ class RoleOutcome:
     form: str = ""
     """Example of an answer that the parser reads."""
     dead: bool = False
-    """Whether the role was trained, and no group and no signal taught it anything."""
+    """True if the role was trained, but no group and no signal gave it a gradient."""
 
     diverged: bool = False
-    """Whether the role's training diverged."""
+    """True if the role's training diverged."""
 
     @property
     def all_failed(self) -> bool:
-        """True where there is no usable answer."""
+        """True if every answer of the role failed."""
         return 0 < self.answers <= sum(self.failures.values())
 
     @property
     def all_malformed(self) -> bool:
-        """True where the parser could read none of the answers."""
+        """True if the parser could read none of the answers."""
         return 0 < self.answers <= sum(self.failures.get(name, 0) for name in FORMLESS)
 
 
@@ -79,26 +79,26 @@ class Outcome:
     planned: int
     roles: Sequence[RoleOutcome] = ()
     foreign: bool = False
-    """Whether a shipped model is asked that does not know the prompts: nothing else is advised then."""
+    """True if a shipped model answers prompts that it was not trained on: nothing else is advised then."""
     trainable: bool = False
-    """Whether the workflow of a run can be trained."""
+    """True if the workflow of a run can be trained."""
     has_weights: bool = False
-    """Whether weights were saved that a command can export."""
+    """True if weights were saved that a command can export."""
     learnt: bool = True
-    """Whether any step of a training changed the weights."""
+    """True if any step of a training changed the weights."""
     rate: float | None = None
-    """Learning rate of a training; None where its policies have several."""
+    """Learning rate of a training; None if its policies have several."""
     better: bool | None = None
-    """Whether weights are better than those at the start; None where that was not measured."""
+    """True if the weights are better than those at the start; None if that was not measured."""
 
 
 class NextAction(NamedTuple):
-    """Suggested action, and the role that it is about; an empty role stands for the whole workflow."""
+    """Suggested action, and the role that it concerns; an empty role stands for the whole workflow."""
 
     action: Action
     role: str = ""
     failures: bool = False
-    """Whether the role's failures are what to look at."""
+    """True to look at the role's failures."""
 
 
 class Advice(NamedTuple):
@@ -112,7 +112,7 @@ def advise(outcome: Outcome) -> Advice:
     """Return suggested actions and remarks after a run, a training or an evaluation.
 
     Args:
-        outcome: How it ended.
+        outcome: Facts about the finished command.
 
     Returns:
         The actions and the remarks; either may be empty.

@@ -1,4 +1,4 @@
-"""Completion of an override: the keys of a spec, its own names, and the vocabulary."""
+"""Completion of an override: keys of the language, names of the spec, and items of the vocabulary."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Registry
 
 ROLE_KEYS = frozenset({"needs", "correct", "players", "roles"})
-"""Keys whose value is a role or a list of roles, where it is not a mapping."""
+"""Keys whose value is a role or a list of roles, unless it is a mapping."""
 VOCABULARY = "rolegraph."
-"""Start of the name of a schema's definition that holds all items of a registry."""
+"""Prefix of the names of the schema's definitions for the items of a registry."""
 Schema = Mapping[str, Any]
 
 
@@ -31,8 +31,8 @@ def completions(spec: str | None, word: str) -> list[CompletionItem]:
     """Complete an override of a spec, such as `roles.solver.pa`.
 
     Args:
-        spec: Path of a spec file or name of a shipped spec, for its own names; None, or a spec that cannot be
-            read, has none.
+        spec: Path of a spec file or name of a shipped spec, whose roles and other names are completed; None,
+            or a spec that cannot be read, adds no names.
         word: The override so far: `roles.so` is completed by keys, `roles.solver.parser=` by values.
 
     Returns:
@@ -72,7 +72,8 @@ def _value(schema: Schema, key: str) -> Schema:
 
 
 def _forms(schema: Schema, definitions: Schema) -> Iterator[Schema]:
-    """Yield a schema's alternatives without null; references are followed, but not to vocabulary items."""
+    """Yield a schema's alternatives except null; references are followed, except those to vocabulary
+    items."""
     reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     if reference and not reference.startswith(VOCABULARY):
         yield from _forms(definitions[reference], definitions)

@@ -54,11 +54,11 @@ def reward(
 
     Args:
         name: Name of the reward in specs; by default the function's name.
-        labels: Task fields that give the answer away; no prompt may show them.
+        labels: Task fields that reveal the answer; no prompt may show them.
         timeout: Seconds of processor time after which the function's process is stopped; by the clock ten
             times as many.
         memory: Bytes that the function may take, besides the libraries of its process.
-        pure: Whether the function is fast and safe enough to run without a process of its own.
+        pure: True if the function is fast and safe enough to run without a process of its own.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -101,7 +101,7 @@ def parser(
         name: Name of the parser in specs; by default the function's name.
         default: Action that later roles see after a `malformed_output`.
         expects: Words that each text must hold, such as `["MOVE:"]`, or a function of the options that
-            returns them; `validate` warns where a role's prompts do not mention one.
+            returns them; `validate` warns if a role's prompts do not mention one.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -132,12 +132,12 @@ def estimator(
 ) -> Decorator[F]:
     """Register a function `(rewards) -> advantages` as an estimator.
 
-    Both are arrays of floats [G], one number for each of the G members of a group.
+    Rewards and advantages are arrays of floats [G], one number for each of the G members of a group.
 
     Args:
         name: Name of the estimator in specs; by default the function's name.
-        min_group: Smallest G that the function takes, at least 1.
-        loss: Loss of the roles that name none.
+        min_group: Smallest G that the function accepts, at least 1.
+        loss: Default loss of a role with this estimator.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -164,7 +164,7 @@ def loss(name: str | None = None, *, reads_start: bool = False) -> Decorator[F]:
 
     Args:
         name: Name of the loss in specs; by default the function's name.
-        reads_start: True where the function reads `start`, the log-probabilities of the weights that the
+        reads_start: True if the function reads `start`, the log-probabilities of the weights that the
             training began with; each sequence is then scored once more.
 
     Returns:
@@ -244,9 +244,10 @@ def _decorator(
     Args:
         registry: Registry of the items' kind.
         name: Name of the item; None is the function's name.
-        takes: Names of the function's positional parameters, for the message about a wrong number of them.
-        build: Function of the item's name, the decorated function and the options that makes the item.
-        given: Arguments that the registry gives factories besides options; `build` receives them last.
+        takes: Names of the positional parameters that the decorated function must have.
+        build: Function from the item's name, the decorated function, the options and the values of `given` to
+            the item.
+        given: Parameters of the factory, besides options, whose values the registry passes.
     """
     if callable(name):  # the decorator was written without parentheses
         function = getattr(name, "__name__", "…")

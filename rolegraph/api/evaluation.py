@@ -29,16 +29,17 @@ from rolegraph.engine.training.analysis.compare import by_task
 from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 
 EVALUATION = "evaluation.json"
-"""File in an evaluation's folder that holds the result when the evaluation is finished."""
+"""File in an evaluation's folder with the result; it is written when the evaluation is finished."""
 SIDES = {"base": "the base model …", "checkpoint": "the checkpoint …"}
-"""Folders in an evaluation's folder, each a run, and the progress note of each."""
+"""Progress note of each side, by the name of its folder in an evaluation's folder; each folder is a run's."""
 CONCURRENCY = 256
-"""Episodes in flight; high, because an evaluation is read as a whole and not episode by episode."""
+"""Default number of episodes in flight; high, because an evaluation is read as a whole, not episode by
+episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """A figure of both sides, with 95 % confidence intervals over the tasks."""
+    """A metric of both sides, with 95 % confidence intervals over the tasks."""
 
     base: Interval
     checkpoint: Interval
@@ -53,7 +54,7 @@ class SideAnswers:
     asked: int = 0
     """Number of trajectories that asked a model."""
     answered: int = 0
-    """Number of those that a model answered."""
+    """Number of the trajectories whose model answered."""
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of failures by `role/name`."""
     messages: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -63,18 +64,18 @@ class SideAnswers:
 
     @property
     def is_silent(self) -> bool:
-        """True where no model call was answered."""
+        """True if no model call was answered."""
         return self.asked > 0 and not self.answered
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(Summarized):
-    """Result of an evaluation: the figures of trained weights beside those of their base model."""
+    """Result of an evaluation: the metrics of trained weights and of their base model."""
 
     __pydantic_config__ = ConfigDict(defer_build=True)  # most commands build no validator
 
     figures: Mapping[str, ComparedFigure]
-    """`correct`, the spec's metrics, and `reward/{role}`; with n = 0 on a side that lacks the figure."""
+    """`correct`, the spec's metrics, and `reward/{role}`; a side without a metric has n = 0."""
     tasks: int
     episodes: int
     """Number of episodes of each side."""
@@ -100,7 +101,7 @@ class Evaluation(Summarized):
         return Summary(f"Evaluation, {self.tasks} tasks, {self.episodes} episodes each side", columns, rows)
 
     def to_json(self) -> bytes:
-        """Return the evaluation as JSON, as `evaluation.json` holds it."""
+        """Return the evaluation as the JSON of `evaluation.json`."""
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
@@ -134,7 +135,7 @@ _EVALUATION = TypeAdapter(Evaluation)
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """An evaluation that is ready to start or to continue; made by `create`, done by `run`."""
+    """An evaluation that is ready to start or to continue; `create` makes it, `run` does it."""
 
     flow: Workflow
     checkpoint: str
@@ -157,21 +158,21 @@ class EvaluationJob:
         """Prepare an evaluation; nothing is written yet.
 
         Args:
-            flow: The workflow. Where its spec names no model, both sides have the checkpoint's.
+            flow: The workflow. If its spec names no model, both sides use the checkpoint's.
             checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
-            tasks: Number of validation tasks at most, at least 1.
+            tasks: Largest number of validation tasks, at least 1.
             rollouts: Episodes of each task and side, at least 1.
             seed: Seed of all draws, the same for both sides.
             out: Folder of the evaluation; by default `runs/NAME-eval-TIME`.
-            resume: Keep the episodes that `out` holds already, and make those that are missing.
+            resume: True to keep the episodes that `out` already holds, and make only the missing ones.
 
         Returns:
             The job.
 
         Raises:
             SpecError: The spec asks for a permission that `allow` does not give.
-            UsageError: No validation data; or `out` holds an evaluation, with `resume` one of another spec,
-                seed or checkpoint.
+            UsageError: No validation data; or `out` holds an evaluation, or with `resume` an evaluation of
+                another spec, seed or checkpoint.
         """
         flow = _on_base(flow, str(checkpoint))
         flow.check_allowed()
@@ -188,13 +189,13 @@ class EvaluationJob:
         return cls(flow, str(checkpoint), folder, (base, trained))
 
     async def run(self, observe: Observer | None = None) -> Evaluation:
-        """Run the episodes that both sides lack, write them, and return the comparison of the sides.
+        """Run the missing episodes of both sides, write them, and return the comparison of the sides.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
 
         Returns:
-            The figures of both sides.
+            The metrics of both sides.
 
         Raises:
             UsageError: No such weights or model, or no key for it.
@@ -231,7 +232,7 @@ EVALUATED = FolderKind(
     },
     re.compile("|".join(SIDES)),
 )
-"""Folder of an evaluation."""
+"""Kind of the folder of an evaluation."""
 
 
 async def evaluate_async(
@@ -249,7 +250,7 @@ async def evaluate_async(
     Args:
         flow: The workflow.
         checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
-        tasks: Number of validation tasks at most, at least 1.
+        tasks: Largest number of validation tasks, at least 1.
         rollouts: Episodes of each task and side, at least 1.
         seed: Seed of all draws, the same for both sides.
         out: Folder to keep the episodes in, as the runs `base` and `checkpoint` beside `evaluation.json`;
@@ -257,7 +258,7 @@ async def evaluate_async(
         observe: Function that is called with each event, such as the end of an episode.
 
     Returns:
-        The figures of both sides and their differences, with 95 % intervals over the tasks.
+        The metrics of both sides and their differences, with 95 % intervals over the tasks.
 
     Raises:
         SpecError: The spec asks for a permission that `allow` does not give.
@@ -275,7 +276,7 @@ evaluate = jobs.blocking(evaluate_async)
 
 
 def _on_base(flow: Workflow, checkpoint: str) -> Workflow:
-    """Return the workflow opened with the checkpoint's base model; unchanged where the spec names a model
+    """Return the workflow with the checkpoint's base model as its model; unchanged if the spec names a model
     itself."""
     refs = [
         endpoint.model for endpoint in endpoints_with(flow.plan, checkpoint) if endpoint.policy is not None
@@ -287,9 +288,9 @@ def _on_base(flow: Workflow, checkpoint: str) -> Workflow:
 
 
 def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
-    """Read a side's episodes; return its counts of answers, and its figures by name and task.
+    """Read a side's episodes; return (counts of its answers, means of its metrics by name and task).
 
-    There are no figures where no model call was answered.
+    There are no metrics if no model call was answered.
     """
     episodes = [*read_episodes(file)]
     trajectories = [t for episode in episodes for t in episode.trajectories]
@@ -306,7 +307,7 @@ def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTa
 
 
 def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> RunJob:
-    """Return the run of one side, resumed where `resume` is set and the folder holds a run."""
+    """Return the run of one side; it is resumed if `resume` is set and the folder already holds a run."""
     if not (resume and folder.info_file.exists()):
         folder.check_new("run")
         return RunJob(flow, folder, info, rows, finished=(), resumed=False)

@@ -15,14 +15,15 @@ from rolegraph.engine.spec import Diagnostic, Patch
 from rolegraph.engine.spec.files import resolve_path
 
 FIX_ROUNDS = 20
-"""Largest number of times that a spec is checked and patched; a fault can hide others."""
+"""Largest number of times that a spec is checked and patched, since a fault can hide others."""
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
 
 def with_own_patches(spec: str | Path, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return diagnostics without the patches of files that are not the author's own.
 
-    Own files are regular files in the spec's folder or below, reached without a link; shipped files are not.
+    The author's own files are regular files in the spec's folder or below, reached without a link, and no
+    shipped files.
 
     Args:
         spec: Path of the spec, or the name of a shipped one.
@@ -46,14 +47,15 @@ def _is_own(file: Path, folder: Path) -> bool:
 
 
 def apply_patches(patches: Iterable[Patch]) -> list[Patch]:
-    """Write patches into their files, each file as a whole or not at all; the rest of a file stays as it is.
+    """Write patches into their files, each file completely or not at all; return the patches that were
+    written.
 
     Args:
-        patches: Patches. One whose text does not stand there is left out; of two that overlap, the later is
-            written.
+        patches: Patches. A patch is left out if its text is not at its place; of two overlapping patches, the
+            later is written.
 
     Returns:
-        The patches that were written, in the order of the files.
+        The written patches, in the order of the files.
 
     Raises:
         WorldError: A file cannot be read or written.
@@ -80,7 +82,7 @@ def _start(patch: Patch) -> tuple[int, int, str]:
 
 
 def _patched(text: str, patches: Sequence[Patch]) -> tuple[str, list[Patch]]:
-    """Return a file's text with patches of single lines, and those that were applied."""
+    """Return (file's text with patches of single lines, patches that were applied)."""
     mark = "\ufeff" if text.startswith("\ufeff") else ""  # positions are those behind a byte-order mark
     lines = _LINE.findall(text.removeprefix(mark))
     applied: list[Patch] = []

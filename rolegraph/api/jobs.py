@@ -57,15 +57,15 @@ from rolegraph.engine.vocabulary import Split
 P = ParamSpec("P")
 T = TypeVar("T")
 RUNS = Path("runs")
-"""Folder of all runs for which no folder is named."""
+"""Default folder of all runs."""
 LOGGERS = ("rolegraph", "tinker")
-"""Loggers whose warnings are written to a run's log, too."""
+"""Loggers whose warnings are also written to a run's log."""
 
 
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a blocking function that runs the coroutine function `work` in a new event loop, for scripts.
 
-    It raises UsageError where an event loop runs already.
+    The function raises UsageError if an event loop is already running.
     """
 
     @wraps(work)
@@ -83,7 +83,7 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 def shown_progress(
     observe: Observer | None, show: bool, steps: int | None = None
 ) -> AbstractContextManager[Observer]:
-    """Return a context manager that gives an observer, and may show a progress bar.
+    """Return a context manager that yields an observer, and with `show` displays a progress bar.
 
     Args:
         observe: Function that gets each event; None ignores them.
@@ -106,20 +106,23 @@ def shown_progress(
 
 
 def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:
-    """Return the RunFolder at `out`; without `out`, the newest of this kind in `runs/`, of the source's spec
-    if named."""
+    """Return the RunFolder at `out`; without `out`, the newest folder of this kind in `runs/`.
+
+    If `source` names a spec, the newest folder of that spec is returned.
+    """
     if out:
         return RunFolder(Path(out))
     return newest(RUNS, load_spec(source.spec).spec.name if source and source.spec else None, kind)
 
 
 def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, seed: int | None) -> Workflow:
-    """Load the workflow of a run or a training that is resumed; fields of `source` replace its own.
+    """Load the workflow of a run or a training that is resumed; fields that are set in `source` replace those
+    of the folder.
 
     Raises:
         SpecError: The spec has faults.
         UsageError: The seed differs from that of the start, or imports, permissions or an address of another
-            machine are not given again.
+            machine must be given again.
     """
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
@@ -130,8 +133,10 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
 
 
 def _check_version(folder: RunFolder, before: RunInfo) -> None:
-    """Raise UsageError for a folder whose spec is of an earlier version of the language: the plan of the spec
-    after `rolegraph migrate` may differ."""
+    """Raise UsageError for a folder whose spec is of an earlier version of the language.
+
+    The plan of the spec after `rolegraph migrate` may differ.
+    """
     faults = read_yaml(folder.spec_file).faults if folder.spec_file.is_file() else []
     if not any(fault.code == "version" for fault in faults):
         return
@@ -157,7 +162,7 @@ def drop_damaged(folder: str | Path) -> list[Path]:
         folder: Folder of a run or a training, or of several: a sweep, an evaluation, an optimization.
 
     Returns:
-        The copies: of files of episodes, metrics and checkpoints. Empty where no line is damaged.
+        The copies of the changed files of episodes, metrics and checkpoints; empty if no line is damaged.
 
     Raises:
         UsageError: There is no such folder, or another process writes in it.
@@ -178,7 +183,8 @@ def drop_damaged(folder: str | Path) -> list[Path]:
 
 @contextmanager
 def damage_explained(folder: RunFolder) -> Generator[None]:
-    """Add to the error of a damaged line how the folder can be resumed without the line."""
+    """Add to the error of a damaged line, raised in a block, how the folder can be resumed without the
+    line."""
     try:
         yield
     except DataError as error:
@@ -190,18 +196,18 @@ def damage_explained(folder: RunFolder) -> Generator[None]:
 
 
 def changed(folder: RunFolder) -> UsageError:
-    """Return a UsageError that says that another command wrote into the folder since it was read."""
+    """Return a UsageError that another command has written into the folder since it was read."""
     return UsageError(f"another command wrote in {folder.path} meanwhile; give this one again")
 
 
 def new_folder(name: str) -> Path:
-    """Return the path of a folder for a run that starts now; the folder is not made.
+    """Return the path of a folder for a run that starts now; the folder is not created.
 
     Args:
         name: First part of the folder's name, such as the workflow's name.
 
     Returns:
-        `runs/NAME-TIME`, with the local time in seconds; where that exists, the first free of
+        `runs/NAME-TIME`, with the local time in seconds; if that exists, the first free name of
         `runs/NAME-TIME-2` and so on.
     """
     path = RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -215,7 +221,8 @@ def command_line() -> str:
 
 
 def foreign_prompts(plan: Plan) -> str:
-    """Return a warning that names the roles whose prompts a shipped model does not know; else empty."""
+    """Return a warning that names the roles whose prompts a shipped model was not trained on; empty without
+    such roles."""
     local = optional_plugin("models", "local")
     return local.foreign_prompts(plan) if local else ""
 
@@ -229,7 +236,7 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         fields: Further fields of the RunInfo, such as `seed` and `rollouts`.
 
     Returns:
-        What the folder's `run.json` holds when the run starts.
+        The content of the folder's `run.json` when the run starts.
     """
     plan = flow.plan
     return RunInfo(
@@ -277,7 +284,7 @@ def used_rows(
         split: Split of the tasks, as for `Workflow.dataset`.
         tasks: The tasks.
         given: True for tasks that were given in Python.
-        fixed: True where rows behind these would change the use of these.
+        fixed: True if additional rows of the data would change the run, as in a training.
     """
     if given:
         return UsedRows("tasks", "tasks given in Python", tasks, lambda _: tasks)
@@ -297,20 +304,21 @@ def training_rows(flow: Workflow, tasks: Sequence[Task], validation: Sequence[Ta
 
 
 def _asked_models(plan: Plan) -> str:
-    """Return the names of the models that trained policies start from, or else the spec's model, with
-    commas."""
+    """Return the names of the models that trained policies start from, joined by commas; without trained
+    policies, the spec's model."""
     refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
     return ", ".join(dict.fromkeys(map(model_name, refs or [plan.spec.model])))
 
 
 def model_name(ref: ModelRef) -> str:
-    """Return the one name of a model in files and on pages, whatever its weights and however it was written.
+    """Return the name of a model for files and pages, which does not depend on its weights or on how it was
+    written.
 
     Args:
-        ref: The model. A checkpoint may tell it, which names a folder by its absolute path.
+        ref: The model. If it names only a checkpoint, the model is the checkpoint's.
 
     Returns:
-        The name of a shipped model; else the reference as in a spec, a folder with its absolute path.
+        The name of a shipped model; else the reference as in a spec, with the absolute path of a folder.
 
     Raises:
         UsageError: The checkpoint cannot be read.
@@ -324,13 +332,13 @@ def model_name(ref: ModelRef) -> str:
 
 
 def _asked_weights(plan: Plan) -> str | None:
-    """Return the checkpoints that the roles' models use, joined by commas; None where no model has one."""
+    """Return the checkpoints of the roles' models, joined by commas; None if no model has one."""
     return ", ".join(dict.fromkeys(filter(None, (it.model.weights for it in plan.endpoints)))) or None
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
-    """Return the policy names of a role's instances: one name where all are equal; empty without a trained
-    one."""
+    """Return the policy names of a role's instances, one name if all are equal; empty if no instance has a
+    trained policy."""
     if not plan.policies_of(role.name):
         return ()
     policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
@@ -365,15 +373,16 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
 
 
 def ignore_event(_event: object) -> None:
-    """Ignore an event: the observer that is used where none is given."""
+    """Ignore an event; the default observer."""
 
 
 @contextmanager
 def logged(file: Path, observe: Observer) -> Generator[Observer]:
-    """Give an observer that writes events to a log and passes them on, for the time of a block.
+    """Yield an observer that writes events to a log and passes them on, for the time of a block.
 
-    The first line is the command line. Each kind of failure of each role is written once, and each line of a
-    user's code that raises: a warning shows it at once. An error that ends the block has its traceback.
+    The first line is the command line. Each kind of failure of each role is written once, and so is each line
+    of the user's code that raises an error, which a warning also shows at once. An error that ends the block
+    is written with its traceback.
 
     Args:
         file: The log, which is appended to.
@@ -414,7 +423,7 @@ class RunLog(logging.FileHandler):
         self.failures: Counter[tuple[str, str]] = Counter()
         """Number of failures by role and failure name."""
         self._written: set[tuple[str, str, str]] = set()
-        """Role, failure name and line of code of the failures that are written."""
+        """Role, failure name and line of code of the failures that were already written."""
 
     def observe(self, event: Event) -> None:
         """Write an event, and pass it on."""
@@ -430,7 +439,8 @@ class RunLog(logging.FileHandler):
         self._observe(event)
 
     def _write_failure(self, episode: str, it: Trajectory) -> None:
-        """Count a failure; write the first of its kind, and show it where a line of code raised it."""
+        """Count a failure; write the first of each kind, and show it if a line of the user's code raised
+        it."""
         if it.failure is None:
             return
         name, place = it.failure.name.value, it.failure.place
@@ -451,7 +461,7 @@ class RunLog(logging.FileHandler):
         return TextIOWrapper(os.fdopen(file, "ab"), encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Warn once of a log that cannot be written, such as on a full disk; the run goes on."""
+        """Warn once that the log cannot be written, such as on a full disk; the run goes on."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             return super().handleError(record)
@@ -468,7 +478,7 @@ class RunLog(logging.FileHandler):
 
 
 class EpisodePool(EpisodeMaker, Protocol):
-    """Models that are open on a cluster, and make episodes."""
+    """Maker of episodes whose models are open on a cluster."""
 
     @property
     def jobs(self) -> int:
@@ -495,7 +505,8 @@ def open_cluster(address: str) -> OpenCluster:
     """Return the function that opens models on the cluster of an address.
 
     Args:
-        address: `NAME` or `NAME://…` of a registered cluster; any other address is of the first one.
+        address: `NAME` or `NAME://…` of a registered cluster; any other address belongs to the first
+            registered cluster.
 
     Raises:
         UsageError: The cluster's integration is not installed.

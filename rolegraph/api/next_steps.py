@@ -1,4 +1,4 @@
-"""Arguments of the commands that follow a training: to run, and to export, its best weights."""
+"""Arguments of the commands after a training: to run and to export its best weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rolegraph.engine.spec.yaml_text import dump_yaml
 
 
 def trained_source(flow: Workflow, folder: Path, policies: Sequence[str]) -> Source:
-    """Return the source of a workflow that asks the best weights of a training.
+    """Return the source of a workflow whose models have the best weights of a training.
 
     Args:
         flow: The workflow as it was trained; its overrides, model and permissions are kept.
@@ -42,8 +42,8 @@ def export_arguments(checkpoint: str | Path) -> list[list[str]]:
     """Return the arguments of `rolegraph export` for each policy of a training that is not exported yet.
 
     Args:
-        checkpoint: Folder of a training, or one of its policies as `FOLDER#POLICY`; nothing is returned for a
-            `tinker://` path.
+        checkpoint: Folder of a training, or one of its policies as `FOLDER#POLICY`; for a `tinker://` path
+            the result is empty.
 
     Raises:
         UsageError: The training saved no checkpoint.

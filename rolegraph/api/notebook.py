@@ -1,4 +1,4 @@
-"""Progress of a run or a training in a notebook: one output that is replaced; no widgets are needed."""
+"""Progress of a run or a training in a notebook: one output that is replaced, without widgets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rolegraph.engine.errors import printable
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, StepLogged
 
 RENEWED = 0.2
-"""Seconds between two states of the bar at least: each is a message to the browser."""
+"""Least number of seconds between two states of the bar, since each is a message to the browser."""
 
 
 def is_notebook() -> bool:
-    """Return True in the process of a notebook, not where a notebook was only started."""
+    """Return True in the process of a notebook's kernel."""
     shell: Any = import_module("IPython").get_ipython()
     return hasattr(shell, "kernel")
 
@@ -36,7 +36,7 @@ class NotebookProgress:
         self._began = monotonic()
 
     def observe(self, event: Event) -> None:
-        """Count an episode or a step, or take a note in place of the one before."""
+        """Count an episode or a step, or replace the note."""
         if isinstance(event, Note) and (event.text or event.episodes):
             self._text, self._done, self._planned = printable(event.text), 0, event.episodes
         elif isinstance(event, EpisodeDone):
@@ -46,7 +46,7 @@ class NotebookProgress:
 
     @property
     def _bars(self) -> list[tuple[str, int, int]]:
-        """Name, done and whole of each bar; 0 where the whole is not known."""
+        """(name, number done, total) of each bar; the total is 0 if unknown."""
         steps = [("steps", self._step, self._steps)] if self._steps else []
         return [*steps, (self._text or "episodes", self._done, self._planned)]
 
@@ -73,7 +73,7 @@ def notebook_bars(observe: Observer, steps: int | None) -> Generator[Observer]:
         steps: For a training: number of its steps.
 
     Returns:
-        A context manager that gives the observer for the work in the block.
+        A context manager that yields the observer for the work in the block.
     """
     # tqdm, which libraries import, looks for ipywidgets and warns in the middle of the output.
     warnings.filterwarnings("ignore", "IProgress not found")

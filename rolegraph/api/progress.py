@@ -1,4 +1,4 @@
-"""Progress of a run or a training in a terminal; the command shows tables beside it."""
+"""Progress of a run or a training in a terminal; the commands show further tables."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rolegraph.engine.errors import printable
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, StepLogged
 
 SPEED_SECONDS = 3600.0
-"""Seconds of progress from which the time left is estimated."""
+"""Number of latest seconds of progress from which the remaining time is estimated."""
 LINE_SECONDS = 10.0
-"""Seconds between two lines of progress where no terminal shows bars, as in CI."""
+"""Seconds between two lines of progress if no terminal shows bars, as in CI."""
 
 _DRAWN = (progress.BarColumn, progress.SpinnerColumn)
-"""Columns that are no texts."""
+"""Columns without text."""
 
 
 class SteadyProgress(progress.Progress):
-    """Progress bars on a terminal and in a notebook; elsewhere a line every `LINE_SECONDS`."""
+    """Progress bars on a terminal and in a notebook; elsewhere, a line every `LINE_SECONDS`."""
 
     _stopped: threading.Event | None = None
-    """Set when no more lines are to be printed; None where bars are shown."""
+    """Event that is set to stop the printing of lines; None if bars are shown."""
 
     def start(self) -> None:
         """Show the bars, or start a thread that prints lines."""
@@ -75,7 +75,7 @@ class NoteProgress:
         self._line = self.progress.add_task(text, total=None, visible=bool(text))
 
     def observe(self, event: Event) -> None:
-        """Show a note in place of the one before, or count an episode."""
+        """Replace the note, or count an episode."""
         if isinstance(event, Note) and (event.text or event.episodes):
             self.progress.remove_task(self._line)
             text = printable(event.text) or "episodes"
@@ -93,7 +93,7 @@ def progress_bars(observe: Observer, steps: int | None) -> Generator[Observer]:
         steps: For a training: number of its steps.
 
     Returns:
-        A context manager that gives the observer for the work in the block.
+        A context manager that yields the observer for the work in the block.
     """
     line = NoteProgress(console=Console(stderr=True))
     with line.progress as bars:

@@ -1,6 +1,6 @@
 """Recipes of the documentation: published set-ups, each a section of docs/recipes.md with its spec.
 
-A wheel holds the page; a checkout reads it where it is written.
+A wheel contains the page; in a checkout, the page is read from docs.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _ROW = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
 
 
 class Recipe(NamedTuple):
-    """Section of the page of recipes."""
+    """Section of the page of recipes, with its spec."""
 
     title: str
     line: str
     """First sentence of the section."""
     text: str
-    """The spec without its first keys."""
+    """Text of the spec without its first keys."""
     others: dict[str, str]
-    """Further specs that the first one names, by file name."""
+    """Texts of further specs that the first one names, by file name."""
     row: dict[str, Any]
-    """Row with the fields that the specs may read."""
+    """Row with the fields that the specs read."""
 
     def files(self, name: str) -> dict[str, str]:
         """Return the files of a workflow from this recipe, by their names in its folder.
@@ -74,7 +74,7 @@ _ALWAYS = ("id", "question", "answer")
 
 
 def recipe_named(name: str) -> Recipe | None:
-    """Return a recipe by its name, or by its title in any case; None without such a recipe."""
+    """Return a recipe by its name, or by its title ignoring case; None if no recipe matches."""
     by_title = {recipe.title.lower(): recipe for recipe in recipes().values()}
     return recipes().get(name) or by_title.get(name.lower())
 

@@ -1,4 +1,4 @@
-"""Recorded episodes of a run or a training: rows of figures, chosen by an expression of the language."""
+"""Recorded episodes of a run or a training: rows of metrics, selected by an expression of the language."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
 OF_EPISODE = ("correct", "rollout", "step")
-"""Names of an episode's own values in a filter."""
+"""Names of an episode's own values in a filter expression."""
 Row = TypeVar("Row")
 
 
 class EpisodeTest(NamedTuple):
-    """Filter of recorded episodes: an expression over the last turns of the roles, and its roles."""
+    """Filter of recorded episodes: an expression over the last turns of the roles, and the roles that it
+    reads."""
 
     expression: Expression
     roles: Sequence[str]
 
     def holds(self, episode: Episode, step: int = 0) -> bool:
-        """Return True where the expression holds for an episode; False where it is unknown.
+        """Return True if the expression is true for an episode; False if it is false or unknown.
 
         Raises:
             UsageError: The expression cannot be computed for the episode.
@@ -59,7 +60,7 @@ def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
     """Compile a filter of episodes, such as `not judge.right and any(solver.right)`.
 
     Args:
-        source: The expression. It reads roles, as they were in their last turns, `task`, and `OF_EPISODE`.
+        source: The expression. It may read the last turns of roles, `task`, and the names in `OF_EPISODE`.
         roles: Largest number of instances of each role in an episode.
 
     Raises:
@@ -88,7 +89,7 @@ def _diagnostic(source: str, fault: TemplateFault) -> Diagnostic:
 
 
 def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
-    """Return the largest number of instances of each role in an episode, 1 at least."""
+    """Return the largest number of instances of each role in an episode, at least 1."""
     most: dict[str, int] = {}
     for entry in entries:
         for name, role in entry.roles.items():
@@ -97,7 +98,7 @@ def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
 
 
 def _turn(trajectory: Trajectory) -> View:
-    """Return the last turn of a trajectory as an expression sees it after the episode."""
+    """Return the view of a trajectory's last turn, as an expression reads it after the episode."""
     steps = trajectory.turns[-1] if trajectory.turns else ()
     view = recorded_view(trajectory, steps, trajectory.failure and trajectory.failure.name)
     if view.ok is UNKNOWN or trajectory.reward is None:
@@ -106,7 +107,8 @@ def _turn(trajectory: Trajectory) -> View:
 
 
 class RecordedEpisode(NamedTuple):
-    """Episode of a file, with its part of the training: `split` is empty and `step` 0 in a run's folder."""
+    """Episode of a file, with its split and step in the training; in a run's folder, `split` is empty and
+    `step` 0."""
 
     split: str
     step: int
@@ -114,14 +116,15 @@ class RecordedEpisode(NamedTuple):
 
     @property
     def row(self) -> dict[str, Any]:
-        """Figures by name: where the episode stands, `correct`, the metrics, and each role's mean reward."""
+        """Values by name: split, step, task and rollout, `correct`, the metrics, and each role's mean
+        reward."""
         episode = self.episode
         place = {"split": self.split, "step": self.step, "task": episode.task_id, "rollout": episode.rollout}
         return {**place, **figures_with_rewards(episode)}
 
 
 class Run(Summarized):
-    """The folder of a run or a training, finished or under way.
+    """The folder of a run or a training, finished or in progress.
 
     Args:
         folder: Path of the folder.
@@ -131,7 +134,7 @@ class Run(Summarized):
         self.folder = Path(folder)
 
     def summary(self) -> Summary:
-        """Return the folder, and each figure: of a training at its first and last step."""
+        """Return the folder, and a row for each metric; of a training, at its first and its last step."""
         folder, title = RunFolder(self.folder), f"Run {self.folder}"
         try:
             info = folder.info()
@@ -150,7 +153,8 @@ class Run(Summarized):
         return Summary(f"{title}: a training of {info.name}", columns, rows)
 
     def _repr_html_(self) -> str:
-        """Return the summary as a table, and of a training the curve of its first figure, for a notebook."""
+        """Return the summary as a table for a notebook, and for a training also the curve of its first
+        metric."""
         table = self.summary().html()
         with suppress(RolegraphError):
             info = RunFolder(self.folder).training()
@@ -158,19 +162,20 @@ class Run(Summarized):
         return table
 
     def plot(self, *figures: str, beside: Sequence[str | Path] = ()) -> Any:
-        """Draw the learning curves of a training, as its report does, with a panel for each figure.
+        """Draw the learning curves of a training, as its report does, with a panel for each metric.
 
         Args:
-            figures: `correct`, names of the spec's metrics, or full names of figures in `metrics`; by default
+            figures: `correct`, names of the spec's metrics, or full names of columns in `metrics`; by default
                 `correct` and all metrics of the spec.
-            beside: Folders of further trainings. Seeds of one spec get their mean.
+            beside: Folders of further trainings, drawn in the same panels. For several seeds of one spec, the
+                mean is drawn, too.
 
         Returns:
             A `Drawing`, which a notebook shows; its `save("curves.svg")` or `save("curves.png")` writes a
             file, and `svg` is its text.
 
         Raises:
-            UsageError: A training or a figure is missing, or no installed package draws curves.
+            UsageError: A training or a metric is missing, or no installed package draws curves.
             DataError: A file is damaged.
         """
         if (draw := optional_plugin("reports", "curves")) is None:
@@ -180,11 +185,11 @@ class Run(Summarized):
     def recorded(
         self, where: str = "", *, split: str | None = None, step: int | None = None, task: str | None = None
     ) -> Iterator[RecordedEpisode]:
-        """Yield the recorded episodes that fit, step by step.
+        """Yield the recorded episodes that match, step by step.
 
         Args:
-            where: Expression that holds for them, such as `not judge.right and any(solver.right)`; empty for
-                all.
+            where: Expression that must be true for an episode, such as `not judge.right and
+                any(solver.right)`; empty for all episodes.
             split: For a training: `validation`, `train` or `greedy`; None for all.
             step: For a training: number of a step; None for all.
             task: Id of a task; None for all.
@@ -215,16 +220,16 @@ class Run(Summarized):
         return parts
 
     def episodes(self, where: str = "", *, split: str | None = None, step: int | None = None) -> Any:
-        """Return a row of figures for each episode that fits; arguments and faults are those of `recorded`.
+        """Return a row of metrics for each matching episode; arguments and errors are those of `recorded`.
 
         Returns:
             A pandas DataFrame where pandas is installed, else a list of dicts: `split`, `step`, `task`,
-            `rollout`, `correct`, the metrics, and `reward/ROLE`, the mean over the role's instances.
+                `rollout`, `correct`, the metrics, and `reward/ROLE`, the mean over the role's instances.
         """
         return as_table([it.row for it in self.recorded(where, split=split, step=step)])
 
     def credit(self, step: int | None = None) -> Any:
-        """Return the credit: a row for each member of a group, and for each call with a signal.
+        """Return the credit of a training: a row for each member of a group, and for each call with a signal.
 
         Args:
             step: Number of a training step; None for all.
@@ -233,7 +238,7 @@ class Run(Summarized):
             A pandas DataFrame where pandas is installed, else a list of `CreditRow` with the same fields.
 
         Raises:
-            UsageError: The folder has no credit of that step, or none at all.
+            UsageError: The folder has no credit of that step, or no credit at all.
             DataError: A file is damaged.
         """
         folder = RunFolder(self.folder)
@@ -247,9 +252,10 @@ class Run(Summarized):
 
     @property
     def best(self) -> str:
-        """The weights with the best validation, as `evaluate` and a spec's `model.checkpoint` take them.
+        """The weights with the best validation, in the form that `evaluate` and a spec's `model.checkpoint`
+        accept.
 
-        The training's folder where it holds the weights, or where there are several policies; otherwise a
+        It is the training's folder if the folder holds the weights or there are several policies; else a
         `tinker://` path.
         """
         return RunFolder(self.folder).weights_to_sample()
@@ -264,7 +270,7 @@ class Run(Summarized):
 
         Returns:
             A pandas DataFrame where pandas is installed, else a list of dicts: `step`, and each metric that
-            the training watched, missing where the step has none.
+            the training watched, missing if the step has no value.
 
         Raises:
             DataError: The file is damaged.
@@ -273,14 +279,13 @@ class Run(Summarized):
 
     @property
     def controls(self) -> Sequence[Control]:
-        """Reference figures, such as the untrained model's on the validation tasks; empty without such
-        data."""
+        """Reference values, such as the untrained model's on the validation tasks; empty without any."""
         return RunFolder(self.folder).controls()
 
     @property
     def verdict(self) -> Sequence[str]:
-        """Sentences on roles that diverged, or whose reward is no better than one constant answer's; empty
-        where no role has either fault."""
+        """Sentences about roles that diverged, or whose reward is no better than that of one constant answer;
+        empty without such roles."""
         folder = RunFolder(self.folder)
         return training_verdict(folder, folder.training(), folder.metrics()).remarks
 
@@ -291,7 +296,7 @@ class Run(Summarized):
 
 
 def as_table(rows: list[Row], columns: Sequence[str] | None = None) -> Any:
-    """Return rows as a pandas DataFrame where pandas is installed, else as they are.
+    """Return rows as a pandas DataFrame where pandas is installed, else unchanged.
 
     Args:
         rows: The rows, mappings or tuples.

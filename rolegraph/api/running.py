@@ -39,7 +39,7 @@ class RunResult(Summarized):
         return RunFolder(self.folder).info().figures
 
     def summary(self) -> Summary:
-        """Return the folder and a row for each figure."""
+        """Return the folder and a row for each metric."""
         return Summary(f"RunResult {self.folder}", ("figure", "value"), [*self.figures.items()])
 
     def episodes(self) -> Iterator[Episode]:
@@ -53,20 +53,20 @@ class RunResult(Summarized):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunJob(Summarized):
-    """A run that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
+    """A run that is ready to start or to continue; `create` or `resume` makes it, `run` does it."""
 
     flow: Workflow
     folder: RunFolder
     info: RunInfo
     tasks: Sequence[Task]
     finished: Sequence[tuple[str, int]]
-    """Episodes that the folder holds already: their task's id and their rollout, from 0."""
+    """(task id, rollout from 0) of each episode that the folder already holds."""
     resumed: bool
     retry_failed: bool = False
-    """Whether episodes with a failure are dropped, and made again."""
+    """True to drop episodes with a failure and make them again."""
 
     def summary(self) -> Summary:
-        """Return the folder, and the number of episodes that it is to have and has."""
+        """Return the folder, and the numbers of planned and of finished episodes."""
         rows = [("episodes", self.episodes), ("done", self.done)]
         return Summary(f"RunJob {self.folder.path}", ("", "number"), rows)
 
@@ -91,8 +91,8 @@ class RunJob(Summarized):
 
         Args:
             flow: The workflow.
-            split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
-            limit: Number of tasks at most; None takes all of the split.
+            split: Split of the tasks, `train` or `validation`; by default `validation` if the spec has it.
+            limit: Largest number of tasks; None takes all of the split.
             rollouts: Episodes of each task, at least 1.
             seed: Seed of all draws; the same seed and model give the same episodes.
             tasks: Tasks in place of those of the split, each a mapping with an `id`.
@@ -127,24 +127,24 @@ class RunJob(Summarized):
     ) -> RunJob:
         """Prepare to continue a run that was stopped, with the episodes that are missing.
 
-        What is not given is as the run was started.
+        Settings that are None keep the values with which the run was started.
 
         Args:
             out: Folder of the run; by default the newest run in `runs/`, of the spec of `source` if it names
                 one.
-            source: Spec and options that replace those of the run, where the plan stays the same.
-            split: Which tasks: `train` or `validation`.
-            limit: Number of tasks; more than before adds tasks.
-            rollouts: Episodes of each task; more than before adds episodes.
+            source: Spec and options that replace those of the run; the plan must stay the same.
+            split: Split of the tasks, `train` or `validation`.
+            limit: Largest number of tasks; a larger number than before adds tasks.
+            rollouts: Episodes of each task; a larger number than before adds episodes.
             seed: Seed of all draws; only the run's own is accepted.
-            tasks: Tasks in place of those of the split; required where the run was started with such.
-            retry_failed: Drop the episodes with a failure when the job runs, and make them again.
+            tasks: Tasks in place of those of the split; required if the run was started with them.
+            retry_failed: True to drop the episodes with a failure when the job runs, and make them again.
 
         Returns:
             The job.
 
         Raises:
-            SpecError: The spec has faults, or asks for a permission that it is not given.
+            SpecError: The spec has faults, or asks for a permission that is not given.
             UsageError: There is no such run, or it was started with another spec or seed.
         """
         folder = jobs.folder_to_resume(out, source, "run")
@@ -178,7 +178,7 @@ class RunJob(Summarized):
 
     @property
     def done(self) -> int:
-        """Number of episodes that the folder held when the job was made."""
+        """Number of episodes that the folder held when the job was created."""
         planned = Counter(task["id"] for task in self.tasks)
         # Not by `missing`, which visits every job: an untrusted run.json may plan any number.
         return sum(
@@ -190,11 +190,11 @@ class RunJob(Summarized):
     async def run(
         self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
     ) -> RunResult:
-        """Run the episodes that the folder lacks, write them, and return the result.
+        """Run the missing episodes, write them, and return the result.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
-            concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
+            concurrency: Largest number of episodes in flight; on a cluster, for each of its nodes.
             on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray cluster;
                 None makes them in this process.
 
@@ -228,10 +228,10 @@ class RunJob(Summarized):
         """Open the run's folder for the time of a `with` block.
 
         Args:
-            observe: Function that is called with each event; None calls none.
+            observe: Function that is called with each event; None for no function.
 
         Returns:
-            A context manager that gives an observer, which also writes the run's log, and a writer of
+            A context manager that yields an observer, which also writes the run's log, and a writer of
             episodes.
 
         Raises:
@@ -257,13 +257,14 @@ class RunJob(Summarized):
     async def write_missing(
         self, maker: EpisodeMaker, writer: EpisodeWriter, notify: Observer, *, concurrency: int
     ) -> None:
-        """Run the episodes that the folder lacks, and append each to its file when it finishes.
+        """Run the missing episodes, and append each to the folder's file when it finishes.
 
         Args:
-            maker: The job's workflow, open here or on a cluster, or one with the same plan and other weights.
+            maker: The job's workflow, open here or on a cluster, or a workflow with the same plan and other
+                weights.
             writer: Writer of the folder's episodes, as `open_folder` gives it.
-            notify: Function that is called with each event; with the end of an episode when it is on disk.
-            concurrency: Episodes in flight at most.
+            notify: Function that is called with each event; the end of an episode is sent when it is on disk.
+            concurrency: Largest number of episodes in flight.
 
         Raises:
             WorldError: The disk is full.
@@ -308,13 +309,13 @@ async def run_async(
 
     Args:
         flow: The workflow.
-        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
-        limit: Number of tasks at most; None takes all of the split.
+        split: Split of the tasks, `train` or `validation`; by default `validation` if the spec has it.
+        limit: Largest number of tasks; None takes all of the split.
         rollouts: Episodes of each task, at least 1.
         seed: Seed of all draws; the same seed and model give the same episodes.
         tasks: Tasks in place of those of the split, each a mapping with an `id`.
         out: Folder of the run; by default `runs/NAME-TIME`.
-        concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
+        concurrency: Largest number of episodes in flight; on a cluster, for each of its nodes.
         on: Cluster that makes the episodes, as for `RunJob.run`.
         observe: Function that is called with each event: model calls, notes, episodes that are on disk.
         progress: True to show a progress bar in a terminal and in a notebook.
@@ -339,7 +340,7 @@ run = jobs.blocking(run_async)
 def _info_and_tasks(
     flow: Workflow, tasks: Iterable[Task] | None, *, split: Split | None, limit: int | None, **settings: int
 ) -> tuple[RunInfo, list[Task]]:
-    """Return the RunInfo that `run.json` will hold, and the tasks: the given ones, or else those of the
+    """Return (RunInfo for `run.json`, tasks of the run); the tasks are those given, else those of the
     split."""
     info = jobs.describe(flow, "run", split=split, limit=limit, own_tasks=tasks is not None, **settings)
     if tasks is None:
@@ -348,7 +349,7 @@ def _info_and_tasks(
 
 
 def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
-    """Return the task id and rollout of each episode in a run's folder; with `retry_failed`, of those without
+    """Return (task id, rollout) of each episode in a run's folder; with `retry_failed`, only episodes without
     a failure."""
     if not folder.episodes.exists():
         return []

@@ -28,7 +28,7 @@ def language_text(spec: str = "") -> str:
     """Return the language in two pages, as Markdown.
 
     Args:
-        spec: File name of the spec that the commands name; empty for a made-up one.
+        spec: File name of the spec in the example commands; empty for a made-up name.
     """
     return (
         templates_in(Path(__file__).parent)
@@ -51,7 +51,7 @@ def skill_text() -> str:
 
 
 def write_skill(folder: str | Path) -> Path:
-    """Write the skill into a folder of skills; an earlier text of the same skill is replaced.
+    """Write the skill into a folder of skills; an earlier version of the same skill is replaced.
 
     Args:
         folder: Folder of skills, such as `.claude/skills`; the file is `rolegraph/SKILL.md` in it.
@@ -60,7 +60,7 @@ def write_skill(folder: str | Path) -> Path:
         Path of the file.
 
     Raises:
-        UsageError: The folder is a file, or another skill stands at the path.
+        UsageError: The folder is a file, or another skill is at the path.
         WorldError: The file cannot be written.
     """
     folder, text = Path(folder), skill_text()
@@ -77,18 +77,18 @@ def write_skill(folder: str | Path) -> Path:
 
 
 def _head(file: Path) -> bytes:
-    """Return the beginning of a file, up to the end of the name in the front matter."""
+    """Return the beginning of a file up to the name in its front matter."""
     with confined.open_to_read(file) as opened:
         return opened.read(len(f"---\nname: {NAME}\n"))
 
 
 def _keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the description of each key of a model."""
+    """Return the description of each key of a model, by the key's name."""
     return {name: _line(field.description or "") for name, field in model.model_fields.items()}
 
 
 def _items(registry: Registry[Any]) -> dict[str, str]:
-    """Return the summary of each item of a kind."""
+    """Return the summary of each item of a registry, by the item's name."""
     return {name: _line(registry.summary(name)) for name in registry.names()}
 
 

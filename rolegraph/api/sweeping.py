@@ -1,4 +1,5 @@
-"""`-m`: a workflow run, trained or evaluated at every point of a grid of overrides, each in a folder."""
+"""`-m`: a workflow that is run, trained or evaluated at every point of a grid of overrides, each in a
+folder."""
 
 from __future__ import annotations
 
@@ -30,16 +31,16 @@ from rolegraph.engine.vocabulary import Split
 
 
 class SweepSettings(TypedDict, total=False):
-    """Settings of each point of a sweep."""
+    """Settings of every point of a sweep."""
 
     seed: int
-    """Seed of the points, 0 by default, unless there is an override `seed=…`."""
+    """Seed of the points without an override `seed=…`; 0 by default."""
     split: Split | None
-    """Part of the data that runs use."""
+    """Split of the tasks of runs."""
     limit: int | None
-    """Number of tasks at most, of runs and evaluations."""
+    """Largest number of tasks, for runs and evaluations."""
     rollouts: int
-    """Episodes of each task, of runs and evaluations; 1 by default."""
+    """Number of episodes of each task, for runs and evaluations; 1 by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class SweepPoint:
 
     @property
     def finished(self) -> bool:
-        """True where nothing is left to do."""
+        """True if nothing is left to do for the point."""
         if self.info.kind == "eval":
             if not (self.folder / EVALUATION).exists():
                 return False
@@ -74,7 +75,7 @@ class SweepPoint:
         return job.done == job.episodes
 
     def job(self) -> RunJob | TrainingJob | EvaluationJob:
-        """Return the job that does what is left of the point.
+        """Return the job for what is left of the point.
 
         Raises:
             UsageError: The point was started with another spec or seed.
@@ -104,20 +105,20 @@ class SweepPoint:
 
 
 class SweepPointFigures(NamedTuple):
-    """Figures of a point of a sweep."""
+    """Metrics of a point of a sweep."""
 
     name: str
     overrides: Sequence[str]
     """Overrides that distinguish the point from the others."""
     figures: Mapping[str, Interval]
-    """Mean over tasks by figure; empty where there are no episodes yet."""
+    """Mean over tasks, with its interval, by metric; empty if there are no episodes yet."""
 
 
 def figures_of_run(folder: Path) -> dict[str, Interval]:
-    """Return a run's intervals by name; of a training's best or last validation; {} without episodes.
+    """Return the metrics of a run with their intervals, by name; of a training, those of its best validation,
+    else its last.
 
-    Those of a training are from its best validation. Raises UsageError where the folder is not one of a run,
-    DataError where it is damaged.
+    Empty without episodes. Raises UsageError if the folder is not a run's, DataError if it is damaged.
     """
     results = read_side(folder.name, folder, best=True).results
     if results is None:
@@ -128,30 +129,30 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
 
 
 def metric_names(points: Sequence[SweepPointFigures]) -> list[str]:
-    """Return the names of all figures."""
+    """Return the names of all metrics of the points."""
     return list(dict.fromkeys(name for point in points for name in point.figures))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepResult(Summarized):
-    """The figures of a sweep, point by point."""
+    """The metrics of a sweep, point by point."""
 
     folder: Path
     points: Sequence[SweepPointFigures]
 
     @property
     def picture(self) -> Path:
-        """Path of an SVG file with every figure of every point and its interval."""
+        """Path of an SVG file with every metric of every point and its interval."""
         return self.folder / "sweep.svg"
 
     @property
     def figures(self) -> Sequence[str]:
-        """The names of the figures that some point has."""
+        """Names of the metrics of any point."""
 
         return metric_names(self.points)
 
     def summary(self) -> Summary:
-        """Return the folder, and a row for each point with its figures."""
+        """Return the folder, and a row for each point with its metrics."""
         rows = [
             (
                 " ".join(it.overrides) or it.name,
@@ -164,7 +165,7 @@ class SweepResult(Summarized):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweepJob(Summarized):
-    """A sweep that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
+    """A sweep that is ready to start or to continue; `create` or `resume` makes it, `run` does it."""
 
     folder: Path
     info: SweepInfo
@@ -172,7 +173,7 @@ class SweepJob(Summarized):
     resumed: bool
 
     def summary(self) -> Summary:
-        """Return the folder, and a row for each point with whether it is finished."""
+        """Return the folder, and a row for each point that says if the point is finished."""
         rows = [(it.name, it.finished) for it in self.points]
         return Summary(f"SweepJob {self.folder}", ("point", "finished"), rows)
 
@@ -190,16 +191,16 @@ class SweepJob(Summarized):
 
         Args:
             source: The spec; an override may have several values, as in `roles.solver.count=1,2,4`.
-            kind: What each point is: `run`, `train` or `eval`.
+            kind: Kind of each point: `run`, `train` or `eval`.
             out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
-            checkpoint: Trained weights, of evaluations.
+            checkpoint: Trained weights, for evaluations.
             settings: Fields of SweepSettings: `seed`, `split`, `limit` and `rollouts`.
 
         Returns:
             The job.
 
         Raises:
-            SpecError: The spec of some point has faults.
+            SpecError: The spec of a point has faults.
             UsageError: No override has several values, or no checkpoint is named.
         """
 
@@ -221,24 +222,24 @@ class SweepJob(Summarized):
     ) -> SweepJob:
         """Prepare to continue a sweep; points that are finished are not run again. Nothing is written yet.
 
-        What is not given is as the sweep was started.
+        Settings that are not given keep the values with which the sweep was started.
 
         Args:
             out: Folder of the sweep; by default the newest sweep of the kind in `runs/`, of the spec of
                 `source` if it names one.
-            overrides: Overrides in place of those that the sweep was started with, so that a grid can grow.
-            kind: What each point is: `run`, `train` or `eval`.
-            source: Spec and options that replace those of the sweep, where the plans of its points stay the
+            overrides: Overrides that replace those of the start, so that a grid can grow.
+            kind: Kind of each point: `run`, `train` or `eval`.
+            source: Spec and options that replace those of the sweep; the plans of its points must stay the
                 same.
-            checkpoint: Trained weights, of evaluations; only the sweep's own are accepted.
-            settings: Fields of SweepSettings: `split`, `limit` and `rollouts`, more of which add episodes,
-                and `seed`, of which only the sweep's own is accepted.
+            checkpoint: Trained weights, for evaluations; only the sweep's own are accepted.
+            settings: Fields of SweepSettings: `split`; `limit` and `rollouts`, larger numbers of which add
+                episodes; and `seed`, for which only the sweep's own is accepted.
 
         Returns:
             The job.
 
         Raises:
-            SpecError: The spec of some point has faults.
+            SpecError: The spec of a point has faults.
             UsageError: There is no such sweep, a point was started with another spec, or the sweep with
                 another seed or checkpoint.
             DataError: The folder's `sweep.json` is damaged.
@@ -267,12 +268,12 @@ class SweepJob(Summarized):
 
     @classmethod
     def _of(cls, folder: Path | None, info: SweepInfo, *, resumed: bool) -> SweepJob:
-        """Return the job of a sweep with all its points loaded; raise SpecError for the first that has
+        """Return the job of a sweep with all its points loaded; raise SpecError for the first point with
         faults."""
 
         @cache
         def loaded(overrides: tuple[str, ...]) -> Workflow:
-            """Load a point's workflow, once for points that differ by their seed alone."""
+            """Load a point's workflow, once for all points that differ only by their seed."""
             flow = open_source(replace(info.source, overrides=overrides))
             flow.check_allowed()
             return flow
@@ -288,17 +289,18 @@ class SweepJob(Summarized):
         return cls(folder, info, points, resumed)
 
     async def run(self, observe: Observer | None = None) -> SweepResult:
-        """Do what is left of each point, one after the other.
+        """Run what is left of each point, one point after the other.
 
         Args:
-            observe: Function that is called with each event of each point, and with its name before it.
+            observe: Function that is called with each event of each point; a note with the point's name comes
+                first.
 
         Returns:
-            The figures of every point.
+            The metrics of every point.
 
         Raises:
-            UsageError: As the points' jobs raise it.
-            WorldError: As the points' jobs raise it.
+            UsageError: As raised by the points' jobs.
+            WorldError: As raised by the points' jobs.
         """
         with self.open_folder():
             for point in self.points:
@@ -324,7 +326,7 @@ class SweepJob(Summarized):
             yield
 
     def write_results(self) -> SweepResult:
-        """Draw the sweep's picture from the points that there are, and return their figures.
+        """Draw the sweep's picture from the points that have results, and return the metrics of the points.
 
         Raises:
             DataError: The files of a point are damaged.
@@ -369,24 +371,25 @@ async def sweep_async(
         spec: Path of a spec file, or the name of a shipped spec.
         overrides: Overrides as for `load`, where commas outside brackets and quotes separate values:
             `roles.solver.count=1,2,4`. `seed=0,1,2` runs over seeds.
-        kind: What each point is: `run`, `train` or `eval`.
+        kind: Kind of each point: `run`, `train` or `eval`.
         out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
         model: Model in place of the spec's, as for `load`.
         base_url: URL of the model's endpoint in place of the spec's.
         imports: Python files that register rewards, parsers and so on.
         allow: Permissions of the spec, as for `load`.
-        checkpoint: Trained weights, of evaluations: a training's folder or a `tinker://` path.
-        observe: Function that is called with each event of each point, and with its name before it.
+        checkpoint: Trained weights, for evaluations: a training's folder or a `tinker://` path.
+        observe: Function that is called with each event of each point; a note with the point's name comes
+            first.
         settings: Further settings of the points, each by keyword: `seed` (0 by default, unless there is an
-            override `seed=…`); `split`, which tasks runs use (`train` or `validation`); `limit`, the number
-            of tasks at most, of runs and evaluations (128 by default there); `rollouts`, the episodes of each
-            task, of runs and evaluations (1 by default).
+            override `seed=…`); `split`, the split of runs (`train` or `validation`); `limit`, the largest
+            number of tasks of runs and evaluations (128 by default for evaluations); `rollouts`, the episodes
+            of each task of runs and evaluations (1 by default).
 
     Returns:
-        The figures of every point, and the sweep's picture.
+        The metrics of every point, and the sweep's picture.
 
     Raises:
-        SpecError: The spec of some point has faults.
+        SpecError: The spec of a point has faults.
         UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
         WorldError: A model's endpoint does not answer, or the disk is full.
     """

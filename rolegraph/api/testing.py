@@ -1,4 +1,4 @@
-"""`rolegraph test`: a spec's own tests on recorded answers, without a model."""
+"""`rolegraph test`: a spec's own tests, which compare replays of recorded answers; no model is asked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestReport(Summarized):
 
     @property
     def failed(self) -> list[Verdict]:
-        """The verdicts of the expectations that do not hold."""
+        """Verdicts of the expectations that are not met."""
         return [verdict for verdict in self.verdicts if not verdict.holds]
 
     def summary(self) -> Summary:
@@ -67,18 +67,18 @@ class TestReport(Summarized):
 async def test_async(
     flow: Workflow, tests: str | Path | None = None, *, junit: str | Path | None = None
 ) -> TestReport:
-    """Replay a workflow's recorded answers, and compare the episodes with what its tests expect.
+    """Replay a workflow's recorded answers, and compare the episodes with the expectations of its tests.
 
-    No model is asked, whatever models the spec names; rewards, parsers and tools do run.
+    No model is asked, even if the spec names models; rewards, parsers and tools do run.
 
     Args:
         flow: The workflow.
         tests: File of the tests; by default `NAME.test.yaml` beside the spec, or in the working folder for a
             shipped spec.
-        junit: File for the verdicts as JUnit's XML; None writes none.
+        junit: File to write the verdicts to, as JUnit XML; None writes no file.
 
     Returns:
-        A verdict for each expectation; `failed` has those that do not hold.
+        A verdict for each expectation; `failed` has those that are not met.
 
     Raises:
         SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
@@ -112,17 +112,18 @@ async def record_async(
 
     Args:
         flow: The workflow.
-        tests: File of the tests, as for `test`; a missing file is written, and expects what was recorded.
+        tests: File of the tests, as for `test`; a missing file is written with the recorded results as its
+            expectations.
         observe: Function that is called with each event, such as the end of an episode.
-        force: True to replace a file of answers that was not recorded, or that was changed since.
+        force: True to replace a file of answers that `record` did not write, or that was changed since.
 
     Returns:
         The files that were written.
 
     Raises:
         SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
-        UsageError: The tests' `answers` is no .jsonl file or was not recorded, no such model, or no key for
-            it.
+        UsageError: The tests' `answers` is no .jsonl file or must not be replaced, no such model, or no key
+            for it.
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
 
@@ -172,7 +173,7 @@ def tested_specs(folder: str | Path = ".") -> list[Path]:
 
 
 def check_tests(path: str | Path) -> None:
-    """Check a file of tests, without the spec and the recording that it names.
+    """Check a file of tests, without the spec and the recording that it belongs to.
 
     Args:
         path: File of the tests.

@@ -19,33 +19,34 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.vocabulary import require_library
 
 ROWS = 200
-"""Rows of a table at most: a step may have thousands of answers, and a training hundreds of steps."""
+"""Largest number of rows of a table: a step may have thousands of answers, and a training hundreds of
+steps."""
 ANSWER = 1_000
-"""Characters of an answer in a table."""
+"""Largest number of characters of an answer in a table."""
 COLUMNS = ("task", "rollout", "correct", "role", "index", "reward", "failure", "tokens", "answer")
 
 _logger = logging.getLogger(__name__)
 
 
 class Table(NamedTuple):
-    """Table for a tracker: column names, and rows of as many values."""
+    """Table for a tracker: names of columns, and rows with a value for each column."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
     def lists(self) -> dict[str, list[Any]]:
-        """Return `columns` and `data` as Weights & Biases and Trackio take them."""
+        """Return `columns` and `data` in the form of Weights & Biases and Trackio."""
         return {"columns": [*self.columns], "data": [[*row] for row in self.rows]}
 
 
 def episode_table(episodes: Iterable[Episode], rule: DisclosureRule) -> Table:
     """Return the first trajectories of episodes as rows, at most `ROWS`.
 
-    An answer of a role that may quote a hidden task field is left out, and a failure is its name alone.
+    Answers of roles that may quote a hidden task field are left out, and of a failure only the name is shown.
 
     Args:
-        episodes: The episodes; no more are read than the rows need.
-        rule: Rule for what may leave of the episodes.
+        episodes: The episodes; only as many as the rows need are read.
+        rule: Rule for the parts of the episodes that may leave this machine.
     """
     rows: list[Sequence[object]] = []
     for whole in episodes:
@@ -67,11 +68,11 @@ class Tracker(ABC):
     library: ClassVar[str]
     """Module that the tracker imports."""
     url_variable: ClassVar[str] = ""
-    """Environment variable with the URL of the server; empty for trackers without one."""
+    """Environment variable with the URL of the server; empty for a tracker without a server."""
     name: str = ""
     """Name under which the class is registered."""
     has_tables: ClassVar[bool] = True
-    """Whether the service shows tables."""
+    """True if the service shows tables."""
 
     @abstractmethod
     def __init__(self, folder: Path, run: str, config: Mapping[str, Any]) -> None:
@@ -85,10 +86,10 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
-        """Send the metrics and the tables of a step, by name."""
+        """Send the metrics of a step, and its tables by name."""
 
     def add_file(self, path: Path) -> None:  # noqa: B027 - a service without artifacts sends none
-        """Send a file as an artifact; nothing where the service has no artifacts."""
+        """Send a file as an artifact; do nothing if the service has no artifacts."""
 
     @abstractmethod
     def close(self, *, failed: bool) -> None:
@@ -101,14 +102,14 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
 
     Args:
         name: The tracker.
-        folder: The run's folder. Local files go into a new folder of a random name in it, because the
-            libraries follow the links that they find.
+        folder: The run's folder. Local files go into a new folder with a random name in it, because the
+            trackers' libraries follow links.
         run: Name of the run.
         config: Settings to show beside the metrics.
 
     Raises:
         UsageError: No such tracker, or its library is not installed.
-        WorldError: The tracker cannot start a run, as when its server does not answer.
+        WorldError: The tracker cannot start a run, for example because its server does not answer.
     """
     kind: type[Tracker] = plugin("trackers", name)
     require_library(kind.library, name, "its metrics")
@@ -132,7 +133,7 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
 
 @contextmanager
 def _new_folder(path: Path) -> Generator[Path]:
-    """Create a folder that does not exist, and remove it after the block where it is empty."""
+    """Create a new folder for a block, and remove it afterwards if it is empty."""
     with os_errors_as(WorldError, f"cannot write {path}"):
         path.mkdir()
     try:

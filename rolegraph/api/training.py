@@ -49,9 +49,9 @@ class ValidationJob(NamedTuple):
     tasks: Sequence[Task]
     """Validation tasks."""
     folder: RunFolder
-    """Folder of its episodes, below the training's."""
+    """Folder of its episodes, inside the training's folder."""
     prefix: str
-    """Beginning of its figures' names: `NAME/`, or empty for the first."""
+    """Prefix of its metrics' names: `NAME/`, or empty for the first workflow."""
 
     @property
     def data(self) -> Sequence[UsedRows]:
@@ -59,13 +59,13 @@ class ValidationJob(NamedTuple):
         return [jobs.used_rows(self.flow, "validation", self.tasks)]
 
     def info(self, seed: int) -> RunInfo:
-        """Return the settings that the folder's `run.json` holds."""
+        """Return the settings for the folder's `run.json`."""
         return jobs.describe(self.flow, "train", seed=seed)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrainingJob(Summarized):
-    """A training that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
+    """A training that is ready to start or to continue; `create` or `resume` makes it, `run` does it."""
 
     flow: Workflow
     folder: RunFolder
@@ -73,9 +73,9 @@ class TrainingJob(Summarized):
     tasks: Sequence[Task]
     """Training tasks."""
     validation: Sequence[Task]
-    """Validation tasks; empty where the spec has no such data, or other workflows validate."""
+    """Validation tasks; empty if the spec has no such data, or if other workflows validate."""
     start: Checkpoint | None
-    """Checkpoint to continue from; None is the beginning."""
+    """Checkpoint to continue from; None for a training from the beginning."""
     resumed: bool
     others: Sequence[ValidationJob] = ()
     """Workflows that validate in place of the training's own."""
@@ -108,12 +108,12 @@ class TrainingJob(Summarized):
     ) -> TrainingJob:
         """Prepare to continue a training from its last checkpoint, with the seed that it was started with.
 
-        What came after the checkpoint is removed from the folder when the job runs.
+        Everything after the checkpoint is removed from the folder when the job runs.
 
         Args:
             out: Folder of the training; by default the newest training in `runs/`, of the spec of `source` if
                 it names one.
-            source: Spec and options that replace those of the training, where the plan stays the same.
+            source: Spec and options that replace those of the training; the plan must stay the same.
             seed: Seed of all draws; only the training's own is accepted.
 
         Returns:
@@ -142,7 +142,7 @@ class TrainingJob(Summarized):
         return job
 
     def summary(self) -> Summary:
-        """Return the folder, and the number of steps that the training is to have and has."""
+        """Return the folder, and the numbers of planned and of finished steps."""
         rows = [("steps", self.steps), ("done", self.done)]
         return Summary(f"TrainingJob {self.folder.path}", ("", "number"), rows)
 
@@ -153,12 +153,12 @@ class TrainingJob(Summarized):
 
     @property
     def plans(self) -> list[Plan]:
-        """The plan of the training, and those of the workflows that validate it."""
+        """Plans of the training and of the workflows that validate it."""
         return [self.flow.plan, *self.flow.plan.validations.values()]
 
     @property
     def untrained(self) -> list[ModelRef]:
-        """Models of the endpoints without a policy."""
+        """Models of the endpoints without a policy in training."""
         return [it.model for plan in self.plans for it in plan.endpoints if it.policy is None]
 
     @property
@@ -168,7 +168,7 @@ class TrainingJob(Summarized):
 
     @property
     def done(self) -> int:
-        """Number of training steps that are done."""
+        """Number of finished training steps."""
         return self.start.whole_steps if self.start else 0
 
     async def run(
@@ -184,13 +184,13 @@ class TrainingJob(Summarized):
 
         Args:
             observe: Function that is called with each event, such as the metrics of a step.
-            track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but
-                the first get tables of episodes and the report as well.
+            track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but the
+                first get tables of episodes and the report as well.
             rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
                 cluster, whose nodes reach the service that trains; None makes them in this process.
             keep_going: True to go on after a step in which every answer of a role failed in the same way.
-            budget: Tokens, time or dollars that this call may use; `resume` continues a training that it
-                ends.
+            budget: Tokens, time or dollars that this call may use; `resume` continues a training that the
+                budget ended.
 
         Returns:
             The training's folder.
@@ -219,7 +219,8 @@ class TrainingJob(Summarized):
     async def _run(
         self, observe: Observer, track: Sequence[str], cluster: str | None, keep_going: bool, budget: Budget
     ) -> None:
-        """Train in stages; `stack` closes what the stages open, the newest first."""
+        """Lock the folder, open trackers, policies, models and workers, and train; everything is closed at
+        the end."""
         from rolegraph.engine.models import Services
         from rolegraph.engine.models.limit import left_out
         from rolegraph.engine.run import Isolation
@@ -331,7 +332,7 @@ def _validations(flow: Workflow, folder: RunFolder) -> list[ValidationJob]:
 
 
 def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], list[Task]]:
-    """Check that a workflow can be trained; return its RunInfo, and the tasks of both splits."""
+    """Check that a workflow can be trained; return (RunInfo, training tasks, validation tasks)."""
     flow.check_allowed()
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
@@ -346,8 +347,8 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
 
 
 def _lock_folder(job: TrainingJob, stack: AsyncExitStack) -> None:
-    """Become the only writer of a job's folder; raise UsageError if the folder has changed since the job was
-    made."""
+    """Lock a job's folder until `stack` closes; raise UsageError if the folder has changed since the job was
+    created."""
     stack.enter_context(sole_writer(job.folder.path, RUN, job.folder.written()))
     if not job.resumed:
         job.folder.check_new("train")
@@ -401,8 +402,8 @@ async def _open_models(
 
 
 def _write_start(job: TrainingJob, policies: Policies) -> None:
-    """Write the start of a training into its folder; if it is resumed, first remove what came after the
-    checkpoint."""
+    """Write the start of a training into its folder; for a resumed training, first remove everything after
+    the checkpoint."""
     plan, folder = job.flow.plan, job.folder
     if job.resumed:
         folder.rewind()
@@ -424,7 +425,7 @@ def _write_start(job: TrainingJob, policies: Policies) -> None:
 
 
 def _unpriced(plan: Plan) -> list[str]:
-    """Return the key of each trained model that has no price."""
+    """Return the spec's key of each trained model without a price."""
     unpriced = [name for name, it in plan.policies.items() if it.model.price is None]
     keys = {name: f"policies.{name}.model" for name, it in plan.spec.policies.items() if it.model}
     return [*dict.fromkeys(keys.get(name, "model") for name in unpriced)]
@@ -447,7 +448,16 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
 async def _open_workers(
     job: TrainingJob, name: str, services: Services, policies: Policies, log: Observer, stack: AsyncExitStack
 ) -> RemoteModels:
-    """Open the workers of a cluster, which make the episodes."""
+    """Open the workers of a cluster, which make the episodes.
+
+    Args:
+        job: The training.
+        name: Address of the cluster.
+        services: Local services, which the workers reach.
+        policies: The policies in training.
+        log: Observer of the workers' events.
+        stack: Stack that closes the workers.
+    """
     from rolegraph.engine.training.loop.rollouts import RemoteModels
 
     opener = partial(open_served_episodes, job.flow)
@@ -462,7 +472,7 @@ async def _open_workers(
 async def _train(
     setup: TrainingSetup, start: Checkpoint | None, trackers: list[Tracker], notify: Observer
 ) -> None:
-    """Run the training loop, then write the results, also of a training that fails or is cancelled."""
+    """Run the training loop, then write the results, even if the training fails or is cancelled."""
     from rolegraph.engine.training.loop import loop
 
     async def write_results() -> None:
@@ -482,7 +492,7 @@ async def _train(
 
 async def _open_teachers(plan: Plan, models: Models, trained: Policies) -> dict[ModelRef, LimitedModel]:
     """Open the models of the teachers; raise UsageError for a teacher with another vocabulary than its
-    student."""
+    student's."""
     from rolegraph.engine.models.opening import other_vocabulary
 
     opened: dict[ModelRef, LimitedModel] = {}
@@ -516,7 +526,7 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
-    """Call `send` with each tracker; a tracker whose call raises is removed, with a warning."""
+    """Call `send` with each tracker; a tracker that raises an error is removed, with a warning."""
     for one in [*trackers]:
         try:
             send(one)
@@ -527,10 +537,10 @@ def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], 
 
 
 def _write_results(plan: Plan, folder: RunFolder) -> None:
-    """Write `controls.json`, if the start and the last checkpoint were validated, and the report into a
-    training's folder.
+    """Write the report into a training's folder, and `controls.json` if the start and the last checkpoint
+    were validated.
 
-    Of several workflows that validate, the first is compared.
+    If several workflows validate, the first is used.
     """
     from rolegraph.engine.training.analysis.compare import controls
 

@@ -1,10 +1,12 @@
-"""Trust in folders: what a resumed command takes from a run's folder, and `rolegraph.toml` beside a spec.
+"""Trust in folders: the options that a resumed command may take from a run's folder, and `rolegraph.toml`
+beside a spec.
 
 `run.json` and `sweep.json` name code that was imported, permissions and an address that got a key. Anybody
-may have written them, so a resumed command is given these again, by its words or by a `rolegraph.toml`.
+may have written these files, so the user must give such options again, on the command line or in a
+`rolegraph.toml`.
 
 A spec cannot name code. A `rolegraph.toml` can, so it takes effect only after the user of this machine has
-trusted its digest: a copied folder changes nothing.
+trusted it in its present state: the file of a copied folder has no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from rolegraph.engine.shipped import names_model
 
 PROJECT_FILE, TRUSTED = "rolegraph.toml", "trusted.json"
 LONGEST_SHOWN = 2_000
-"""Characters of a command in a message."""
+"""Largest number of characters of a command in a message."""
 
 
 class Project(BaseModel):
@@ -45,7 +47,7 @@ class Project(BaseModel):
     imports: tuple[str, ...] = ()
     """Python files that register rewards, parsers and so on, relative to the file's folder."""
     allow: tuple[str, ...] = ()
-    """Permissions of the folder's specs, as `--allow` takes them."""
+    """Permissions of the folder's specs, in the form of `--allow`."""
     flags: Mapping[str, bool | int | float | str] = {}
     """Default values of the command's flags, without dashes in front: `concurrency = 8`."""
 
@@ -57,8 +59,8 @@ def project_of(spec: str | Path) -> Project | None:
         spec: Path of a spec file, or the name of a shipped spec.
 
     Returns:
-        The contents, with imports as paths from the working folder; None where there is no such file, or none
-        that `trust` was called for in its present state.
+        The contents, with imports as paths from the working folder; None if there is no such file, or if it
+        is not trusted in its present state.
 
     Raises:
         UsageError: The trusted file is not valid.
@@ -74,10 +76,10 @@ def with_project(source: Source) -> Source:
     """Return a source with the imports and permissions of the trusted `rolegraph.toml` beside its spec.
 
     Args:
-        source: The spec and the options it is read with; those are kept.
+        source: The spec and its options, which are kept.
 
     Returns:
-        The source as it is where there is no such file.
+        The completed source; without such a file, `source` unchanged.
 
     Raises:
         UsageError: The trusted file is not valid.
@@ -93,13 +95,13 @@ def with_project(source: Source) -> Source:
 def without_project(source: Source) -> Source:
     """Return a source without the imports and permissions of the trusted `rolegraph.toml` beside its spec.
 
-    A command that names the source needs no such option: `with_project` adds them.
+    A command does not need these options: `with_project` adds them.
 
     Args:
-        source: The spec and the options it is read with.
+        source: The spec and its options.
 
     Returns:
-        The source as it is where there is no such file.
+        The shorter source; without such a file, `source` unchanged.
 
     Raises:
         UsageError: The trusted file is not valid.
@@ -113,7 +115,7 @@ def without_project(source: Source) -> Source:
 
 
 def read_project(file: Path) -> Project:
-    """Read a `rolegraph.toml`, trusted or not; nothing in it is acted on.
+    """Read a `rolegraph.toml`, trusted or not, without any effect of its content.
 
     Args:
         file: The file.
@@ -135,13 +137,13 @@ def read_project(file: Path) -> Project:
 
 
 def is_trusted(file: Path) -> bool:
-    """Return whether the user of this machine trusts a `rolegraph.toml` as it is now.
+    """Return True if the user of this machine trusts a `rolegraph.toml` in its present state.
 
     Args:
         file: The file.
 
     Returns:
-        False where there is no such file.
+        True if it is trusted; False also if there is no such file.
     """
     return file.is_file() and _trusted().get(str(file.resolve())) == _digest(file)
 
@@ -170,19 +172,19 @@ def trust(folder: str | Path) -> Path:
 
 
 def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> Source:
-    """Complete the source of a command by the source that a folder holds.
+    """Complete a command's source from the source that a folder records.
 
-    A folder gives its spec, overrides and model. Imports, permissions and an address of another machine count
-    only where the command or a trusted `rolegraph.toml` gives them.
+    The folder's spec, overrides and model are used. Imports, permissions and an address of another machine
+    are used only if the command or a trusted `rolegraph.toml` gives them.
 
     Args:
         folder: Folder of a run, training or sweep.
-        record: Its settings.
-        given: The source of the command; its fields replace those of the folder.
+        record: The settings that the folder records.
+        given: The source of the command; fields that are set replace those of the folder.
 
     Raises:
         UsageError: The folder was started with imports, permissions or such an address that the command does
-            not give, or with a path that it cannot hold.
+            not give, or with a path that JSON cannot record.
     """
     named = given or Source()
     whole = named.with_defaults(record.source)
@@ -204,20 +206,21 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
 
 
 def check_models(folder: Path, record: SourceRecord, given: Source | None, flow: Workflow) -> None:
-    """Check that a folder alone brings no file of this machine to another one, and names no model's folder.
+    """Check that a folder by itself neither sends a file of this machine to another one nor loads a model's
+    folder.
 
-    An override may change an address, and a model may be a file anywhere, as neither may in a spec. A model's
-    folder has a tokenizer, which runs in this process.
+    Overrides may change addresses, and a model may be any file, which a spec alone may not. A model's folder
+    has a tokenizer, which runs in this process.
 
     Args:
         folder: Folder of a run, training or sweep.
-        record: Its settings.
+        record: The settings that the folder records.
         given: The source of the command.
         flow: The workflow that is resumed.
 
     Raises:
-        UsageError: The workflow asks a model at a URL of another machine that the command does not give, and
-            its overrides or its model are those of the folder alone; or it loads a model's folder, and the
+        UsageError: The workflow uses a model at a URL of another machine that the command does not give,
+            while its overrides or its model come only from the folder; or it loads a model's folder, and the
             command gives neither the spec nor the model.
     """
     named, before = given or Source(), record.source
@@ -232,14 +235,14 @@ def check_models(folder: Path, record: SourceRecord, given: Source | None, flow:
 
 
 def options_to_repeat(flow: Workflow) -> list[str]:
-    """Return the arguments that a command must repeat to resume what a workflow was started for.
+    """Return the arguments that a command must repeat to resume a workflow.
 
     Args:
         flow: The workflow.
 
     Returns:
-        Its imports, permissions and address of another machine, but for those of a trusted `rolegraph.toml`;
-        where `check_models` asks for them, the spec, its overrides and model as well.
+        Its imports, permissions and address of another machine, except those of a trusted `rolegraph.toml`;
+        if `check_models` requires it, also the spec, its overrides and its model.
     """
     source = without_project(flow.source)
     words = Source(imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
@@ -249,9 +252,12 @@ def options_to_repeat(flow: Workflow) -> list[str]:
 
 
 def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
-    """Return the message about options that a resumed command must give, with the whole command.
+    """Return the message that a resumed command must give options again, with the complete command.
 
-    The command has the words that were typed, and the missing options.
+    Args:
+        folder: The folder that is resumed.
+        record: The settings that the folder records.
+        missing: The options that the command must give.
     """
     options = missing.arguments()
     sweep = ["-m"] if isinstance(record, SweepInfo) else []
@@ -269,20 +275,22 @@ def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
 
 
 def typed_words(word: str) -> list[str]:
-    """Return the words of the command line; none where it is not this program's, or lacks a word."""
+    """Return the arguments of this process; empty if the program is not `rolegraph`, or if `word` is not
+    among them."""
     program, *words = sys.argv
     return words if Path(program).name == "rolegraph" and word in words else []
 
 
 def _foreign_url(source: Source) -> str | None:
-    """Return the address of a source, None for one of this machine or of the trusted `rolegraph.toml`."""
+    """Return the base URL of a source; None for one of this machine or of the trusted `rolegraph.toml`."""
     url, project = source.base_url, project_of(source.spec) if source.spec else None
     is_own = url is None or is_this_machine(url) or (project and url == project.flags.get("base-url"))
     return None if is_own else url
 
 
 def _asks_elsewhere(flow: Workflow) -> bool:
-    """Return True if a spec of a workflow names a URL of another machine for a model."""
+    """Return True if a spec of a workflow names a URL of another machine for a model, other than the
+    source's."""
     urls = (part.get("base_url") for part in _parts(flow))
     return any(
         isinstance(url, str) and url != flow.source.base_url and not is_this_machine(url) for url in urls
@@ -290,7 +298,7 @@ def _asks_elsewhere(flow: Workflow) -> bool:
 
 
 def _loads_folder(flow: Workflow) -> bool:
-    """Return True if a spec of a workflow names the folder of a model, neither shipped nor fetched."""
+    """Return True if a spec of a workflow names a model folder that is neither shipped nor fetched."""
     here = (part for part in _parts(flow) if part.get("provider") == "local" and not part.get("base_url"))
     return any(isinstance(name := part.get("name"), str) and not names_model(name) for part in here)
 
@@ -322,7 +330,7 @@ def _settings_folder() -> Path:
 
 
 def _trusted() -> Mapping[str, str]:
-    """Return the digest of each trusted file by its path; none where the settings cannot be read."""
+    """Return the digest of each trusted file, by its path; empty if the settings cannot be read."""
     try:
         return TypeAdapter(dict[str, str]).validate_json((_settings_folder() / TRUSTED).read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Verdicts of a spec's tests on episodes replayed from recorded answers, and their JUnit XML."""
+"""Verdicts of a spec's tests on episodes that are replayed from recorded answers, and their JUnit XML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Verdict:
     name: str
     """Name of the expectation."""
     holds: bool
-    """Whether the expectation is met."""
+    """True if the expectation is met."""
     summary: str
     """Short description of the result."""
     detail: str = ""
@@ -69,7 +69,7 @@ def verdicts(
 
 
 def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> Iterator[Finding]:
-    """Yield a finding for each unknown figure, role, failure or task in the tests."""
+    """Yield a finding for each unknown metric, role, failure or task in the tests."""
     roles = [role.name for role in plan.roles]
     rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
     answers = [start + role.name for role in plan.asking for start in (CONSTANT, SAME)]
@@ -118,8 +118,13 @@ def junit(suite: str, verdicts: Sequence[Verdict]) -> bytes:
 def _answered(
     was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall], episodes: Sequence[Episode]
 ) -> Verdict:
-    """Return the verdict on whether the recording has an answer for each model call of the replayed
-    episodes."""
+    """Return the verdict that every model call of the replayed episodes has a recorded answer.
+
+    Args:
+        was: Recorded calls.
+        now: Calls of the replay.
+        episodes: The replayed episodes.
+    """
     before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
     missing = [
         t.failure.message
@@ -136,7 +141,12 @@ def _answered(
 
 
 def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall]) -> Iterator[Verdict]:
-    """Yield, for each role, the verdict on whether its prompts are equal to the recorded ones."""
+    """Yield for each role the verdict that its prompts equal the recorded ones.
+
+    Args:
+        was: Recorded calls.
+        now: Calls of the replay.
+    """
     calls: defaultdict[str, list[CallId]] = defaultdict(list)
     for call in now:
         if call in was and was[call].messages:
@@ -153,12 +163,12 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
 
 
 def _texts(call: RecordedCall) -> list[tuple[str, object]]:
-    """Return (role, content) of each message in a recorded call's prompt, to compare it."""
+    """Return (role, content) of each message in a recorded call's prompt, for the comparison of prompts."""
     return [(message["role"], message["content"]) for message in call.messages]
 
 
 def _measured_role(figure: str, plan: Plan) -> str | None:
-    """Return the one role whose answers a figure measures; None for a figure over several roles."""
+    """Return the only role that a metric measures; None for a metric of several roles."""
     if figure != "correct" and figure not in plan.metrics:
         return figure.removeprefix("reward/")
     roles = plan.deciding if figure == "correct" else plan.metrics[figure].roles
@@ -166,8 +176,14 @@ def _measured_role(figure: str, plan: Plan) -> str | None:
 
 
 def _figure(name: str, bounds: FigureBounds, it: Interval | None, constant: Interval | None) -> Verdict:
-    """Return the verdict on whether a figure's mean is within its bounds, with n and the best constant
-    answer."""
+    """Return the verdict that a metric's mean is within its bounds, with n and the best constant answer.
+
+    Args:
+        name: Name of the metric.
+        bounds: The bounds.
+        it: The mean; None if it was not measured.
+        constant: Mean of the best constant answer; None without one.
+    """
     if it is None:
         return Verdict(f"figure {name}", False, f"no episode has it, expected {bounds}")
     beside = f"; the best constant answer gets {constant.mean:.3f}" if constant else ""
@@ -200,8 +216,14 @@ def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) ->
 def _each(
     name: str, instance: str, expected: ExpectedAction | FigureBounds, episodes: Sequence[Episode]
 ) -> Verdict:
-    """Return the verdict on whether each trajectory of a role or an instance has the expected action or
-    reward."""
+    """Return the verdict that each trajectory of a role or an instance has the expected action or reward.
+
+    Args:
+        name: Name of the expectation.
+        instance: A role, or an instance such as `solver 2`.
+        expected: The expected action, or the bounds of the reward.
+        episodes: Episodes of the task.
+    """
     role, _, index = instance.partition(" ")
     answers = [
         (e, t) for e in episodes for t in e.trajectories if t.name == role and index in ("", str(t.index))

@@ -1,4 +1,4 @@
-"""Specs that are loaded and checked, and opened on their models."""
+"""Specs that are loaded and checked, and workflows that are opened with their models."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Workflow(Summarized):
-    """A checked spec, ready to be run or trained; made by `load`."""
+    """A checked spec, ready to run or train; `load` makes it."""
 
     plan: Plan
     """The compiled spec: its roles, its graph, its data."""
     source: Source
-    """The spec's file and the options it was loaded with."""
+    """The spec's file and the options with which it was loaded."""
 
     @property
     def name(self) -> str:
@@ -54,21 +54,23 @@ class Workflow(Summarized):
 
     @property
     def hash(self) -> str:
-        """Hex digest over the spec, its templates, the vocabulary it uses and the files imported for it."""
+        """Hex digest of the spec, its templates, the vocabulary that it uses and the files imported for
+        it."""
         return self.plan.hash
 
     @property
     def graph(self) -> nx.DiGraph[str]:
-        """The turns of an episode and what each waits for, as a networkx graph that cannot be changed.
+        """DAG of an episode's turns as a networkx graph that cannot be changed; an edge leads to each turn
+        from each that it waits for.
 
-        A node is named as expressions name its instance: `solver[0]`, and `solver[0] round 2` in a later
+        Nodes have the names of instances in expressions: `solver[0]`, and `solver[0] round 2` in a later
         round. Its attributes are `role`, `index` and `round` (from 1), `policy`, and the model (`endpoint`).
         """
         return self.plan.graph
 
     @property
     def is_trainable(self) -> bool:
-        """True where `rolegraph train` accepts the workflow: its roles, models and data."""
+        """True if `rolegraph train` accepts the workflow, with its roles, models and data."""
         return "train" in self.plan.data and not any(training_findings(self.plan))
 
     def summary(self) -> Summary:
@@ -90,8 +92,8 @@ class Workflow(Summarized):
         """Return the tasks of a split.
 
         Args:
-            split: `train` or `validation`; by default `validation` where the spec has it, else `train`.
-            limit: Number of tasks at most, at least 1; None returns all.
+            split: `train` or `validation`; by default `validation` if the spec has it, else `train`.
+            limit: Largest number of tasks, at least 1; None returns all.
 
         Returns:
             The tasks in the order of the dataset, each a mapping with an `id`.
@@ -105,10 +107,10 @@ class Workflow(Summarized):
         """Return the dataset of a split.
 
         Args:
-            split: `train` or `validation`; by default `validation` where the spec has it, else `train`.
+            split: `train` or `validation`; by default `validation` if the spec has it, else `train`.
 
         Returns:
-            The dataset, whose rows are read when they are asked for.
+            The dataset, whose rows are read on demand.
 
         Raises:
             UsageError: The spec has no data for the split.
@@ -122,7 +124,8 @@ class Workflow(Summarized):
         return data[wanted]
 
     def check_allowed(self) -> None:
-        """Raise SpecError with the places where the spec asks for a permission that `allow` does not give."""
+        """Raise SpecError if the spec asks for permissions that `allow` does not give, with the place of
+        each."""
         if self.plan.withheld:
             check_source(self.source, runs=True).valid()
 
@@ -137,7 +140,7 @@ class Workflow(Summarized):
             base_url: URL of the model's endpoint in place of the spec's.
 
         Returns:
-            A context manager that gives an OpenWorkflow; services that it starts end with the block.
+            A context manager that yields an OpenWorkflow; services that it starts end with the block.
 
         Raises:
             SpecError: The spec does not fit the model, or asks for a permission that `allow` does not give.
@@ -151,7 +154,7 @@ class Workflow(Summarized):
 
 @dataclass(frozen=True, slots=True)
 class OpenWorkflow:
-    """A workflow whose models are open; given by `Workflow.open`."""
+    """A workflow whose models are open; `Workflow.open` yields it."""
 
     flow: Workflow
     _models: Models
@@ -170,11 +173,11 @@ class OpenWorkflow:
         """Return the same workflow with trained weights; roles that are not trained keep their model.
 
         Args:
-            checkpoint: Folder of a training, for the best weights of each policy, or a `tinker://` path where
-                the workflow trains one policy.
+            checkpoint: Folder of a training, for the best weights of each policy, or if the workflow trains
+                one policy, a `tinker://` path.
 
         Returns:
-            An open workflow that ends with this one.
+            An open workflow, closed together with this one.
 
         Raises:
             UsageError: There are no such weights, or one path is given for several policies.
@@ -183,13 +186,13 @@ class OpenWorkflow:
         return replace(self, _table=await self._models.table(endpoints))
 
     async def with_flow(self, flow: Workflow) -> OpenWorkflow:
-        """Return another workflow on the models that are open, such as the same one with other prompts.
+        """Return another workflow that uses the open models, such as this one with other prompts.
 
         Args:
-            flow: The workflow; its imports are those of this one. Models that only it names are opened.
+            flow: The workflow, with the same imports as this one. Models that are not open yet are opened.
 
         Returns:
-            An open workflow that ends with this one.
+            An open workflow, closed together with this one.
 
         Raises:
             UsageError: There is no such model, or no key for it.
@@ -211,16 +214,17 @@ class OpenWorkflow:
     ) -> AsyncGenerator[Episode, None]:
         """Yield episodes in the order in which they finish.
 
-        Closing the stream cancels the episodes in flight, so wrap it in `contextlib.aclosing` to leave early.
+        Closing the stream cancels the episodes in flight; to stop early, wrap the stream in
+        `contextlib.aclosing`.
 
         Args:
-            split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
-            limit: Number of tasks at most; None takes all of the split.
+            split: Split of the tasks, `train` or `validation`; by default `validation` if the spec has it.
+            limit: Largest number of tasks; None takes all of the split.
             rollouts: Episodes of each task, at least 1.
             seed: Seed of all draws; the same seed and model give the same episodes.
             tasks: Tasks in place of those of the split, each a mapping with an `id`.
-            finished: Episodes to leave out, each as its task's id and its rollout (from 0).
-            concurrency: Episodes in flight at most.
+            finished: (task id, rollout from 0) of each episode to leave out.
+            concurrency: Largest number of episodes in flight.
             observe: Function that is called with each event, such as the end of a model call.
 
         Returns:
@@ -241,7 +245,7 @@ class OpenWorkflow:
             observe: Function that is called with each event of the episode.
 
         Returns:
-            The episode, also where a role of it failed.
+            The episode, even if a role failed.
         """
         table, isolation = self._table, self._isolation
         return await run.run_episode(self.flow.plan, job, table, isolation=isolation, observe=observe)
@@ -250,11 +254,11 @@ class OpenWorkflow:
         """Run one episode on one task, and return it.
 
         Args:
-            task: Mapping with the fields that the prompts name; its `id` is `task` unless it has one.
+            task: Mapping with the fields that the prompts read; without an `id`, the id is `task`.
             seed: Seed of all draws.
 
         Returns:
-            The episode, also where a role of it failed.
+            The episode, even if a role failed.
         """
         return await self.make(run.EpisodeJob({"id": "task", **task}, seed=seed))
 
@@ -276,7 +280,7 @@ def load(
         base_url: URL of the model's endpoint in place of the spec's.
         imports: Python files that register rewards, parsers and so on.
         allow: Permissions of the spec: `python`, or a URL with everything below it. A spec that asks for more
-            can be looked at, but not run.
+            can be loaded, but not run.
 
     Returns:
         The workflow, to be opened, run or trained.
@@ -293,7 +297,7 @@ def open_source(source: Source) -> Workflow:
     """Read and check the spec of a source, as `load` does.
 
     Args:
-        source: The spec and the options it is read with.
+        source: The spec and its options.
 
     Returns:
         The workflow.
@@ -314,7 +318,7 @@ def check(
     allow: Iterable[str] = (),
     backend: str | None = None,
 ) -> CompileResult:
-    """Check a spec and return every fault and warning in place of raising them.
+    """Check a spec, and return every fault and warning instead of raising an error.
 
     Args:
         spec: Path of a spec file, or the name of a shipped spec.
@@ -323,11 +327,11 @@ def check(
         base_url: URL of the model's endpoint in place of the spec's.
         imports: Python files that register rewards, parsers and so on.
         allow: Permissions of the spec, as for `load`; a missing permission is a warning.
-        backend: Backend of rLLM, or one of your own as `package.module:Class`; adds the keys that the backend
-            cannot obey or would ignore.
+        backend: Backend of rLLM, or another as `package.module:Class`; adds findings for keys that the
+            backend cannot follow or ignores.
 
     Returns:
-        The plan where there is no fault, and all diagnostics with their places.
+        The plan, None if there is a fault, and all diagnostics with their places.
 
     Raises:
         UsageError: A file is missing, or the backend is unknown.
@@ -340,11 +344,11 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
     """Check the spec of a source as `check` does.
 
     Args:
-        source: The spec and the options it is read with.
-        backend: Backend of rLLM, as for `check`; None checks the spec alone.
+        source: The spec and its options.
+        backend: Backend of rLLM, as for `check`; None checks only the spec.
 
     Returns:
-        The plan where there is no fault, and all diagnostics with their places.
+        The plan, None if there is a fault, and all diagnostics with their places.
 
     Raises:
         UsageError: No spec is named, a file is missing, or the backend is unknown.
@@ -356,18 +360,19 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
 
 
 def _findings(plan: Plan) -> Iterator[Finding]:
-    """Yield the warnings that only a check gives, since they read data or hold for every run of a spec."""
+    """Yield warnings that only a check gives: they need the data, or would repeat in every run of the
+    spec."""
     yield from coded("data", data_findings(plan))
     yield from coded("policy", marker_findings(plan))
     yield from coded("training", rate_findings(plan))
 
 
 def spec_source(source: Source, backend: str | None) -> Source:
-    """Return a source without the overrides of rLLM's config.
+    """Return a source without overrides that are meant for rLLM's config.
 
     Args:
         source: The spec and the options it is read with.
-        backend: Backend of rLLM, as for `check`; None returns the source as it is.
+        backend: Backend of rLLM, as for `check`; None returns the source unchanged.
 
     Raises:
         UsageError: The backend is unknown.
@@ -376,22 +381,21 @@ def spec_source(source: Source, backend: str | None) -> Source:
 
 
 def _backend_check() -> Callable[[Source, str], tuple[Source, PlanCheck]]:
-    """Return the check of specs for a trainer's backend; raises UsageError where no package has one."""
+    """Return the check of specs for a trainer's backend; raises UsageError if no package provides one."""
     for check in plugins("backends").values():
         return check
     raise UsageError("no installed package checks specs for a backend")
 
 
 def other_spec(name: str) -> str:
-    """Return a note if a name stands both for a shipped spec and a file of the working folder; empty
-    otherwise.
+    """Return a note if a name could mean both a shipped spec and a file of the working folder; else empty.
 
     Args:
-        name: Path of a spec, or the name of a shipped one, as for `load`.
+        name: Path of a spec, or the name of a shipped spec, as for `load`.
 
     Returns:
-        A sentence where the shipped spec is taken for a missing file, or beside a file of the same name;
-        empty for any other name.
+        A sentence if the shipped spec is used in place of a missing file, or although a file has the same
+        name; empty otherwise.
     """
     here = Path(f"{name.removesuffix('.yaml')}.yaml")
     shipped = SPECS / here
@@ -403,15 +407,15 @@ def other_spec(name: str) -> str:
 
 
 def shipped_specs() -> dict[str, str]:
-    """Return the names of the specs that come with the package, each with its description."""
+    """Return the descriptions of the shipped specs, by name."""
     return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
 
 
 def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
-    """Return the JSON Schema of a spec, with every parser, reward and so on that a spec may name.
+    """Return the JSON Schema of a spec, with all parsers, rewards and so on that a spec may name.
 
     Args:
-        imports: Python files that register rewards, parsers and so on, which the schema then has, too.
+        imports: Python files that register further rewards, parsers and so on for the schema.
 
     Returns:
         The schema (draft 7), as a mapping for `json.dump`.
@@ -437,8 +441,8 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
 
 
 async def _checked_table(plan: Plan, models: Models) -> Sequence[LimitedModel]:
-    """Open the models of a plan's endpoints; raise UsageError where one gives no log-probabilities that a
-    reward reads."""
+    """Open the models of a plan's endpoints; raise UsageError if one cannot score a text for a reward that
+    needs it."""
     table = await models.table(plan.endpoints)
     if any(role.likelihoods for role in plan.roles):
         from rolegraph.engine.run.likelihood import check_scorers
@@ -449,7 +453,8 @@ async def _checked_table(plan: Plan, models: Models) -> Sequence[LimitedModel]:
 
 @asynccontextmanager
 async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
-    """Open a maker of episodes that uses the models which each job names, until the block ends."""
+    """Yield a maker of episodes that uses the models which each job names; close it at the end of the
+    block."""
     from rolegraph.engine.run.streaming import ServedEpisodes
 
     async with run.Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:
@@ -457,14 +462,14 @@ async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, N
 
 
 def endpoints_with(plan: Plan, checkpoint: str) -> list[Endpoint]:
-    """Return a plan's endpoints, where those of policies in training ask the weights of a checkpoint.
+    """Return a plan's endpoints, with the weights of a checkpoint for those that have a policy in training.
 
     Args:
         plan: The plan.
         checkpoint: Folder of a training, for the best weights of each policy, or a `tinker://` path.
 
     Raises:
-        UsageError: One path is given for several policies.
+        UsageError: A `tinker://` path is given, but the plan trains several policies.
     """
     training = PolicyPath.parse(checkpoint)
     if training is None and len(plan.policies) > 1:
@@ -482,9 +487,9 @@ def endpoints_with(plan: Plan, checkpoint: str) -> list[Endpoint]:
 
 
 def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
-    """Yield tasks; raise UsageError for the first without an `id` or a field that the spec names.
+    """Yield tasks; raise UsageError for the first task without an `id` or a field that the spec reads.
 
-    The fields of tasks that are given in place of the spec's data are known only here.
+    Fields of tasks that replace the spec's data are not checked earlier.
     """
     named = {} if flow.plan.data else flow.plan.named_fields
     for task in tasks:

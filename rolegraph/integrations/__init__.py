@@ -1,1 +1,1 @@
-"""One folder for each foreign project, found by entry points; deleting a folder takes out its project."""
+"""One folder for each foreign project, found by entry points; a project is removed by deleting its folder."""

@@ -22,7 +22,7 @@ class _ChatBody(ChatFields, StreamFields):
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:
-    """Return the request of a body."""
+    """Parse the body of a request."""
     body = _ChatBody.model_validate({name: given[name] for name in _ChatBody.model_fields if name in given})
     messages = [message.message() for message in body.messages]
     return AgentRequest(messages, body.functions, bool(body.stream), body.with_usage)
@@ -35,7 +35,7 @@ def write(answer: AgentAnswer) -> Json:
 
 
 def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
-    """Yield the events of a stream: the whole message, the reason of its end, the usage."""
+    """Yield the events of a streamed response: the whole message, the reason of its end, the token counts."""
     head, message = _head("chat.completion.chunk"), _message(answer)
     if "tool_calls" in message:
         message["tool_calls"] = [{"index": n, **call} for n, call in enumerate(message["tool_calls"])]

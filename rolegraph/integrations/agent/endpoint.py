@@ -32,12 +32,12 @@ _WAIT = 0.005
 
 
 class AgentEndpoint:
-    """Server on a free port of this machine, open for the time of an `async with` block.
+    """Server on a free port of this machine, open during an `async with` block.
 
     Attributes:
         url: URL of the server, without a path.
         key: Key that each request must carry.
-        failed: Future that gets the first error of `ask`; it has no result.
+        failed: Future that gets the first error of `ask`; it never gets a result.
     """
 
     url: str
@@ -96,7 +96,7 @@ class AgentEndpoint:
         return given if isinstance(given, Response) else JSONResponse(given)
 
     async def _given(self, request: Request, read: Callable[[Json], T]) -> T | Response:
-        """Return what `read` makes of a request's body, or the response that refuses the request."""
+        """Return the result of `read` for a request's body, or the response that refuses the request."""
         if not self._is_allowed(request):
             return _error(401, "the key is not that of this run")
         try:
@@ -116,7 +116,11 @@ class AgentEndpoint:
 
 
 async def _body(request: Request) -> Json:
-    """Read the body of a request; raises ValueError where it is no JSON object, or too long."""
+    """Read the body of a request.
+
+    Raises:
+        ValueError: The body is no JSON object, or too long.
+    """
     text = bytearray()
     async for chunk in request.stream():
         text += chunk

@@ -29,12 +29,14 @@ from rolegraph.integrations.agent.wire import (
 )
 
 UNREADABLE = "INVALID_JSON"
-"""Key, named by Anthropic, of the arguments' text in the `input` of a call whose arguments are unreadable."""
+"""Key in the `input` of a call with unreadable arguments that holds their text, as Anthropic names it."""
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""Beginning of a block of Claude Code's `system` that is for accounts: it differs between the calls of a
-chat, and no model sees it."""
+"""Beginning of a block of Claude Code's `system` that serves accounting.
+
+The block differs between the calls of a chat, so it is removed from the model's prompt.
+"""
 _CHARACTERS = 4
-"""Characters of a token in an estimate of tokens."""
+"""Characters per token, for estimates."""
 
 
 class _Thinking(Part):
@@ -82,9 +84,9 @@ class _MessagesBody(Part):
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:
-    """Return the request of a body.
+    """Parse the body of a request.
 
-    Tools of the provider's own servers, reasoning of earlier answers and marks of caches are left out.
+    Tools that the provider's own servers run, reasoning of earlier answers and cache marks are left out.
     """
     body = _MessagesBody.model_validate(given)
     system = [block for block in body.system if not block.text.startswith(_ATTRIBUTION)]
@@ -101,7 +103,7 @@ def read(given: Mapping[str, Any]) -> AgentRequest:
 
 
 def _messages(turn: _Turn) -> Iterator[Message]:
-    """Yield the messages of a turn: each result of a tool is one, the texts are one."""
+    """Yield the messages of a turn: one for each tool result, and one for all texts together."""
     texts = [block for block in turn.content if isinstance(block, Text)]
     if turn.role == "assistant":
         used = [block for block in turn.content if isinstance(block, _ToolUse)]
@@ -121,7 +123,8 @@ def write(answer: AgentAnswer) -> Json:
 
 
 def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
-    """Yield the events of a stream: the message's head, each block as one piece, the reason of its end."""
+    """Yield the events of a streamed response: the message's head, each block as one piece, the reason of its
+    end."""
     head = _head(answer)
     yield event({"type": "message_start", "message": {**head, "content": [], "stop_reason": None}})
     for index, block in enumerate(_blocks(answer)):
@@ -139,7 +142,7 @@ def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
 
 
 def estimate(given: Mapping[str, Any]) -> Json:
-    """Return the body of the response to a request for a count of tokens: an estimate, from characters."""
+    """Return the body of the response to a token-count request: an estimate from the number of characters."""
     request = read(given)
     shown = [[*request.messages], [function[:3] for function in request.functions]]
     return {"input_tokens": -(-len(json.dumps(shown, ensure_ascii=False)) // _CHARACTERS)}

@@ -26,7 +26,7 @@ from rolegraph.integrations.agent.wire import (
 )
 
 _KEPT = ("previous_response_id", "conversation", "prompt")
-"""Fields that name what the provider keeps: a chat, or a template."""
+"""Fields that refer to data kept by the provider: a chat, or a template."""
 
 
 class _MessageItem(Part):
@@ -80,10 +80,10 @@ class _ResponsesBody(Part):
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:
-    """Return the request of a body; tools that are no functions, and reasoning, are left out.
+    """Parse the body of a request, without reasoning and without tools that are not functions.
 
     Raises:
-        ValueError: The body names a chat or a template that the provider keeps, or does not fit.
+        ValueError: The body refers to a chat or a template that the provider keeps, or is invalid.
     """
     for name in _KEPT:
         if given.get(name):
@@ -100,8 +100,8 @@ def read(given: Mapping[str, Any]) -> AgentRequest:
 def _messages(body: _ResponsesBody) -> list[Json]:
     """Return the messages of a body's items.
 
-    The items of one answer are one message, as are system messages that follow one another: many chat
-    templates take one, at the beginning.
+    The items of one answer become one message, and so do consecutive system messages: many chat templates
+    accept only one, at the beginning.
     """
     messages: list[Json] = []
     if body.instructions:
@@ -134,7 +134,8 @@ def write(answer: AgentAnswer) -> Json:
 
 
 def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
-    """Yield the events of a stream: the response's head, each item as one piece, the whole response."""
+    """Yield the events of a streamed response: the response's head, each item as one piece, the whole
+    response."""
     head, items = _head(), _items(answer)
     number = count()
 

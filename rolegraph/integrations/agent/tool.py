@@ -1,4 +1,4 @@
-"""Tool `agent`: a program that asks the role's model itself."""
+"""Tool `agent`: a program that itself calls the role's model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from rolegraph.engine.vocabulary.children import program_environment, supervised
 from rolegraph.integrations.agent.endpoint import AgentEndpoint
 
 PROMPT = "{prompt}"
-"""Place of the prompt among the words of a command; without it the program reads standard input."""
+"""Placeholder of the prompt in a command; without the placeholder the program reads the prompt from standard
+input."""
 FOLDER = "{folder}"
-"""Place of the spec's folder among the words of a command."""
+"""Placeholder of the spec's folder in a command."""
 _SHOWN = 500
-"""Characters of a program's error output that a failure quotes."""
+"""Largest number of characters that a failure quotes from a program's error output."""
 _VARIABLES = {
     "OPENAI_BASE_URL": "{url}/v1",
     "OPENAI_API_BASE": "{url}/v1",
@@ -32,7 +33,7 @@ _VARIABLES = {
     "ANTHROPIC_API_KEY": "{key}",
     "ANTHROPIC_AUTH_TOKEN": "{key}",
 }
-"""Environment variables by which a program finds its endpoint."""
+"""Environment variables that give a program its endpoint."""
 _CHUNK = 65_536
 
 
@@ -65,17 +66,17 @@ def agent(
 async def run_agent(
     command: Sequence[str], seconds: float, allowed: Collection[str], prompt: str, ask: Ask
 ) -> str:
-    """Run an agent program in an empty folder of its own, and return its output.
+    """Run an agent program in a new empty folder, and return its output.
 
-    The program gets the variables of `program_environment`, and in those of `_VARIABLES` an endpoint that
-    serves this run alone. When it has ended, so has every process that it started.
+    The program gets the variables of `program_environment`, and those of `_VARIABLES`, which name an endpoint
+    for this run alone. All processes that the program started have ended when this function returns.
 
     Args:
         command: The words of the command.
-        seconds: Limit of the run.
-        allowed: Permissions of the person, of which `env:NAME` passes a variable.
+        seconds: Time limit of the run.
+        allowed: Permissions that the user gave; `env:NAME` passes a variable to the program.
         prompt: The role's prompt.
-        ask: Answers a request to the endpoint.
+        ask: Function that answers a request to the endpoint.
 
     Raises:
         ToolError: The program cannot be started, takes too long, fails, or gives too much output.
@@ -117,10 +118,10 @@ async def run_agent(
 
 
 async def _output(name: str, process: asyncio.subprocess.Process, given: bytes) -> str:
-    """Write a program's input, and return its output when it has ended.
+    """Write the input of a program, wait for its end, and return its output.
 
     Raises:
-        ToolError: Its status is not 0, or its output is too long.
+        ToolError: The program's status is not 0, or its output is too long.
     """
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     errors = asyncio.create_task(_tail(process.stderr))

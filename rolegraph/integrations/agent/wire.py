@@ -1,7 +1,6 @@
 """Wires: APIs of providers, each as functions from a request to a chat and from an answer to a response.
 
-Nothing here reads or writes a connection; a body that does not fit raises pydantic's ValidationError, or
-ValueError.
+Nothing here reads or writes a connection; an invalid body raises pydantic's ValidationError, or ValueError.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import AgentAnswer, Function
 
 MODEL = "rolegraph"
-"""Name of the model in responses; requests may name any."""
+"""Model name in every response; requests may contain any name."""
 Json = dict[str, Any]
 
 
 class AgentRequest(NamedTuple):
-    """The parts of a request that count; the spec's `sampling` has the place of all others."""
+    """Parts of a request that are used; the spec's `sampling` replaces the sampling fields."""
 
     messages: Sequence[Message]
     functions: Sequence[Function]
@@ -46,20 +45,20 @@ class Wire(NamedTuple):
 
 
 class Part(BaseModel):
-    """An object of a body; fields that are not declared have no effect."""
+    """Object in a request's body; undeclared fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
 class Text(Part):
-    """A part of a content that is text."""
+    """Text part of a content."""
 
     type: Literal["text", "input_text", "output_text"]
     text: str
 
 
 def as_parts(content: object) -> object:
-    """Return a content that is one text as a list of parts."""
+    """Return a list of parts for a content that is one text; other contents are returned unchanged."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -84,9 +83,9 @@ def new_id(prefix: str) -> str:
 
 
 def named_calls(answer: AgentAnswer) -> list[Json]:
-    """Return an answer's calls in the form of chat completions, without those that have no name.
+    """Return the calls of an answer in the form of chat completions.
 
-    No API has a call without a name.
+    Calls without a name are left out, because no API can carry them.
     """
     calls = [call for call in answer.calls if call.name]
     return answer_message("", calls=calls).get("tool_calls", [])

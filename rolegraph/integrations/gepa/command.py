@@ -75,7 +75,7 @@ def optimize_command(
 
 
 def _show_candidates(record: OptimizationRecord, output: OutputOptions) -> None:
-    """Print a table of the candidates, and what they took."""
+    """Print a table of the candidates, with the number of episodes and reflections used."""
     table = make_table("candidate", record.score, "best on", "from", "changed")
     for number, candidate in enumerate(record.candidates):
         name = f"{number}, front" if number in record.front else str(number)

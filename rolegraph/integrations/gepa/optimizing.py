@@ -33,7 +33,8 @@ from rolegraph.starter.starting import SPEC, spec_files
 SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
 """Files in the folder of an optimization; the result is written last."""
 OPTIMIZED = "optimized.yaml"
-"""Spec with the best templates; it extends the old one, which lies beside it with its prompts and rows."""
+"""Spec with the best templates; it extends the original spec, which is copied beside it with prompts and
+rows."""
 OPTIMIZATION = FolderKind("an optimization", {SETTINGS: itemgetter("spec", "reflector", "templates")})
 """Folder of an optimization."""
 
@@ -46,7 +47,7 @@ class OptimizationResult:
 
     @property
     def record(self) -> OptimizationRecord:
-        """The candidates with their scores, and what they took."""
+        """Candidates with their scores, and the number of episodes and reflections used."""
         return read_record(self.folder / RESULT, OptimizationRecord.model_validate, "a valid optimization")
 
     @property
@@ -62,12 +63,12 @@ class OptimizationResult:
 
 @dataclass(frozen=True, slots=True)
 class OptimizationJob:
-    """An optimization that is ready to start or to go on; made by `create`, done by `run`."""
+    """Optimization that is ready to start or to continue; `create` makes it, `run` carries it out."""
 
     flow: Workflow
     plan: SearchPlan
     settings: dict[str, Any]
-    """`optimization.json`: what stays the same while an optimization goes on."""
+    """Content of `optimization.json`: settings that must not change when an optimization is continued."""
     reflector: ModelRef
     reflect_url: str | None
 
@@ -86,7 +87,7 @@ class OptimizationJob:
         seed: int = 0,
         out: str | Path | None = None,
     ) -> OptimizationJob:
-        """Prepare an optimization; nothing is written yet, and nothing is spent.
+        """Prepare an optimization without writing files or calling a model.
 
         The arguments and errors are those of `optimize_async`.
         """
@@ -128,7 +129,8 @@ class OptimizationJob:
         return job
 
     def check_folder(self) -> None:
-        """Raise UsageError where the folder holds files, but no optimization of these settings and rows."""
+        """Raise UsageError if the folder holds files that are no optimization with these settings and
+        rows."""
         folder = self.plan.folder
         OPTIMIZATION.check(folder)
         if not (folder / SETTINGS).exists():
@@ -143,7 +145,7 @@ class OptimizationJob:
 
     @property
     def data(self) -> Sequence[UsedRows]:
-        """Rows that the optimization uses; of one split where the spec has no other."""
+        """Rows that the optimization uses; those of one split if the spec has only one."""
         both: dict[Split, list[Task]] = {
             items[0][0]: [task for _, task in items] for items in (self.plan.train, self.plan.validation)
         }
@@ -154,13 +156,13 @@ class OptimizationJob:
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
-            concurrency: Episodes in flight at most.
+            concurrency: Largest number of episodes in flight.
 
         Returns:
             The optimization's folder.
 
         Raises:
-            UsageError: No such model, no key for it, or another process writes in the folder.
+            UsageError: No such model, no key for the model, or another process writes in the folder.
             WorldError: A model's endpoint does not answer, or the disk is full.
         """
         plan, folder = self.plan, self.plan.folder
@@ -206,25 +208,26 @@ async def optimize_async(
 ) -> OptimizationResult:
     """Let a model reflect on the episodes of a workflow, and evolve the templates of its roles (GEPA).
 
-    An optimization that was stopped goes on with the same call, and makes only what is missing.
+    The same call continues a stopped optimization, and runs only the missing episodes and reflections.
 
     Args:
         flow: The workflow.
         reflect_with: Model that proposes templates, as `openai:NAME`; by default the spec's.
         reflect_url: URL of that model's endpoint.
         budget: Largest number of episodes.
-        tasks: Tasks of each split at most: training tasks to reflect on, validation tasks to score on.
+        tasks: Largest number of tasks of each split: training tasks to reflect on, validation tasks to score
+            on.
         rollouts: Episodes of each task and candidate, at least 1.
         roles: Roles whose templates change; by default all that ask a model.
-        score: Figure to raise: `correct`, `mean reward`, a metric of the spec, or `reward/ROLE`; by
-            default `correct`, or `mean reward` where no role can be right.
+        score: Metric to raise: `correct`, `mean reward`, a metric of the spec, or `reward/ROLE`; by default
+            `correct`, or `mean reward` where no role can be right.
         seed: Seed of all draws.
         out: Folder of the optimization; by default `runs/NAME-optimize`. A stopped optimization is continued.
-        concurrency: Episodes in flight at most.
+        concurrency: Largest number of episodes in flight.
         observe: Function that is called with each event: model calls, notes, episodes that are on disk.
 
     Returns:
-        The folder, with a spec that extends the old one and a page of the candidates.
+        The folder, with a spec that extends the original and a page of the candidates.
 
     Raises:
         SpecError: The spec asks for a permission that `allow` does not give.

@@ -24,7 +24,7 @@ class Candidate(BaseModel):
     templates: dict[str, str]
     """Text of each template, by role and part: `solver.prompt`."""
     parents: tuple[int, ...]
-    """Numbers of the candidates that it was made from; none for the spec's own templates."""
+    """Numbers of the candidates that this one was made from; empty for the spec's own templates."""
     scores: dict[str, Figure]
     """Mean score over the rollouts of each validation task, by the task's id."""
     figures: dict[str, Figure]
@@ -32,7 +32,7 @@ class Candidate(BaseModel):
     best_on: tuple[str, ...]
     """Ids of the tasks on which no other candidate has a higher score."""
     folder: str
-    """Folder of its run on the validation tasks, relative to that of the optimization."""
+    """Folder of the candidate's run on the validation tasks, relative to the optimization's folder."""
 
     @property
     def score(self) -> float:
@@ -40,12 +40,13 @@ class Candidate(BaseModel):
         return sum(self.scores.values()) / len(self.scores)
 
     def dominates(self, other: Candidate) -> bool:
-        """Return whether no score is lower than another candidate's, and one is higher."""
+        """Return True if no score is lower than the other candidate's, and at least one is higher."""
         pairs = [(score, other.scores[task]) for task, score in self.scores.items()]
         return all(score >= rival for score, rival in pairs) and any(score > rival for score, rival in pairs)
 
     def changes(self, parent: Candidate) -> dict[str, list[str]]:
-        """Return the unified diff from a parent of each template that differs."""
+        """Return the unified diff, from a parent's text to this candidate's, of each template that
+        differs."""
         both = {name: (parent.templates[name], text) for name, text in self.templates.items()}
         return {
             name: text_difference(was, now, "", "").splitlines()[2:]
@@ -55,7 +56,8 @@ class Candidate(BaseModel):
 
 
 class RefusedTemplate(NamedTuple):
-    """Name of a template for which a model proposed a text that does not compile, and the faults."""
+    """Name of a template for which a model proposed a text that does not compile, with the compiler's
+    faults."""
 
     template: str
     """Role and part: `solver.prompt`."""
@@ -71,7 +73,7 @@ class OptimizationRecord(BaseModel):
     name: str
     """Name of the spec."""
     score: str
-    """Name of the score: `correct`, or `mean reward` where no role can be right."""
+    """Name of the score: `correct`, `mean reward`, a metric of the spec, or `reward/ROLE`."""
     budget: int
     """Largest number of episodes."""
     episodes: int
@@ -84,13 +86,13 @@ class OptimizationRecord(BaseModel):
 
     @property
     def best(self) -> int:
-        """Number of the candidate with the highest mean score, the earliest of equals."""
+        """Number of the candidate with the highest mean score; the earliest if several are equal."""
         scores = [candidate.score for candidate in self.candidates]
         return scores.index(max(scores))
 
     @property
     def front(self) -> list[int]:
-        """Numbers of the candidates that no other dominates: the Pareto front over the tasks."""
+        """Numbers of the candidates that no other candidate dominates: the Pareto front over the tasks."""
         every = self.candidates
         return [index for index, one in enumerate(every) if not any(other.dominates(one) for other in every)]
 

@@ -1,8 +1,8 @@
 """Search for better templates with gepa (GEPA, arXiv 2507.19457).
 
-gepa's own folder is a pickle, which could run untrusted code, and resuming from it restarts its draws.
-Here episodes and reflections are on disk, and gepa draws the same from the same seed: a search that was
-stopped is made again from the start, and asks only for what is missing.
+gepa's own folder is a pickle, which could run untrusted code, and resuming from it restarts its random
+draws. Here episodes and reflections are on disk, and gepa draws the same from the same seed: a stopped
+search is run again from the start, and only missing episodes and reflections are made.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Search:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _work: asyncio.Task[Any] | None = None
     _fault: BaseException | None = None
-    """First error; gepa goes on after some, and the search must not."""
+    """First error. gepa continues after some errors, but the search must end."""
     _load: Callable[[Source], Workflow] = field(default_factory=lambda: cache(open_source))
     _made: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
-    """Candidate, split and task of the episodes that the search used."""
+    """Candidate, split and task id of the episodes that the search used."""
     _refused: list[RefusedTemplate] = field(default_factory=list[RefusedTemplate])
     _asked: int = 0
 
@@ -65,7 +65,7 @@ class Search:
         thread.
 
         Raises:
-            UsageError: The folder's file of reflections is not of this search.
+            UsageError: The folder's file of reflections belongs to another search.
             WorldError: A model does not answer, or the disk is full.
         """
         plan = self.plan
@@ -117,7 +117,7 @@ class Search:
             raise
 
     def log(self, message: str) -> None:
-        """Do nothing: gepa's log says nothing that the record does not."""
+        """Do nothing: gepa's log adds nothing to the record."""
 
     def evaluate(self, batch: Sequence[DataItem], candidate: Templates, capture_traces: bool = False) -> Any:
         """Return the scores of a candidate on tasks, as gepa's EvaluationBatch.
@@ -125,7 +125,7 @@ class Search:
         Args:
             batch: Tasks of one split.
             candidate: Templates that compile.
-            capture_traces: Whether to return the episodes as well.
+            capture_traces: True to return the episodes as well.
         """
         split, tasks = batch[0][0], {task["id"]: task for _, task in batch}
         episodes = self._wait(self._episodes(candidate, split, tasks))
@@ -149,7 +149,8 @@ class Search:
     def propose_new_texts(
         self, candidate: Templates, reflective_dataset: Mapping[str, Any], components_to_update: Sequence[str]
     ) -> dict[str, str]:
-        """Return new templates that compile; none for those that the model could not improve."""
+        """Return new templates that compile, by name; a template that the model could not improve is left
+        out."""
         proposed = {
             name: self._wait(self._proposed(candidate, name, reflective_dataset[name]))
             for name in components_to_update
@@ -193,7 +194,7 @@ class Search:
     async def _episodes(
         self, candidate: Templates, split: Split, tasks: Mapping[str, Task]
     ) -> dict[str, list[Episode]]:
-        """Run the episodes of a candidate that its folder lacks; return by task all rollouts, in order."""
+        """Run the episodes of a candidate that its folder lacks; return all rollouts by task id, in order."""
         plan, name = self.plan, identity(candidate)
         flow = self._load(reflection.with_templates(plan.source, candidate))
         folder = RunFolder(plan.folder / "candidates" / f"{name}-{split}")

@@ -1,6 +1,8 @@
-"""Templates that a reflecting model may change, and the texts that it gets: a role's episodes, and its task.
+"""Templates that a reflecting model may change, and the texts that the model gets: a role's episodes, and the
+instructions.
 
-The texts are of copies of episodes without what may not leave (`engine/compile/leaving.py`).
+The texts come from copies of episodes without the values that may not leave
+(`engine/compile/leaving.py`).
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ from rolegraph.engine.records import Episode, Source, Split, Task, Trajectory
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
 Templates = Mapping[str, str]
-"""Text of each template that may change, by role and part: `solver.prompt`."""
+"""Text of each template that may change, by role and part, such as `solver.prompt`."""
 DataItem = tuple[Split, Task]
 """Task with its split."""
 MINIBATCH = 3
-"""Training tasks of one reflection."""
+"""Number of training tasks in one reflection."""
 TRIES = 3
 """Attempts per reflection; another is made only after the compiler rejected the last."""
 CORRECT, MEAN_REWARD = "correct", "mean reward"
-"""Scores of an episode."""
+"""Names of the scores that every spec may have."""
 TEXT = 4_000
-"""Characters of one text, such as a prompt or an answer."""
+"""Largest number of characters of one text, such as a prompt or an answer."""
 MEMBERS = 4
-"""Members of a role's group on one task that are shown, those with the lowest rewards."""
+"""Largest number of members of a role's group on one task that are shown; those with the lowest rewards."""
 
 PROMPT = """The workflow `{name}` asks several language models, each in a role. {description}
 This is the Jinja2 template of the {part} of its role `{role}`:
@@ -67,7 +69,7 @@ class SearchPlan:
     """Source of the workflow's spec."""
     folder: Path
     templates: Templates
-    """The spec's own templates, of those that may change."""
+    """The spec's own templates that may change."""
     train: Sequence[DataItem]
     validation: Sequence[DataItem]
     budget: int
@@ -79,12 +81,12 @@ class SearchPlan:
 
     @property
     def minibatch(self) -> int:
-        """Number of training tasks that one reflection reads episodes of."""
+        """Number of training tasks whose episodes one reflection reads."""
         return min(MINIBATCH, len(self.train))
 
     @property
     def least(self) -> int:
-        """Smallest useful budget: the episodes of the spec's own templates and of one iteration."""
+        """Smallest useful budget: the episodes for the spec's own templates and for one iteration."""
         return self.rollouts * (len(self.validation) + self.iteration)
 
     @property
@@ -100,7 +102,7 @@ class SearchPlan:
 
     @property
     def foreign_prompts(self) -> str:
-        """Warning of roles that a shipped model answers for; empty without such roles."""
+        """Warning about roles for which a shipped model answers; empty without such roles."""
         models = {str(it.model) for it in self.workflow.endpoints if it.model.is_shipped}
         text = (
             "was trained on the shipped prompts alone, so others hardly score higher; --model chooses a model"
@@ -114,9 +116,9 @@ class SearchPlan:
 
 
 def scores_of(plan: Plan) -> list[str]:
-    """Return the figures that may score an episode of a plan, the default first.
+    """Return the names of the scores that a plan's episodes may have, the default first.
 
-    The default is `correct`, or `MEAN_REWARD` where no role that decides can be right.
+    The default is `correct`, or `MEAN_REWARD` if no deciding role can be right.
     """
     rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
     return [*([CORRECT] if plan.can_be_correct else []), MEAN_REWARD, *plan.metrics, *rewards]

@@ -1,6 +1,7 @@
-"""The provider `litellm:`: a chat request, sent by LiteLLM as the API of the model's own provider.
+"""The provider `litellm:`: a chat request that LiteLLM sends in the API of the model's own provider.
 
-LiteLLM says which fields a provider takes, and leaves the others out; its retries are off, since ours count.
+LiteLLM knows which fields a provider accepts, and drops the others. Its retries are off, because the engine
+has its own.
 """
 
 from __future__ import annotations
@@ -71,11 +72,12 @@ class LiteLLMClient:
     base_url: str
     """URL, or name of the provider, for messages."""
     api_base: str | None
-    """URL of the calls; None for the provider's own."""
+    """URL of the calls; None for the provider's own URL."""
     refused: frozenset[str]
-    """Fields that the provider does not take, and that LiteLLM would leave out without a word."""
+    """Fields that the provider does not accept, and that LiteLLM would drop silently."""
     translated: frozenset[str]
-    """Fields that LiteLLM translates; others go as they are, and none as a parameter of LiteLLM itself."""
+    """Fields that LiteLLM translates; other fields are sent unchanged, and never as parameters of LiteLLM
+    itself."""
 
     async def post(
         self, name: str, messages: Sequence[Mapping[str, object]], fields: Mapping[str, object]
@@ -83,8 +85,8 @@ class LiteLLMClient:
         """Send a request and return the answer in OpenAI's form.
 
         Raises:
-            UsageError: The spec sets a field that the provider does not take.
-            openai.OpenAIError: The provider refuses or fails; LiteLLM's errors are of these kinds.
+            UsageError: The spec sets a field that the provider does not accept.
+            openai.OpenAIError: The provider refuses or fails; LiteLLM's errors are subclasses.
         """
         if lost := sorted(self.refused & {*fields}):
             raise UsageError(

@@ -58,9 +58,9 @@ def _major() -> int:
 
 @cache
 def _hush() -> None:
-    """Silence the MCP SDK's log, whose messages come back as errors as well and quote the server's text.
+    """Silence the MCP SDK's log, whose messages repeat errors and quote the server's text.
 
-    Some of them go to the root logger, which prints everything from its first use on, if it has no handler.
+    Some messages go to the root logger, which prints everything after its first use if it has no handler.
     """
     log = logging.getLogger("mcp")
     log.addHandler(logging.NullHandler())
@@ -102,7 +102,8 @@ async def _open(
 
 
 def _unbounded_events(connect: Callable[..., Any]) -> dict[str, Any]:
-    """Return the option that leaves the size of an event to `MCP_BYTES`, where the SDK's client has one."""
+    """Return the option that sets the largest event to `MCP_BYTES`; empty if the SDK's client has no such
+    option."""
     name = "max_sse_event_size"
     return {name: None} if name in inspect.signature(connect).parameters else {}
 
@@ -115,8 +116,7 @@ def _client(url: str, headers: Mapping[str, str] | None) -> Any:
     httpx: Any = import_module("httpx2" if _major() > 1 else "httpx")
 
     class Explained(httpx.AsyncByteStream):
-        """Body of a response; if that is rejected, a JSON-RPC error in its place, which ends the waiting
-        call."""
+        """Body of a response. A rejected response becomes a JSON-RPC error, which ends the waiting call."""
 
         def __init__(self, response: Any) -> None:
             self._response, self._stream = response, response.stream

@@ -1,6 +1,6 @@
 """Environments that an OpenEnv server keeps: a WebSocket session for each episode.
 
-OpenEnv's HTTP requests keep no state. What a server sends is bounded in bytes, parts and time.
+OpenEnv's HTTP requests keep no state. Replies of a server are limited in bytes, parts and time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 _SAID = 200
-"""Characters of a server's own message that an error quotes."""
+"""Largest number of characters that an error quotes from a server's message."""
 _PAUSES = (0.1, 2.0)
 """Shortest and longest seconds between attempts to get a session that other processes may hold."""
 _SPEC_FAULTS = ("missing", "extra_forbidden")
-"""Types of pydantic's errors by which a server says that `field` is not the action's."""
+"""Types of pydantic's errors by which a server reports that the action has no field `field`."""
 
 Message = Mapping[str, Any]
 
@@ -86,10 +86,14 @@ class _Server(NamedTuple):
     waiting: deque[asyncio.Future[None]]
 
     async def until_free(self, seconds: float, *, first: bool) -> bool:
-        """Wait up to `seconds` for a session that another episode here gives back; return True if one is
-        free.
+        """Wait up to `seconds` for a session that another episode of this process gives back.
 
-        With `first`, the episode goes to the head of the queue.
+        Args:
+            seconds: Time limit.
+            first: True to put the episode at the head of the queue.
+
+        Returns:
+            True if a session is free.
         """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         (self.waiting.appendleft if first else self.waiting.append)(place)
@@ -122,7 +126,7 @@ class _Server(NamedTuple):
 
 
 class NoFreeSession(EnvironmentFailure):
-    """Error of a server all of whose sessions are in use."""
+    """Error of a server whose sessions are all in use."""
 
 
 class RefusedAction(EnvironmentFailure):
@@ -175,7 +179,7 @@ class OpenEnvSession:
             return Transition({0: f"{self._seen}\n\n{refused}"})
 
     async def close(self) -> None:
-        """End the session, and give it to the next episode that waits."""
+        """End the session, and let the next waiting episode have it."""
         if self._socket is not None:
             try:
                 await self._disconnect()
@@ -183,7 +187,7 @@ class OpenEnvSession:
                 self._server.call_next()
 
     async def _disconnect(self) -> None:
-        """Close the WebSocket, waiting a few seconds at most for the server to agree."""
+        """Close the WebSocket, and wait at most a few seconds for the server to agree."""
         from websockets.exceptions import ConnectionClosed
 
         socket, self._socket = self._socket, None
@@ -242,8 +246,9 @@ class OpenEnvSession:
 
 
 def _failure(url: str, data: Message) -> EnvironmentFailure:
-    """Return the EnvironmentFailure for an error reply; a full server and a bad action have classes of their
-    own."""
+    """Return the EnvironmentFailure for an error reply: `NoFreeSession` from a full server, `RefusedAction`
+    for a
+    bad action."""
     message = f"{url} answers {str(data.get('code'))[:_SAID]}: {str(data.get('message'))[:_SAID]}"
     match data:
         case {"code": "CAPACITY_REACHED"}:

@@ -1,4 +1,4 @@
-"""Episodes as spans at an OpenTelemetry collector: of a finished run, or while it goes on."""
+"""Episodes as spans at an OpenTelemetry collector: of a finished run, or during a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATH = "/v1/traces"
 BATCH = 64
 """Spans in one request: with texts a span may have 100 KB, and many collectors refuse 20 MB."""
 QUEUE = 65_536
-"""Spans that wait for the collector while a run goes on; beyond that, spans are dropped and counted."""
+"""Largest number of spans that wait for the collector during a run; further spans are dropped and counted."""
 
 
 def export_spans(
@@ -46,7 +46,7 @@ def export_spans(
         run: Folder of a run or a training; a folder of runs stands for all of them.
         url: URL of the collector, such as `http://localhost:4318`; `/v1/traces` is added.
         share: Share of the episodes to send, above 0 and up to 1, chosen by their ids.
-        content: Whether to send texts: visible task fields, messages, arguments and results of tools. Hidden
+        content: True to send texts: visible task fields, messages, arguments and results of tools. Hidden
             fields are never sent, nor are the texts of roles that may quote one.
         where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`.
 
@@ -82,16 +82,17 @@ def export_spans(
 def traced(
     job: RunJob | TrainingJob, url: str, observe: Observer, *, share: float = 1.0, content: bool = False
 ) -> Generator[Observer]:
-    """Give an observer that sends each finished episode of a job as spans, for the time of a `with` block.
+    """Give an observer that sends each finished episode of a job as spans, during a `with` block.
 
-    A collector that fails ends no run: a warning says so, and `export_spans` sends the episodes later.
+    A failing collector does not end the run: a warning reports the failure, and `export_spans` can send the
+    episodes later.
 
     Args:
-        job: The job, which is given the observer.
+        job: Job that gets the observer.
         url: URL of the collector, as for `export_spans`.
         observe: Function that gets each event as well, and the warning.
         share: Share of the episodes to send, above 0 and up to 1.
-        content: Whether to send texts, as for `export_spans`.
+        content: True to send texts, as for `export_spans`.
 
     Returns:
         A context manager that gives the observer.
@@ -129,18 +130,18 @@ def traced(
 
 
 class _Collector(logging.Handler):
-    """Client that sends spans to a URL by the OpenTelemetry SDK, as a span exporter.
+    """Client that sends spans to a URL through the OpenTelemetry SDK, as a span exporter.
 
-    It also handles the log of the SDK, whose last message alone tells why a request failed.
+    The client also handles the SDK's log, because only its last message gives the reason of a failed request.
     """
 
     def __init__(self, url: str) -> None:
         super().__init__(logging.WARNING)
         self.url = without_secrets(url)
         self.sent = 0
-        """Number of spans that the collector took."""
+        """Number of spans that the collector accepted."""
         self.fault = ""
-        """Reason why the last request failed; empty where it did not."""
+        """Reason why the last request failed; empty if it succeeded."""
         self._logged = ""
         self._route = route(url)
         self._results: Any = import_module("opentelemetry.sdk.trace.export").SpanExportResult
@@ -162,7 +163,7 @@ class _Collector(logging.Handler):
     @classmethod
     @contextmanager
     def open(cls, url: str, share: float) -> Generator[_Collector]:
-        """Open a collector for a block; its library's log goes into `fault`, not to standard error."""
+        """Open a collector for a block; the SDK's log goes to `fault` instead of standard error."""
         if not 0 < share <= 1:
             raise UsageError(f"the share of episodes is {share:g}; expected a number above 0 and up to 1")
         try:
@@ -185,7 +186,11 @@ class _Collector(logging.Handler):
         self._logged = without_secrets(record.getMessage())
 
     def send(self, spans: Sequence[Span]) -> None:
-        """Send spans; raises WorldError where the collector does not take them."""
+        """Send spans.
+
+        Raises:
+            WorldError: The collector does not accept the spans.
+        """
         self.export([*map(self.readable, spans)])
         if self.fault:
             raise WorldError(f"the collector at {self.url} took {self.sent} spans, then none: {self.fault}")
@@ -211,7 +216,7 @@ class _Collector(logging.Handler):
         )
 
     def export(self, spans: Sequence[Any]) -> Any:
-        """Send spans of the SDK in one request, and count them."""
+        """Send spans of the SDK in one request, and count them; return the SDK's result code."""
         self._logged = ""
         try:
             result = self._exporter.export(spans)
@@ -232,7 +237,11 @@ class _Collector(logging.Handler):
 
 
 def _endpoint(url: str) -> str:
-    """Return the address of a collector's traces; raises UsageError for an invalid URL."""
+    """Return the address for traces at a collector.
+
+    Raises:
+        UsageError: The URL is invalid.
+    """
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -5,7 +5,7 @@ model, and an `execute_tool` for each turn of a role that runs a tool; below an 
 call and an `execute_tool` for each tool call. Other values are attributes `rolegraph.*`.
 
 Spans hold names, times, counts and rewards. Texts are added only on request, and only those that may leave
-(`engine/compile/leaving.py`). A failure is its name alone.
+(`engine/compile/leaving.py`). Only the name of a failure is sent.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from rolegraph.engine.spec import ModelRef, Spec
 from rolegraph.pages.view.turns import TurnRecord, turns
 
 TEXT = 32_000
-"""Characters of the texts in one attribute; of a longer chat the last messages are kept."""
+"""Largest number of characters of the texts in one attribute; of a longer chat the last messages are kept."""
 LONGEST = 1e9
-"""Latest start of a span, in seconds from the episode's start; an untrusted file may have any number."""
+"""Latest start of a span, in seconds from the episode's start, because an untrusted file may hold any
+number."""
 LATEST = 9e9
-"""Seconds from 1970 that an episode may start at; OTLP counts nanoseconds in 64 bits."""
+"""Latest start of an episode, in seconds from 1970, because OTLP counts nanoseconds in 64 bits."""
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
-"""Attributes of a span by name; None stands for no attribute."""
+"""Attributes of a span by name; an attribute with the value None is not sent."""
 
 
 Times = tuple[float, float]
@@ -48,12 +49,12 @@ class Span(NamedTuple):
     operation: str
     """`invoke_workflow`, `invoke_agent`, `chat` or `execute_tool`."""
     subject: str
-    """Name of the workflow, role, model or tool; empty where it is not known."""
+    """Name of the workflow, role, model or tool; empty if unknown."""
     trace_id: int
     span_id: int
     parent_id: int | None
     start: int
-    """Nanoseconds since 1970, as in `end`."""
+    """Start in nanoseconds since 1970; `end` has the same unit."""
     end: int
     attributes: Mapping[str, str | bool | int | float | Sequence[str]]
     error: str = ""
@@ -67,21 +68,21 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class TracedRun:
-    """Facts about a run that the spans of its episodes need: folder, settings, spec."""
+    """Facts about a run that its episodes' spans need: folder, settings, spec."""
 
     folder: str
     """Name of the run's folder."""
     info: RunInfo
     spec: Spec | None
-    """The spec; None where it cannot be read, and then no text of a role is added."""
+    """The spec; None if it cannot be read, in which case no text of a role is sent."""
 
     @cached_property
     def rule(self) -> DisclosureRule:
-        """Rule for what may leave of the episodes."""
+        """Rule that decides which values of the episodes may leave."""
         return disclosure_rule(self.spec, self.info.is_hidden)
 
     def model_of(self, role: str, index: int) -> ModelRef | None:
-        """Return the model that answers for a role's instance; None where it is not known."""
+        """Return the model that answers for a role's instance; None if unknown."""
         if self.spec is None or (role_spec := self.spec.roles.get(role)) is None:
             return None
         if role_spec.model is not None and role_spec.policy is None:
@@ -92,13 +93,13 @@ class TracedRun:
 
 
 def trace_id(episode: Episode) -> int:
-    """Return the id of an episode's trace, the same whenever the episode is exported."""
+    """Return the id of an episode's trace, which does not change between exports."""
     key = (episode.metadata.get("hash"), episode.metadata.get("started_at"), episode.id)
     return int.from_bytes(hashlib.blake2b(repr(key).encode("utf-8", "replace"), digest_size=16).digest())
 
 
 def is_sampled(episode: Episode, share: float) -> bool:
-    """Return whether an episode is among a share of all episodes, by the id of its trace."""
+    """Return True if an episode is among the given share of all episodes, chosen by trace id."""
     return trace_id(episode) % 2**32 < share * 2**32
 
 
@@ -109,10 +110,10 @@ def spans_of(
 
     Args:
         episode: The episode.
-        run: The run that the episode belongs to.
-        content: Whether to add texts: visible task fields, messages, arguments and results of tools.
-        split: For a training: `train` or `validation`.
-        step: For a training: number of the step.
+        run: Run of the episode.
+        content: True to add texts: visible task fields, messages, arguments and results of tools.
+        split: `train` or `validation` in a training.
+        step: Number of the training step.
     """
     return [*_Trace(without_hidden(episode, run.rule), run, content=content).spans(split, step)]
 
@@ -210,7 +211,7 @@ class _Trace:
     def tool(
         self, name: str, parent: Span, times: Times, error: str, result: str | None, about: Attributes
     ) -> Span:
-        """Return the span of one run of a tool; with `result` None its text is left out."""
+        """Return the span of one run of a tool; the result's text is left out if `result` is None."""
         named = {
             "gen_ai.tool.name": name,
             "gen_ai.tool.type": "function",
@@ -279,7 +280,7 @@ def _model(model: ModelRef | None) -> Attributes:
 
 
 def _usage(steps: Sequence[Step]) -> Attributes:
-    """Return the token counts of calls; nothing where they are not known."""
+    """Return the token counts of calls; empty if they are unknown."""
     return {
         "gen_ai.usage.input_tokens": sum(step.prompt_tokens for step in steps) or None,
         "gen_ai.usage.output_tokens": sum(step.response_tokens for step in steps) or None,
@@ -293,13 +294,13 @@ def _times(step: Step) -> Times:
 
 
 def _started_at(episode: Episode) -> float | None:
-    """Return the seconds from 1970 to the start of an episode; None where they are not on record."""
+    """Return the start of an episode in seconds from 1970; None if it is not on record."""
     seconds = episode.metadata.get("started_at")
     return seconds if seconds is not None and 0 < seconds < LATEST else None
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute's value as OTLP holds it, without secrets."""
+    """Return an attribute's value without secrets, in a type that OTLP has."""
     if not isinstance(value, str):
         return value
     return without_secrets(value).encode("utf-8", "replace").decode()

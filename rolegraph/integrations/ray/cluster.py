@@ -1,9 +1,9 @@
-"""Episodes on a Ray cluster: a worker on each node opens the models once, and makes episodes of jobs.
+"""Episodes on a Ray cluster: a worker on each node opens the models once, and runs the episodes of jobs.
 
-The command hands a job to the worker that has the fewest, and takes the episode back; the command alone
-writes. A worker holds a few jobs more than it has slots, so that a free slot need not wait for the command. A
-job whose worker dies is handed to another one. A call is never repeated by Ray, and one answer is taken for
-each job, so that no episode comes twice. Only this module imports Ray, when a run asks for it.
+The command sends each job to the worker with the fewest jobs, and receives the episode; only the command
+writes files. A worker holds a few more jobs than it has slots, so that a free slot need not wait for the
+command. If a worker dies, its jobs go to other workers. Ray never repeats a call, and one answer is accepted
+for each job, so that no episode is recorded twice. Only this module imports Ray, when a run asks for it.
 """
 
 from __future__ import annotations
@@ -31,51 +31,54 @@ from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.vocabulary.imports import require_library
 
 OpenMaker = Callable[[], AbstractAsyncContextManager[EpisodeMaker]]
-"""Function that opens a workflow's models for the time of a block; pickled, and called in each worker."""
+"""Function that opens a workflow's models during a block; pickled, and called in each worker."""
 
 ATTEMPTS = 4
-"""Workers that may die over one episode, and on one node before their models are open, until the run ends."""
+"""Number of dead workers, over one episode or on one node before its models are open, that ends the run."""
 SLOW_START = 30.0
 """Seconds without a ready worker after which a note says where to look."""
 CONNECT_SECONDS = 10.0
-"""Seconds that a cluster may take to accept a connection."""
+"""Seconds within which a cluster must accept a connection."""
 _ADDRESS_BYTES = 1_000
 _NAME_IT = "name the cluster with --on HOST:PORT, or in RAY_ADDRESS"
 _TOKEN = secrets.token_hex(32)
-"""Token of the clusters that this process starts."""
+"""Token for the clusters that this process starts."""
 
 
 class WorkerSetup(NamedTuple):
-    """State of the command that a worker takes over."""
+    """State of the command that each worker gets."""
 
     opener: bytes
     """Pickled OpenMaker; unpickled last, because that may import files of the user."""
     variables: Mapping[str, str]
-    """Keys and URLs of providers. They come as an argument of a call, from process to process: Ray writes the
-    variables of a runtime environment into its logs (2.60, runtime_env_agent.log)."""
+    """Keys and URLs of providers.
+
+    The values are passed as an argument of a call, from process to process: Ray writes the variables of a
+    runtime environment into its logs (2.60, runtime_env_agent.log).
+    """
     folder: str
-    """Folder that relative paths of models start from, where the node has it."""
+    """Folder from which relative paths of models start, if the node has it."""
     slots: int
-    """Episodes in flight at most on a node."""
+    """Largest number of episodes in flight on a node."""
 
     @property
     def jobs(self) -> int:
-        """Largest number of jobs that a worker holds: those it runs, and an eighth that wait for a slot."""
+        """Largest number of jobs that a worker holds: one for each slot, and an eighth more that wait."""
         return self.slots + max(1, self.slots // 8)
 
 
 class EpisodeWorker:
-    """Ray actor that holds open models, and makes several episodes at a time."""
+    """Ray actor that holds open models, and runs several episodes at a time."""
 
     def __init__(self) -> None:
         self._maker: EpisodeMaker | None = None
         self._slots = asyncio.Semaphore(0)
         self._settled = asyncio.Event()
-        """Set when the models are open, or could not be opened."""
+        """Set when opening the models has succeeded or failed."""
 
     async def hold(self, setup: WorkerSetup) -> None:
-        """Open the models in the worker and keep them open; returns only with an error, else ends with the
-        worker."""
+        """Open the models in the worker and keep them open until the worker ends; return only by raising an
+        error."""
         os.environ.update(setup.variables)
         with suppress(OSError):
             os.chdir(setup.folder)
@@ -89,12 +92,12 @@ class EpisodeWorker:
             self._settled.set()
 
     async def ready(self) -> bool:
-        """Wait until the models are open, and return True; return False if opening them failed."""
+        """Wait until the models are open; return False if opening them failed, else True."""
         await self._settled.wait()
         return self._maker is not None
 
     async def make(self, job: EpisodeJob) -> tuple[Episode, list[Event]]:
-        """Run the episode of a job when a slot is free; return it with its events."""
+        """Run the episode of a job when a slot is free, and return (episode, its events)."""
         assert self._maker is not None
         events: list[Event] = []
         async with self._slots:
@@ -103,11 +106,11 @@ class EpisodeWorker:
 
 @dataclass(slots=True, eq=False)
 class _PlacedWorker:
-    """A worker as the driver tracks it: its Ray actor and its number of open jobs."""
+    """A worker from the driver's side: its Ray actor and its number of open jobs."""
 
     actor: Any
     jobs: int = 0
-    """Jobs that the worker has and has not answered."""
+    """Number of jobs that the worker has not answered."""
     opened: bool = False
 
 
@@ -116,7 +119,7 @@ class WorkerPool:
 
     def __init__(self, ray: Any, setup: WorkerSetup, nodes: int, observe: Observer) -> None:
         self.jobs = setup.jobs * nodes
-        """Jobs handed out at most, to all workers together."""
+        """Largest number of open jobs of all workers together."""
         self.opened = asyncio.Event()
         """Set when the first worker is ready."""
         self._ray, self._setup, self._observe = ray, setup, observe
@@ -126,7 +129,8 @@ class WorkerPool:
         self._actors: list[Any] = []
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Run the episode of a job on the worker with the fewest jobs, or on another one if that worker dies.
+        """Run the episode of a job on the worker with the fewest jobs; if that worker dies, run it on
+        another.
 
         Raises:
             WorldError: `ATTEMPTS` workers died over the episode.
@@ -158,9 +162,11 @@ class WorkerPool:
         return any(worker.jobs < self._setup.jobs for worker in self._ready)
 
     async def keep_worker(self, node: Mapping[str, Any]) -> None:
-        """Keep a worker on a node until cancelled, or on any other node once that one is lost.
+        """Keep a worker on a node until cancelled; if the node is lost, on any other node.
 
-        Raises the error of a worker that cannot open the models, WorldError after `ATTEMPTS` failed starts.
+        Raises:
+            Exception: The error of a worker that cannot open the models.
+            WorldError: `ATTEMPTS` starts failed.
         """
         where, failed = f"the Ray worker on {node['NodeManagerAddress']}", 0
         while True:
@@ -216,19 +222,21 @@ class WorkerPool:
 async def open_on_ray(
     open_maker: OpenMaker, address: str, *, slots: int, observe: Observer
 ) -> AsyncGenerator[WorkerPool]:
-    """Open a workflow's models in a worker on each node of a Ray cluster, for the time of a block.
+    """Open a workflow's models in a worker on each node of a Ray cluster, during a block.
 
-    The block starts when the first worker is ready. A process that is connected to a cluster uses that one.
+    The block starts when the first worker is ready. If the process is already connected to a cluster, that
+    cluster is used.
 
     Args:
         open_maker: Function that opens the models, called in each worker.
-        address: `ray` (of RAY_ADDRESS, of this machine, or a new one), `ray://HOST:PORT` or `HOST:PORT`.
-        slots: Episodes in flight at most on each node.
-        observe: Function that is called with notes, such as one of a worker that has died.
+        address: `ray` (the cluster of RAY_ADDRESS, of this machine, or a new one), `ray://HOST:PORT` or
+            `HOST:PORT`.
+        slots: Largest number of episodes in flight on each node.
+        observe: Function that is called with notes, such as the death of a worker.
 
     Raises:
-        UsageError: Ray is not installed, or the address is invalid; or an error of `open_maker`.
-        WorldError: The cluster does not answer, or has no node with a CPU.
+        UsageError: Ray is not installed, or the address is invalid.WorldError: The cluster does not answer,
+            or has no node with a CPU.
     """
     require_library("ray", "ray", "runs on a cluster")
     if not re.fullmatch(r"ray|(ray://)?[\w.\[\]:-]+:\d+", address):
@@ -291,7 +299,7 @@ async def _ended_by(works: Sequence[Coroutine[Any, Any, None]]) -> AsyncGenerato
 
 @asynccontextmanager
 async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
-    """Connect to a cluster for the time of a block, and give the dashboard's URL, or an empty text."""
+    """Connect to a cluster during a block, and give the dashboard's URL, or an empty text."""
     if ray.is_initialized():
         yield ""
         return
@@ -319,12 +327,13 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
 
 
 def _running_here() -> str | None:
-    """Return the address of the cluster that `ray start` started on this machine; None without one.
+    """Return the address of the cluster that `ray start` started on this machine; None without a cluster.
 
-    Every user can write in Ray's folder, and the cluster gets this user's keys.
+    The file's owner is checked because every user can write in Ray's folder, and the cluster gets this user's
+    keys.
 
     Raises:
-        UsageError: The file with the address is neither this user's nor root's, or is no regular file.
+        UsageError: The file with the address belongs neither to this user nor to root, or is no regular file.
     """
     temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     file = Path(temporary, "ray", "ray_current_cluster")
@@ -348,8 +357,8 @@ def _private_cluster() -> Generator[dict[str, Any]]:
     """Give the options of `ray.init` for a new cluster that serves this command alone.
 
     By default Ray (2.60) makes its folder writable for all users, and keeps the token of its clusters in a
-    file that all users can read. Its ports are open at every interface of the machine, and the token alone
-    protects them; there is no option to close them.
+    file that all users can read. Its ports listen on every interface of the machine, and only the token
+    protects them; Ray has no option to close the ports.
     """
     is_new = not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & {*os.environ}
     if is_new:  # Ray turns tokens on by itself, and reads the first one for the life of the process
@@ -364,7 +373,7 @@ def _private_cluster() -> Generator[dict[str, Any]]:
 
 
 async def _check_answers(address: str) -> None:
-    """Raise WorldError where nothing listens at an address with a port; Ray itself tries for minutes."""
+    """Raise WorldError if nothing listens at an address with a port; Ray itself retries for minutes."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     if parts.port is None:
         return

@@ -1,4 +1,4 @@
-"""Options that make episodes on a Ray cluster: `--on` of `run`, `--rollouts-on` of `train`."""
+"""Options that run episodes on a Ray cluster: `--on` of `run`, `--rollouts-on` of `train`."""
 
 from __future__ import annotations
 

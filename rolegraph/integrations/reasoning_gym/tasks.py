@@ -1,8 +1,8 @@
 """Tasks of the package reasoning-gym and their reward: a hundred kinds, each with its scorer (2505.24760).
 
-Rows hold the scorer's inputs (`answer`, `metadata`, `config`) as JSON values, which no prompt may show. A
-question is in one split only, whatever the seed: with seeds alone, kinds with few questions would overlap.
-No scorer gets text that would run as code.
+Rows hold the scorer's inputs (`answer`, `metadata`, `config`) as JSON values, which no prompt may show. The
+split of a question follows from its text, whatever the seed: with seeds alone, the splits of kinds with few
+questions would overlap. No scorer gets text that would run as code.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ DRAW_SECONDS = 60.0
 """Time limit for one task of the package, which takes at most seconds with honest options."""
 KIND = "reasoning-gym task"
 PACKAGE = "reasoning_gym.factory"
-"""Module of the package, which is imported at its first use: that takes seconds."""
+"""Module of the package, which is imported at its first use, because the import takes seconds."""
 CHUNK = 500
-"""Size of the package's tables of tasks; with one size, a shorter list begins a longer one."""
+"""Number of tasks in each of the package's tables, so that a shorter dataset is the beginning of a longer
+one."""
 BOARDS = frozenset({"arc_agi", "rearc"})
-"""Kinds whose scorers compare with a tuple of tuples, which JSON turns into lists."""
+"""Kinds whose scorers compare with a tuple of tuples, because JSON turns tuples into lists."""
 
 Entry = Mapping[str, Any]
 """Task of the package: `question`, `answer` and `metadata`."""
@@ -68,9 +69,9 @@ Config = Mapping[str, Any]
 """Options of a kind of tasks, as a spec writes them."""
 
 CALL_ROWS = 64
-"""Largest number of rows that a call of the process makes."""
+"""Largest number of rows that one call of the process generates."""
 MISSES = 500
-"""Number of tasks in a row that fail or are of the other split, after which a dataset gives up."""
+"""Number of consecutive tasks that fail or belong to the other split, after which a dataset gives up."""
 REFUSED = {
     "codeio": "it runs programs of its own data in this process",
     "composite": "write the names under tasks, each with its weight",
@@ -78,18 +79,19 @@ REFUSED = {
 
 
 class MixtureShare(BaseModel):
-    """Part of one kind of tasks in a mixture."""
+    """Share of one kind of tasks in a mixture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Number of rows for each row of a kind with weight 1."""
+    """Weight of the kind: its number of rows for each row of a kind with weight 1."""
     config: dict[str, Any] = {}
     """Options of the kind of tasks."""
 
 
 def _in_full(written: object) -> object:
-    """Expand the short form of a reasoning reward, a number, to `{weight: number}`; others are unchanged."""
+    """Expand the short form of a share, a number, to `{weight: number}`; other values are returned
+    unchanged."""
     is_weight = isinstance(written, int | float) and not isinstance(written, bool)
     return {"weight": written} if is_weight else written
 
@@ -128,7 +130,7 @@ def dataset(
 def _faults(
     shares: Mapping[str, MixtureShare], *, mixed: bool
 ) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
-    """Yield (path in the spec, error) for each unknown kind of tasks and each wrong option."""
+    """Yield (path in the spec, error) for each unknown kind of tasks and each invalid option."""
     choices = kinds()
     for name, share in shares.items():
         place, options = ("tasks", name) if mixed else ("task",), list[Option]()
@@ -179,9 +181,9 @@ def _rows(
 
 
 def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Iterator[Row]:
-    """Yield `most` rows of one kind, without ids, generated in a limited process.
+    """Yield `most` rows of one kind, without ids, generated in a process with limits.
 
-    Options of a kind may make generation take any time and memory.
+    The limits are needed because some options make generation take any time and memory.
     """
     pool, make, position, wanted = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
     while True:
@@ -198,18 +200,21 @@ def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Ite
 def draw(
     name: str, config: Config, seed: int, split: Split, start: int, wanted: int
 ) -> tuple[list[Row], int]:
-    """Return rows of one kind and split, without ids, and the next position; give up after MISSES tries.
+    """Return rows of one kind and split, without ids, and the next position.
 
     Args:
         name: The kind.
-        config: Its options.
-        seed: The seed of all its tasks.
+        config: Options of the kind.
+        seed: Seed of all tasks of the kind.
         split: The split.
-        start: The position among all tasks, of both splits, to start at.
-        wanted: The number of rows. Fewer are made where they take more than a second, but at least one.
+        start: Position at which to start, among the tasks of both splits.
+        wanted: Number of rows. Fewer are returned, but at least one, if they take more than a second.
 
     Returns:
-        The rows, and the position after the last.
+        (rows, position after the last).
+
+    Raises:
+        DataError: `MISSES` consecutive tasks failed or belong to the other split, and there is no row.
     """
     rows: list[Row] = []
     position, missed, began = start, 0, time.monotonic()
@@ -296,7 +301,7 @@ def configured(name: str, config: Config, *, seed: int = 0, size: int = CHUNK) -
 
 
 def entries(name: str, config: Config, seed: int, start: int) -> Iterator[Entry | None]:
-    """Yield tasks from a position, without an end; None for a task that the package fails to make."""
+    """Yield tasks from position `start` on, endlessly; None for a task that the package fails to generate."""
     written = json.dumps(config)  # in its order, which some kinds draw in
     for position in count(start):
         index = position % CHUNK

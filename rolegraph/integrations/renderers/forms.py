@@ -1,4 +1,4 @@
-"""Forms of tool calls from the package renderers, for chat templates beyond those that the engine knows."""
+"""Forms of tool calls from the package renderers, for chat templates that the engine does not know."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rolegraph.engine.prompts.tools import described
 from rolegraph.engine.vocabulary import Function, ToolCall
 
 _HARMONY, _CHANNEL = "gpt-oss", "<|channel|>"
-"""Renderer that downloads a vocabulary when it is made, and a token of the models that it is for."""
+"""Name of a renderer that downloads a vocabulary when it is made, and a token that only its models have."""
 
 
 def call_forms(tokenizer: Any) -> Iterator[CallForm]:
-    """Yield the forms whose markers are tokens of a tokenizer; nothing without the package.
+    """Yield the forms whose markers are tokens of a tokenizer; nothing if the package is not installed.
 
     Args:
         tokenizer: A tokenizer of `transformers`.
@@ -44,14 +44,14 @@ def call_forms(tokenizer: Any) -> Iterator[CallForm]:
 
 
 def _numbered(name: str, number: int) -> str:
-    """Return the id of a call in the form of Kimi, such as `functions.search:0`."""
+    """Return the id of a call in Kimi's form, such as `functions.search:0`."""
     return f"functions.{name}:{number - 1}"
 
 
 def _split(
     renderer: Any, tokenizer: Any, text: str, functions: Sequence[Function]
 ) -> tuple[str, Sequence[ToolCall]]:
-    """Return the text of an answer without calls, and its calls, as a renderer parses the answer."""
+    """Parse an answer with a renderer, and return (text without calls, calls)."""
     tokens = tokenizer.encode(text, add_special_tokens=False)
     try:
         answer = renderer.parse_response(tokens, tools=described(functions))
@@ -65,7 +65,7 @@ def _split(
 
 
 def _call(parsed: Any) -> ToolCall:
-    """Return a call that a renderer parsed; a malformed one has no name."""
+    """Convert a call that a renderer parsed; a malformed call gets no name."""
     if not parsed.name or parsed.arguments is None:
         return ToolCall("", {}, malformed=parsed.raw.strip() or "nothing")
     written = parsed.arguments if isinstance(parsed.arguments, str) else json.dumps(parsed.arguments)

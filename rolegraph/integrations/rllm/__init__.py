@@ -1,4 +1,4 @@
-"""Specs under rLLM: a Workflow class, an AgentFlow, and the trainer and grouping hook for them.
+"""Specs under rLLM: a Workflow class, an AgentFlow, and their trainer and grouping hook.
 
 `Services` and `model_folder` serve and find the models of a spec, for scripts that `rolegraph eject` writes.
 

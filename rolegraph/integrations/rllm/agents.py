@@ -58,15 +58,19 @@ from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 SPEC_VARIABLE = "ROLEGRAPH_SPEC"
 ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"
-"""Permissions, as `--allow` takes them, separated by spaces."""
+"""Environment variable with the permissions, in the syntax of `--allow`, separated by spaces."""
 
 _NO_KEY = "none"
 _clients: PerEventLoop[dict[str, openai.AsyncOpenAI]] = PerEventLoop(dict)
-"""HTTP clients of each event loop by host and port; sessions share them, and each sets its URL."""
+"""HTTP clients of each event loop by host and port; sessions share a client, and each sets its own URL."""
 
 
 def _client(url: str) -> openai.AsyncOpenAI:
-    """Return the running event loop's client for a URL; raises UsageError for an invalid proxy."""
+    """Return the running event loop's client for a URL.
+
+    Raises:
+        UsageError: A proxy of the environment is invalid.
+    """
     clients, address = _clients.get(), urlsplit(url).netloc
     if address not in clients:
         http = openai.DefaultAsyncHttpxClient(**client_options(url))
@@ -78,21 +82,23 @@ def _client(url: str) -> openai.AsyncOpenAI:
 class SpecFlow:
     """AgentFlow of a plan; it returns one trajectory for each step, in the order of the answers.
 
-    rLLM's gateway gives the k-th step the tokens of the k-th answer, whichever role called. Its order is that
-    in which answers left the model; two that leave together may arrive here in the other order, so the
-    Evaluator matches each step with its own call's tokens, and joins the steps of a trajectory. Trajectories
-    without an answer (named in the episode's metadata) and those of a role with a model of its own are left
-    out. `grouping_hook` keeps masked trajectories and roles that are not trained from the gradient.
+    rLLM's gateway gives the k-th step the tokens of the k-th answer, whichever role called. The gateway
+    counts
+    answers as they leave the model; two that leave together may arrive here in the other order. So the
+    Evaluator gives each step the tokens of its own call, and joins the steps of a trajectory. Two kinds of
+    trajectories are left out: those without an answer (named in the episode's metadata), and those of a role
+    with a model of its own. `grouping_hook` keeps masked trajectories and untrained roles out of the
+    gradient.
 
-    rLLM tells a flow nothing of the run's estimators. An episode of a training (not of a validation) is
-    refused if the run might train a role otherwise than the spec says; `agent_trainer` removes that doubt.
+    rLLM does not pass the run's estimators to a flow. So an episode of a training (not of a validation) is
+    refused if the run might train a role otherwise than the spec says; `agent_trainer` passes the estimators.
     """
 
     plan: Plan
     flow_run: FlowRun = PLAIN_RUN
-    """Estimators of the run; its sampling comes with each episode."""
+    """Estimators of the run; the sampling settings come with each episode."""
     _checked: set[str] = field(default_factory=set[str], compare=False)
-    """Sampling settings of the gateway for which the plan has been checked."""
+    """Sampling settings of the gateway, as text, for which the plan has been checked."""
 
     @property
     def name(self) -> str:
@@ -100,11 +106,11 @@ class SpecFlow:
         return self.plan.name
 
     def run(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
-        """Run an episode as `arun` does, for a caller without an event loop."""
+        """Run an episode as `arun` does, for a caller that has no event loop."""
         return asyncio.run(self._alone(task, config))
 
     async def _alone(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
-        """Run an episode in a new event loop, and close the models and clients that it opened."""
+        """Run an episode in a new event loop, and close the models and clients that the episode opened."""
         try:
             return await self.arun(task, config)
         finally:
@@ -116,7 +122,7 @@ class SpecFlow:
         """Run and score one episode, with `config.base_url` as the policy's endpoint.
 
         Raises:
-            UsageError: In a training whose estimators may not be those of the spec.
+            UsageError: The run is a training, and its estimators may differ from the spec's.
         """
         if not config.is_validation:
             self._check(config.sampling_params)
@@ -141,7 +147,11 @@ class SpecFlow:
         return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
 
     def _check(self, sampling: Mapping[str, object]) -> None:
-        """Raise UsageError for what a training with these sampling settings does not carry, once for each."""
+        """Check the plan for a run with these sampling settings, once for each different value.
+
+        Raises:
+            UsageError: The run would not carry the plan.
+        """
         if repr(sampling) not in self._checked:
             check_faults(self.plan, flow_findings(self.plan, replace(self.flow_run, sampling=sampling)))
             self._checked.add(repr(sampling))
@@ -179,20 +189,22 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
 
 
 class SpecEvaluator:
-    """Evaluator for every SpecFlow, which scores as it runs: returns the scores, and matches tokens."""
+    """Evaluator for every SpecFlow, whose episodes are scored during the run: returns the scores, and gives
+    each
+    step its tokens."""
 
     def evaluate(self, task: Any, episode: theirs.Episode) -> EvalOutput:
-        """Return an episode's figures, and give each of its steps the tokens of its own call.
+        """Return an episode's scores, and give each of its steps the tokens of its own call.
 
-        The gateway counts a refused call too, which shifts the calls after it until one is missing. Then a
-        validation keeps its steps without tokens.
+        The gateway also counts refused calls, which shifts the later calls and leaves the last step without
+        tokens. A validation accepts steps without tokens.
 
         Args:
             task: The task of rLLM.
             episode: Episode of a SpecFlow whose steps have the gateway's tokens, in the gateway's order.
 
         Raises:
-            RuntimeError: In training, for a step without its call; rLLM repeats the episode.
+            RuntimeError: In a training, a step's call is missing; rLLM repeats the episode.
         """
         artifacts = episode.artifacts
         given: dict[str, list[theirs.Step]] = {}
@@ -222,9 +234,9 @@ class SpecEvaluator:
 
 
 def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
-    """Return a key that is equal for a chat as rLLM's server recorded it and as our episode has it.
+    """Return a key that is equal for a chat in the gateway's record and in our episode.
 
-    The server's text of an answer may contain the reasoning, which ours does not.
+    The gateway's text of an answer may contain the reasoning, which our episode leaves out.
     """
     *messages, answer = chat
     text = answer.get("content") or ""
@@ -238,7 +250,7 @@ def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _value(arguments: object) -> object:
-    """Return a call's arguments parsed from JSON, since spacing may differ; other text is returned
+    """Return a call's arguments parsed from JSON, since spacing may differ; text that is not JSON is returned
     unchanged."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
@@ -253,13 +265,14 @@ _STORE_VARIABLE = "RLLM_GATEWAY_STORE"
 
 
 def _flat_traces() -> None:
-    """Make the gateways of this process keep whole traces, where rLLM's default is the store `compact`.
+    """Make the gateways of this process keep whole traces instead of rLLM's default, the store `compact`.
 
-    Of compact traces an Evaluator gets copies (`_finish_episode` in engine/agentflow_engine.py of rLLM's
-    branch terminal-rl), in which it can neither match tokens nor join the turns of a trajectory.
+    From compact traces an Evaluator gets copies of the steps (`_finish_episode` in engine/agentflow_engine.py
+    of
+    rLLM's branch terminal-rl), so it could neither match tokens nor join the turns of a trajectory.
 
     Raises:
-        UsageError: If the environment asks for the compact store.
+        UsageError: The environment asks for the compact store.
     """
     if hasattr(theirs, "TrajectoryDelta") and os.environ.setdefault(_STORE_VARIABLE, "memory") == "compact":
         raise UsageError(
@@ -273,11 +286,12 @@ def flow(plan: Plan, run: FlowRun = PLAIN_RUN) -> SpecFlow:
 
     Args:
         plan: The plan.
-        run: Estimators of the training, if they are not rLLM's defaults.
+        run: Settings of the training, if they differ from rLLM's defaults.
 
     Raises:
-        UsageError: For a permission that is missing, and for signals, retries, timeouts and local models,
-            which do not work through rLLM's gateway.
+        UsageError: A permission is missing, or the plan has signals, imitation, retries, timeouts or other
+            parts
+            that do not work through rLLM's gateway.
     """
     _flat_traces()
     if plan.withheld:
@@ -291,14 +305,15 @@ def flow(plan: Plan, run: FlowRun = PLAIN_RUN) -> SpecFlow:
 
 
 def _train_options() -> Mapping[str, Any] | None:
-    """Return the options of the `rllm train` that runs in this process; None without one."""
+    """Return the options of the `rllm train` that runs in this process; None if there is no such command."""
     context = click.get_current_context(silent=True)
     is_train = context is not None and context.info_name == "train" and "config_file" in context.params
     return context.params if context is not None and is_train else None
 
 
 def _train_run(options: Mapping[str, Any]) -> list[FlowRun]:
-    """Return the settings of an `rllm train`, with the sampling of its training and of its validation."""
+    """Return the settings of an `rllm train`: one FlowRun with the sampling of its training, and one for its
+    validation."""
     # rllm/cli/train.py merges these files, and passes a trainer no map of estimators: its section
     # `rllm.algorithm` holds for every role.
     base = OmegaConf.load(str(files("rllm.trainer.config").joinpath("rllm", "base.yaml")))
@@ -314,11 +329,12 @@ def _train_run(options: Mapping[str, Any]) -> list[FlowRun]:
 
 
 def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
-    """Return the flow of a spec that rLLM's command line names.
+    """Return the flow of a spec that is named on rLLM's command line.
 
     Raises:
-        ImportError: For a faulty spec, and under `rllm train` for one whose roles it would train otherwise.
-            rLLM prints the message of such an error alone.
+        ImportError: The spec has faults, or `rllm train` would train its roles otherwise. rLLM prints only
+            the
+            message of an ImportError.
     """
     try:
         options = _train_options()
@@ -335,7 +351,8 @@ def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
 
 
 def _findings(plan: Plan, runs: Sequence[FlowRun]) -> Iterator[Finding]:
-    """Yield what an `rllm train` does not carry, in its training or its validation."""
+    """Yield a finding for each part of a plan that an `rllm train` does not carry in its training or its
+    validation."""
     yield from dict.fromkeys(it for run in runs for it in flow_findings(plan, run))
 
 

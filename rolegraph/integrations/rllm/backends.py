@@ -1,4 +1,4 @@
-"""Traits of rLLM's backends, each written once, and what has to be installed for them.
+"""Traits of rLLM's backends, each written once, and the packages that they need.
 
 Each trait was read in rLLM at the commit that the group `rllm` pins; paths in comments are below `rllm/`.
 """
@@ -26,43 +26,43 @@ IDLE: dict[str, str] = {
     "rllm.agent": "a workflow has no agent",
     "rllm.env": "a workflow has no environment",
 }
-"""Keys, or beginnings of keys, without effect on rLLM's own backends, each with the reason."""
+"""Keys, or beginnings of keys, without effect on rLLM's own backends, by name, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackendTraits:
     """Traits of one backend; the defaults are those of an unknown backend, for which nothing is reported.
 
-    A fact that is used once, and has no value but true or false, stands where it is used.
+    A fact with two values that only one check needs is written in that check.
     """
 
     name: Backend
     module: str | None = None
     """Package that the backend imports."""
     install: str = INSTALL
-    """Command that installs it."""
+    """Command that installs the package."""
     versions: tuple[str, ...] = ()
-    """Beginnings of the package's versions that rLLM works with, such as `0.8.`; empty for any."""
+    """Prefixes of the package's versions that rLLM works with, such as `0.8.`; empty if all work."""
     key: KeyRule | None = None
-    """Key that the backend sends to the model's URL."""
+    """Rule for the key that the backend sends to the model's URL."""
     is_service: bool = False
-    """True if a service samples and trains, which cuts answers to the rest of the context."""
+    """True if a service samples and trains; such a service cuts answers where the context ends."""
     service: ServiceTraits = field(default_factory=ServiceTraits)
-    """Answers to the questions that a plan asks of every backend."""
+    """Traits that a plan's checks read of every backend."""
     losses: frozenset[str] | None = None
     """Losses that `rllm.algorithm.loss_fn` may name; None if unknown."""
     unknown_loss: str = ""
-    """Effect of another loss there."""
+    """Effect of a loss that is not in `losses`."""
     role_losses: frozenset[str] | None = None
-    """Losses that a role may have of its own; empty if all roles share one, None if unknown."""
+    """Losses that a single role may have; empty if all roles share one loss, None if unknown."""
     fallback_loss: str = ""
-    """Loss that replaces another one of a role."""
+    """Loss that replaces a role's loss that is not in `role_losses`."""
     schedules: frozenset[str] = SCHEDULES
     """Learning-rate schedules that the backend has."""
     schedules_with_floor: frozenset[str] = frozenset()
     """Schedules that read `train.schedule.floor`."""
     idle: Mapping[str, str] = field(default_factory=lambda: IDLE)
-    """Keys, or beginnings of keys, without effect, each with the reason."""
+    """Keys, or beginnings of keys, without effect, by name, with the reason."""
 
 
 _TINKER_LOSSES = frozenset({"importance_sampling", "ppo", "cispo", "dro"})
@@ -138,7 +138,7 @@ def has_rllm() -> bool:
 
 
 def need_rllm(feature: str = "this") -> None:
-    """Raise UsageError with the command that installs rLLM, if it is not installed.
+    """Raise UsageError with the command that installs rLLM, if rLLM is not installed.
 
     Args:
         feature: Subject of the message's sentence.
@@ -148,7 +148,7 @@ def need_rllm(feature: str = "this") -> None:
 
 
 def need_backend(backend: Backend) -> None:
-    """Raise UsageError with the command that installs rLLM or the backend's package, if one is missing."""
+    """Raise UsageError with the command that installs rLLM or the backend's package, if either is missing."""
     need_rllm("--trainer rllm")
     traits = TRAITS[backend]
     if traits.module is not None and find_spec(traits.module) is None:
@@ -156,7 +156,7 @@ def need_backend(backend: Backend) -> None:
 
 
 def check_version(backend: Backend) -> None:
-    """Raise UsageError if the backend's package is installed in a version that rLLM does not work with."""
+    """Raise UsageError if the installed version of the backend's package does not work with rLLM."""
     traits = TRAITS[backend]
     if traits.module is None or not traits.versions:
         return

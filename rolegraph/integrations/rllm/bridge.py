@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
-    """Return an object whose `train()` trains as rLLM's AgentTrainer does, by the estimators of the spec.
+    """Return an object whose `train()` trains as rLLM's AgentTrainer does, with the estimators of the spec.
 
     Args:
-        backend: One of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
+        backend: One of rLLM's backends, or a BackendProtocol of your own as `package.module:Class`.
         config: The composed config.
         options: Arguments of rLLM's AgentTrainer, with a `workflow_class` of `compile_workflow`, or an
             `agent_flow` and `evaluator` of `compile_agent_flow`. `traj_group_adv_estimator_map` and
-            `traj_grouping_hook` are those of the spec unless they are given. The hook's figures go to the
+            `traj_grouping_hook` are those of the spec unless they are given. The hook's metrics go to the
             trackers.
 
     Raises:
@@ -60,8 +60,9 @@ def compile_agent_flow(
 ) -> tuple[SpecFlow, SpecEvaluator]:
     """Compile a spec to the arguments `agent_flow` and `evaluator` of `agent_trainer`.
 
-    rLLM's own AgentTrainer takes them too, for specs whose roles all have its one estimator and loss; it
-    refuses the first episode of any other.
+    rLLM's own AgentTrainer also accepts them, for specs whose roles all have AgentTrainer's estimator and
+    loss;
+    for other specs the first episode is refused.
 
     Args:
         spec: Name or path of a spec, or a plan.
@@ -84,8 +85,9 @@ def compile_agent_flow(
 def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> GroupingHook:
     """Return a `traj_grouping_hook` for rLLM's synchronous trainers that sets every role's advantages.
 
-    Specs in which a signal stands alone beside a role with an estimator need it, because rLLM alone does not
-    train them together; set `rllm.algorithm.use_precomputed_advantage=true` beside it.
+    The hook is needed for specs in which one role has only a signal and another has an estimator, because
+    rLLM
+    alone does not train them together. Set `rllm.algorithm.use_precomputed_advantage=true` as well.
 
     Args:
         spec: Name or path of a spec, or a plan.

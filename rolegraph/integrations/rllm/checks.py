@@ -1,8 +1,10 @@
-"""Checks of a plan for rLLM, each of the keys whose rows in `keys` name it.
+"""Checks of a plan for rLLM, each for the keys whose rows in `keys` name the check.
 
-Pure: a plan, a backend and overrides go in, findings come out, each with its place in the spec and a fix.
-An error would train wrongly, not at all, or stop after the rollouts; a warning is an option without effect.
-Each check was read in rLLM at the commit that the group `rllm` pins; paths in comments are below `rllm/`.
+Pure: a plan, a backend and overrides go in, findings come out, each with its place in the spec and a fix. An
+error marks a run that would train wrongly, fail to train, or stop after the rollouts; a warning marks an
+option
+without effect. Each check was read in rLLM at the commit that the group `rllm` pins; paths in comments are
+below `rllm/`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rolegraph.integrations.rllm.override_checks import ROLLOUTS, ConfigOverride
 
 WITHOUT_RLLM = "train without --trainer rllm"
 UNNAMED = "default_traj_name"
-"""Name by which rLLM marks a trajectory without a name (types.py), and replaces it."""
+"""Name by which rLLM marks an unnamed trajectory (types.py); rLLM replaces this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,9 @@ class FlowRun:
     """Settings of a run of rLLM with an AgentFlow and without `agent_trainer`."""
 
     algorithm: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Keys of its section `rllm.algorithm`; missing ones have rLLM's defaults."""
+    """Keys of the run's section `rllm.algorithm`; rLLM's defaults apply to missing keys."""
     sampling: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Sampling settings that its gateway puts into every call."""
+    """Sampling settings that the run's gateway puts into every call."""
     is_ours: bool = False
     """True for a run of `agent_trainer`, which has the spec's estimators and the grouping hook."""
 
@@ -50,21 +52,21 @@ PLAIN_RUN = FlowRun()
 
 @dataclass(frozen=True, slots=True)
 class CheckTarget:
-    """Plan and the run of rLLM that it is checked for."""
+    """A plan, and the run of rLLM for which it is checked."""
 
     plan: Plan
     traits: BackendTraits
     overrides: Sequence[str] = ()
     """Overrides of rLLM's config from the command line."""
     flow: FlowRun | None = None
-    """Run with an AgentFlow; None for one with the compiled Workflow."""
+    """Run with an AgentFlow; None for a run with the compiled Workflow."""
 
 
 Check = Callable[[CheckTarget], Iterator[Finding]]
 
 
 def roles(target: CheckTarget) -> Iterator[Finding]:
-    """Find plans that train no role, and names that rLLM replaces."""
+    """Find plans that train no role, and role names that rLLM replaces."""
     yield from (it for it in policy_findings(target.plan) if it.path == ("roles",))
     if any(role.name == UNNAMED for role in target.plan.asking):
         # trainer/algorithms/transform.py.
@@ -73,7 +75,7 @@ def roles(target: CheckTarget) -> Iterator[Finding]:
 
 
 def policies(target: CheckTarget) -> Iterator[Finding]:
-    """Find policies that rLLM cannot train: a second policy, and past copies of one."""
+    """Find policies that rLLM cannot train: a second policy, and past copies of a policy."""
     plan = target.plan
     for name in plan.policies:
         if name != MAIN:
@@ -105,7 +107,7 @@ def stages(target: CheckTarget) -> Iterator[Finding]:
 
 
 def numbers(target: CheckTarget) -> Iterator[Finding]:
-    """Find numbers that follow the step of a training, which rLLM tells no workflow."""
+    """Find numbers that change with the training step, because rLLM passes no step to a workflow."""
     plan = target.plan
     for path in plan.numbers.by_path if plan.numbers else ():
         message = "rLLM tells a workflow no step, so no number can follow it"
@@ -113,7 +115,7 @@ def numbers(target: CheckTarget) -> Iterator[Finding]:
 
 
 def model(target: CheckTarget) -> Iterator[Finding]:
-    """Find models that the backend cannot train, or not as the config says."""
+    """Find models that the backend cannot train, or cannot train with the settings of the config."""
     plan, traits, overrides = target.plan, target.traits, target.overrides
     yield from (it for it in policy_findings(plan) if it.path[0] in ("policies", "model"))
     ref = plan.spec.model
@@ -173,7 +175,7 @@ def price(target: CheckTarget) -> Iterator[Finding]:
 
 
 def own_models(target: CheckTarget) -> Iterator[Finding]:
-    """Find models of roles that rLLM cannot train, or cannot reach."""
+    """Find models of single roles that rLLM cannot train or reach."""
     plan = target.plan
     yield from (it for it in policy_findings(plan) if it.path[0] == "roles" and len(it.path) > 1)
     for role in plan.asking if target.traits.name == "verl" else ():
@@ -184,7 +186,7 @@ def own_models(target: CheckTarget) -> Iterator[Finding]:
 
 
 def frozen(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles that are not trained, and that the policy's newest weights answer for all the same."""
+    """Find untrained roles for which the policy's newest weights would answer all the same."""
     plan = target.plan
     for role in plan.asking:
         written = plan.spec.roles[role.name]
@@ -196,12 +198,12 @@ def frozen(target: CheckTarget) -> Iterator[Finding]:
 
 
 def _models_of(plan: Plan, role: RolePlan) -> Sequence[ModelRef]:
-    """Return a role's models that are not the policy."""
+    """Return the models of a role, without the trained policy."""
     return [endpoint.model for endpoint in plan.endpoints_of(role) if not is_policy(plan, endpoint)]
 
 
 def rewards(target: CheckTarget) -> Iterator[Finding]:
-    """Find rewards that read a likelihood or the step, and those whose terms are compared apart."""
+    """Find rewards that read a likelihood or the step, and rewards whose terms are compared separately."""
     for role in target.plan.roles:
         path = ("roles", role.name, "reward")
         if role.likelihoods:
@@ -231,8 +233,8 @@ def signals(target: CheckTarget) -> Iterator[Finding]:
 
 
 def _signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
-    """Return (message, expected, hint) for a signal that rLLM cannot train on; None where it can or none is
-    set."""
+    """Return (message, expected, hint) for a signal that rLLM cannot train on; None if rLLM can, or without a
+    signal."""
     if role.signal is None:
         return None
     if role.signal.demonstration is not None:
@@ -257,14 +259,14 @@ def _signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
 
 
 def losses(target: CheckTarget) -> Iterator[Finding]:
-    """Find losses of roles that rLLM, or this backend, cannot compute or sets only for all roles."""
+    """Find losses of roles that rLLM or this backend cannot compute, or sets only for all roles together."""
     for role in target.plan.trained.values():
         if _signal_fault(role) is None:
             yield from _loss(role, target.traits)
 
 
 def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
-    """Find a loss of a role that rLLM, or this backend, cannot compute or sets only for all roles."""
+    """Find a role's loss that rLLM or this backend cannot compute, or sets only for all roles together."""
     role, loss, call = plan.name, plan.loss, plan.spec.loss
     path = ("roles", role, "loss")
     if call is None and loss.name != "cross_entropy":
@@ -289,7 +291,7 @@ def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
 
 
 def group_sizes(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles whose groups have one member, which rLLM drops, unless an override decides the sizes."""
+    """Find roles with groups of one member, which rLLM drops, unless an override sets the group size."""
     plan = target.plan
     values = {override.key: override.value for override in map(ConfigOverride, target.overrides)}
     if values.get("rllm.rejection_sample.min_trajs_per_group") == 1 or values.keys() & ROLLOUTS:
@@ -301,7 +303,7 @@ def group_sizes(target: CheckTarget) -> Iterator[Finding]:
 
 
 def groupings(target: CheckTarget) -> Iterator[Finding]:
-    """Find groupings that rLLM's grouping, by task and role, cannot express."""
+    """Find groupings that rLLM cannot express, because it groups by task and role."""
     for role in target.plan.trained.values():
         path, first = ("roles", role.name, "group"), role.groupings[0]
         if len(role.groupings) > 1:
@@ -319,7 +321,7 @@ def groupings(target: CheckTarget) -> Iterator[Finding]:
 
 
 def estimators(target: CheckTarget) -> Iterator[Finding]:
-    """Find estimators whose state, tokens or batch rLLM does not give them."""
+    """Find estimators that need a state, token advantages or a whole batch that rLLM does not give them."""
     plan, traits = target.plan, target.traits
     for role in plan.trained.values():
         path, estimator = ("roles", role.name, "estimator"), role.estimator
@@ -349,7 +351,7 @@ def staleness(target: CheckTarget) -> Iterator[Finding]:
 
 
 def temperature(target: CheckTarget) -> Iterator[Finding]:
-    """Find temperatures at which the backend would not train as it samples."""
+    """Find temperatures at which the backend would train on another distribution than it samples."""
     plan, traits = target.plan, target.traits
     yield from numbers(target)
     if traits.is_service:
@@ -368,14 +370,14 @@ def temperature(target: CheckTarget) -> Iterator[Finding]:
 
 
 def top_p(target: CheckTarget) -> Iterator[Finding]:
-    """Find nucleus sampling of roles that a service trains."""
+    """Find nucleus sampling in roles that a service trains."""
     if target.traits.is_service:
         yield from (it for it in sampling_findings(target.plan) if it.path[-1] == "top_p")
     yield from _overwritten(target, "top_p")
 
 
 def max_tokens(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles with a shorter limit than others, where the backend has one limit for all."""
+    """Find roles with a lower token limit than others, if the backend has one limit for all."""
     plan, traits = target.plan, target.traits
     longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
     for role in plan.asking if traits.name == "fireworks" else ():
@@ -390,7 +392,7 @@ def max_tokens(target: CheckTarget) -> Iterator[Finding]:
 
 
 def _overwritten(target: CheckTarget, key: str) -> Iterator[Finding]:
-    """Find values of a sampling setting that the gateway of an AgentFlow replaces by the run's own."""
+    """Find values of sampling setting `key` that the gateway of an AgentFlow replaces by the run's value."""
     plan, enforced = target.plan, target.flow and target.flow.sampling.get(key)
     for role in plan.asking if enforced is not None else ():
         if not any(is_policy(plan, endpoint) for endpoint in plan.endpoints_of(role)):
@@ -406,7 +408,7 @@ def _overwritten(target: CheckTarget, key: str) -> Iterator[Finding]:
 
 
 def need_of(key: str) -> Check:
-    """Return the check of what `unmet_needs` says of a key of the spec."""
+    """Return the check that reports the entries of `unmet_needs` for a key of the spec."""
 
     def check(target: CheckTarget) -> Iterator[Finding]:
         traits = target.traits
@@ -419,7 +421,7 @@ def need_of(key: str) -> Check:
 
 
 def gradient_clip(target: CheckTarget) -> Iterator[Finding]:
-    """Find norms of the gradient that the backend does not have."""
+    """Find limits of the gradient's norm that the backend does not have."""
     yield from need_of("gradient_clip")(target)
     if target.plan.spec.train.gradient_clip == 0.0 and target.traits.name == "fireworks":
         message = "fireworks scales gradients down to the norm given, so 0 leaves nothing"
@@ -447,7 +449,7 @@ def without_counterpart(target: CheckTarget) -> Iterator[Finding]:
 
 
 def best(target: CheckTarget) -> Iterator[Finding]:
-    """Find a choice of the best checkpoint."""
+    """Find a setting that chooses the best checkpoint."""
     validation = target.plan.spec.train.validation
     if "best" in validation.model_fields_set and not validation.workflow:
         message = "rLLM keeps the checkpoints of save_freq, and no best one"
@@ -455,7 +457,7 @@ def best(target: CheckTarget) -> Iterator[Finding]:
 
 
 def layers(target: CheckTarget) -> Iterator[Finding]:
-    """Find layers of the adapter that the backend does not choose."""
+    """Find a choice of adapter layers that the backend does not offer."""
     for part in sorted({"attention", "mlp", "unembed"} & target.plan.spec.train.lora.model_fields_set):
         # Nothing there reads model.train_*.
         yield _idle(("train", "lora", part), f"{target.traits.name} does not choose layers by this")
@@ -470,7 +472,7 @@ def schedule(target: CheckTarget) -> Iterator[Finding]:
 
 
 def floor(target: CheckTarget) -> Iterator[Finding]:
-    """Find floors of a schedule that falls to 0."""
+    """Find a floor of the learning rate if the backend's schedule falls to 0."""
     written = target.plan.spec.train.schedule
     if written.floor and written.kind not in target.traits.schedules_with_floor:
         # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
@@ -478,7 +480,7 @@ def floor(target: CheckTarget) -> Iterator[Finding]:
 
 
 def data(target: CheckTarget) -> Iterator[Finding]:
-    """Find trainings without data, ids that rLLM cuts, and batches that the tasks do not fill."""
+    """Find trainings without data, task ids that rLLM cuts, and batches larger than the number of tasks."""
     plan, train = target.plan, target.plan.spec.train
     yield from (it for it in policy_findings(plan) if it.path[0] in ("data", "train"))
     withheld = {permission.path[1] for permission in plan.withheld if permission.path[0] == "data"}
@@ -500,14 +502,14 @@ def data(target: CheckTarget) -> Iterator[Finding]:
 
 
 def examples(target: CheckTarget) -> Iterator[Finding]:
-    """Find examples of tasks, which are not in the rows of rLLM's own benchmarks."""
+    """Find the key `data.examples`, because rows of rLLM's benchmarks contain no examples."""
     if target.plan.spec.data.examples is not None:
         message = "the rows of rLLM's benchmarks carry no examples"
         yield Finding(("data", "examples"), message, "", f"remove it, or {OWN_RUN}", at_key=True)
 
 
 def repeated_calls(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles whose calls the gateway could not match with their turns."""
+    """Find roles with retries or a timeout, whose calls the gateway could not match with their turns."""
     for role in target.plan.asking:
         if not any(is_policy(target.plan, endpoint) for endpoint in target.plan.endpoints_of(role)):
             continue
@@ -566,5 +568,5 @@ def trained_otherwise(target: CheckTarget) -> Iterator[Finding]:
 
 
 def _idle(path: Path, message: str) -> Finding:
-    """Return a warning at `path` that an option has no effect, with the hint to remove it."""
+    """Return a warning at `path` that an option has no effect, with the hint to remove the option."""
     return Finding(path, message, hint="remove it", severity="warning")

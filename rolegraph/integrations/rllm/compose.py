@@ -1,4 +1,4 @@
-"""rLLM's hydra config, composed with overrides. Reads rLLM's files, and imports nothing of rLLM."""
+"""rLLM's hydra config, composed with overrides. Reads rLLM's files, and does not import rLLM."""
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -68,7 +68,7 @@ def compose(overrides: Sequence[str], backend: Backend) -> Any:
 
 
 def as_yaml(config: Any) -> str:
-    """Return a composed config as YAML, with its interpolations unresolved."""
+    """Return a composed config as YAML, with unresolved interpolations."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(config)
@@ -91,7 +91,9 @@ def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[str]:
 
 
 def config_folder(package: str) -> Path | None:
-    """Return the folder of a package's config for hydra, without importing the package; None without it."""
+    """Return the folder of a package's hydra config, without importing the package; None if the package is
+    not
+    installed."""
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
         if (config := Path(folder) / "trainer" / "config").is_dir():

@@ -1,8 +1,8 @@
 """Overrides of rLLM's hydra config that follow from a plan. Pure, and without rLLM.
 
 `TABLE` is the whole correspondence: each row says which part of a spec sets which key of a backend. A backend
-without a row cannot do it, and `checks` reports that. The keys are those of `rllm/trainer/config` at
-the commit that the group `rllm` pins.
+without a row for a part cannot carry it, and `checks` reports that. The keys are those of
+`rllm/trainer/config` at the commit that the group `rllm` pins.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from rolegraph.integrations.rllm.names import Backend
 Value = str | bool | int | float | Sequence[str]
 
 RENDERER = "qwen3_instruct"
-"""tinker-cookbook's renderer with the shipped models' chat template (ChatML), token for token."""
+"""tinker-cookbook's renderer that gives the same tokens as the shipped models' chat template (ChatML)."""
 RLLM_PREFIXES = ("rllm.", "rllm/", "+", "~")
-"""Prefixes of overrides for rLLM instead of the spec; `++key=value` reaches keys outside of `rllm`."""
+"""Prefixes of overrides of rLLM's config, not the spec; `++key=value` sets a key outside of `rllm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class Launch:
     """Number of updates."""
     seed: int = 0
     folder: str | None = None
-    """Folder of the checkpoints; None leaves it to rLLM."""
+    """Folder of the checkpoints; None for rLLM's default."""
     resume: bool = False
     trackers: Sequence[str] = ()
     base_url: str | None = None
-    """URL of the model, if it is not the spec's."""
+    """URL of the model; None for the spec's URL."""
     context: int | None = None
-    """Context of the model in tokens, prompt and answer together; None if unknown so far."""
+    """Context of the model in tokens, prompt and answer together; None if not yet known."""
     gpus: GpuLayout | None = None
-    """Layout of verl's GPUs; None leaves it to verl."""
+    """Layout of verl's GPUs; None for verl's defaults."""
 
     @property
     def train(self) -> Train:
@@ -67,13 +67,13 @@ class Launch:
 
     @property
     def policy(self) -> PolicyPlan:
-        """Policy that rLLM trains."""
+        """Policy that rLLM trains, the plan's main one."""
         ref, train = self.plan.spec.model, self.train
         return self.plan.policies.get(MAIN) or PolicyPlan(ref, train.lora, train.learning_rate)
 
     @property
     def rate(self) -> float:
-        """Learning rate of that policy before the schedule."""
+        """Learning rate of the trained policy before the schedule."""
         return policy_rate(self.policy).value
 
 
@@ -84,11 +84,14 @@ class ConfigKey:
     spec: str
     key: str
     value: Callable[[Launch], Value | None] | None = None
-    """By default the value of the spec's key `spec`."""
+    """Function that returns the key's value; by default the value of the spec's key `spec`."""
 
 
 def _sampling(name: str, run: Launch) -> float:
-    """Return sampling setting `name` of the first trained role, because rLLM has one value for all roles."""
+    """Return sampling setting `name` of the first trained role, because rLLM has one value for all roles.
+
+    Without a trained role, the first role that asks a model decides.
+    """
     return getattr(next(iter(run.plan.trained.values()), run.plan.asking[0]).samplings[0], name)
 
 
@@ -119,7 +122,7 @@ _EVERYWHERE = (
     ConfigKey("data.validation", "rllm.trainer.val_before_train", lambda run: "validation" in run.plan.data),
     ConfigKey("train.checkpoint_every", "rllm.trainer.save_freq"),
 )
-"""Keys of all backends, below `rllm`."""
+"""Keys of all backends, in the section `rllm`."""
 
 ASYNCHRONOUS = (
     ConfigKey("train.staleness", "rllm.async_training.enable", lambda _: True),
@@ -127,8 +130,7 @@ ASYNCHRONOUS = (
     ConfigKey("train.batch_size", "rllm.async_training.mini_batch_size"),
     ConfigKey("train.staleness", "rllm.workflow.raise_on_error", lambda _: False),
 )
-"""Keys of a training with staleness: the loop takes tasks one by one, and a mini-batch of them makes an
-update."""
+"""Keys of a training with staleness: its loop takes tasks one by one, and updates after each mini-batch."""
 
 _RLLMS_OWN = (ConfigKey("--backend", "rllm/backend", lambda run: run.backend),)
 """Keys of rLLM's own backends."""
@@ -147,7 +149,7 @@ _ROLLOUTS = (
     ConfigKey("train.rollouts", "rllm.rollout.n"),
     ConfigKey("train.validation.rollouts", "rllm.rollout.n_val"),
 )
-"""Keys of the other backends."""
+"""Keys of the other backends for numbers of rollouts."""
 
 _PRECOMPUTED = ConfigKey(
     "roles.*.signal",
@@ -160,7 +162,8 @@ _VERLS_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def _layout(setting: Callable[[GpuLayout], Value | None]) -> Callable[[Launch], Value | None]:
-    """Return a rule's value that follows from the layout of the GPUs; without one it sets nothing."""
+    """Return the value function of a rule that depends on the layout of the GPUs; without a layout it returns
+    None."""
     return lambda run: None if run.gpus is None else setting(run.gpus)
 
 
@@ -232,24 +235,27 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         _PRECOMPUTED,
     ),
 }
-"""Keys that a spec sets on each backend. `train.validation.tasks` cuts the validation rows themselves, and
-`roles` become the workflow."""
+"""Keys that a spec sets on each backend.
+
+Two parts of a spec are no keys: `train.validation.tasks` cuts the validation rows, and `roles` become the
+workflow.
+"""
 
 
 def overrides(run: Launch) -> dict[str, Value]:
-    """Return the keys of rLLM's config that a run sets, with their values, in the table's order."""
+    """Return the keys of rLLM's config that a run sets, with their values, in the order of `TABLE`."""
     rows = [*TABLE[run.backend], *(ASYNCHRONOUS if run.train.staleness else ())]
     values = ((it.key, it.value(run) if it.value else attrgetter(it.spec)(run.plan.spec)) for it in rows)
     return {key: value for key, value in values if value is not None}
 
 
 def folder_of(ref: ModelRef) -> Path | None:
-    """Return the folder of a local model; None for any other."""
+    """Return the folder of a local model; None for another provider's model."""
     return model_folder(ref.name).resolve() if ref.provider == "local" else None
 
 
 def context_in(folder: Path | None) -> int | None:
-    """Return the context in tokens by a model folder's `config.json`; None if it does not say."""
+    """Return the context in tokens from a model folder's `config.json`; None if the file does not say."""
     try:
         config: Any = read_json(folder / "config.json") if folder is not None else {}
         sizes = (it.get("max_position_embeddings") for it in (config, config.get("text_config", {})))
@@ -259,24 +265,30 @@ def context_in(folder: Path | None) -> int | None:
 
 
 def model_name(ref: ModelRef) -> str | None:
-    """Return a model's name under rLLM: its own, or the folder of a local model."""
+    """Return the name of a model under rLLM: the model's name, or the folder of a local model."""
     folder = folder_of(ref)
     return ref.name if folder is None else str(folder)
 
 
 def renderer(ref: ModelRef) -> str | None:
-    """Return the renderer of a shipped model; None for others, whose folder tinker-cookbook cannot match."""
+    """Return the renderer of a shipped model; None for other models, which tinker-cookbook knows by a public
+    name only."""
     return RENDERER if ref.provider == "local" and (ref.name or BASE_NAME) in MODELS else None
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split overrides into (those of the spec, those of rLLM's config), by their prefixes."""
+    """Split overrides by their prefixes into (overrides of the spec, overrides of rLLM's config)."""
     for_rllm = [word for word in words if word.startswith(RLLM_PREFIXES)]
     return [word for word in words if not word.startswith(RLLM_PREFIXES)], for_rllm
 
 
 def hydra_words(run: Launch, without: Collection[str] = ()) -> list[str]:
-    """Return what a run sets, but for some keys, as overrides in hydra's syntax."""
+    """Return the keys that a run sets, without some, as overrides in hydra's syntax.
+
+    Args:
+        run: The run.
+        without: Keys to leave out.
+    """
     values = {key: value for key, value in overrides(run).items() if key not in without}
     # A custom backend has no config in rLLM, whose default is another.
     return [*(["~rllm/backend"] if run.backend == "custom" else []), *as_hydra(values)]
@@ -304,7 +316,7 @@ def _longest_answer(run: Launch) -> int:
 
 
 def _longest_prompt(run: Launch) -> int | None:
-    """Return the longest prompt in tokens that leaves room for an answer; None keeps rLLM's limit."""
+    """Return the longest prompt in tokens that leaves room for an answer; None for rLLM's default."""
     is_service = TRAITS[run.backend].is_service
     if run.context is None:
         # trainer/config/rllm/backend/tinker.yaml, data.max_prompt_length, and fireworks.yaml.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import rllm.types as theirs
 
 Call = tuple[NodeId, int]
-"""Turn, and number of a call in it, from 1."""
+"""A call: the turn's node, and the call's number in the turn, from 1."""
 Outputs = Mapping[Call, Any]
 """rLLM's ModelOutput of each call, which its verl trainer reads."""
 Roles = Mapping[str, RolePlan]
@@ -36,18 +36,19 @@ def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
 def trajectories_to_rllm(
     episode: Episode, trajectory: Trajectory, trained: Roles, outputs: Outputs, *, withhold: bool = True
 ) -> Iterator[theirs.Trajectory]:
-    """Convert a trajectory; a role that compares turns gives one of rLLM's trajectories per turn.
+    """Convert a trajectory; if a role compares turns, each turn becomes one of rLLM's trajectories.
 
-    rLLM trains on every step of an episode, on any backend, and has no mark to exclude one. So the steps of
-    masked turns, of turns that are in no group and of roles that are not trained are put into the metadata.
-    The reward is on the trajectory and on its last step: rLLM adds up the steps' rewards.
+    rLLM trains on every step of an episode, on every backend, and has no mark that excludes a step. So the
+    steps of masked turns, of turns without a group and of untrained roles are put into the metadata. The
+    reward
+    is on the trajectory and on its last step, because rLLM adds up the steps' rewards.
 
     Args:
         episode: The trajectory's episode.
         trajectory: The trajectory.
         trained: The trained roles.
         outputs: Output of each call, as rLLM returns it.
-        withhold: False to send all steps.
+        withhold: False to keep all steps in the trajectory.
     """
     import rllm.types as theirs
 
@@ -90,10 +91,15 @@ def trajectories_to_rllm(
 def _turn(
     trajectory: Trajectory, steps: Sequence[Step], compared: tuple[Member, Mapping[str, Any]] | None
 ) -> tuple[Trajectory, Mapping[str, Any]]:
-    """Return a turn as a Trajectory with its credit; masked where it is in no group.
+    """Return (the turn as a Trajectory with its reward, metadata for the grouping hook).
 
-    Only the last turn has the trajectory's verdict and terms. The mapping has what the grouping hook reads:
-    the fields of the group's key besides task and role, and whether the turn failed.
+    A turn without a group is masked. Only the last turn gets the trajectory's verdict and terms. The metadata
+    has the fields of the group's key besides task and role, and whether the turn failed.
+
+    Args:
+        trajectory: The turn's trajectory.
+        steps: Steps of the turn.
+        compared: Group member of the turn, with the fields of the group's key; None without a group.
     """
     uid, is_last = f"{trajectory.uid}@{steps[0].round}", steps[-1] is trajectory.steps[-1]
     if compared is None:

@@ -14,7 +14,7 @@ from rolegraph.engine.vocabulary import Dataset, Row, Split, dataset_of, json_ro
 from rolegraph.integrations.rllm.backends import need_rllm
 
 VALIDATION_SPLITS = ("validation", "val", "test")
-"""Splits for validation; the first existing one is used."""
+"""Names of validation splits in rLLM's registry; the first that a dataset has is used."""
 
 
 def rllm(
@@ -41,8 +41,12 @@ def rllm(
 
 
 def _split(split: Split, there: Sequence[str]) -> str:
-    """Return which of the dataset's split names in `there` stands for `split`; `split` itself if none
-    does."""
+    """Return the name of a dataset's split that is used for `split`; `split` itself if no name fits.
+
+    Args:
+        split: Split of the spec's data.
+        there: Names of the dataset's splits.
+    """
     names = ("train",) if split == "train" else VALIDATION_SPLITS
     return next((name for name in (*names, "default") if name in there), split)
 

@@ -1,4 +1,4 @@
-"""Options of rLLM: of `train --trainer rllm`, of `eject`, and of `validate --backend`."""
+"""Options of rLLM for `train --trainer rllm`, `eject` and `validate --backend`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _with_script(
 
 
 def _write_script(source: api.Source, *, backend: str | None, seed: int, out: Path | None) -> None:
-    """Write the script of a training, or print it where there is no `out`."""
+    """Write the script of a training to `out`, or print it if `out` is None."""
     from rolegraph.integrations.rllm.launch import prepare, script
 
     job = prepare(source, backend, seed=seed)

@@ -1,6 +1,6 @@
-"""Estimators under rLLM: the map from role to estimator, and what the grouping hook has to do. Pure.
+"""Estimators under rLLM: the map from role to estimator, and the work of the grouping hook. Pure.
 
-Does without rLLM.
+Does not import rLLM.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline
 """Estimators of rLLM itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
 
 PRECOMPUTED = "precomputed"
-"""rLLM's word for advantages that the steps carry, as a signal sets them."""
+"""rLLM's name for advantages that the steps already carry, as a signal sets them."""
 PER_GROUP = frozenset({"grpo", "reinforce", "rloo", "opo", "best"})
-"""Estimators that look at one group at a time. Any other may compare a role's whole batch."""
+"""Estimators that read one group at a time. Every other estimator may compare a role's whole batch."""
 
 
 def is_batch_wide(role: RolePlan) -> bool:
@@ -23,14 +23,16 @@ def is_batch_wide(role: RolePlan) -> bool:
 
 
 def takes_estimators(backend: Backend) -> bool:
-    """Return True if the backend's trainer accepts an estimator for each role; else our grouping hook
-    estimates."""
+    """Return True if the backend's trainer accepts an estimator for each role; otherwise our grouping hook
+    computes
+    the advantages."""
     return backend != "fireworks"  # which iterates over datums that a map turns into a dict by role
 
 
 def name_of(role: RolePlan, number: int) -> str:
-    """Return rLLM's group name of a role in a round: `judge`, or `judge@2` if turns of a round are
-    compared."""
+    """Return rLLM's group name of a role in round `number`: `judge`, or `judge@2` if its turns are compared
+    round by
+    round."""
     apart = role.compares_turns and role.groupings[0].by != "task"
     return f"{role.name}@{number}" if apart else role.name
 
@@ -46,20 +48,20 @@ def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
 
 
 def default_loss(estimator: str) -> str:
-    """Return the loss that rLLM's tinker backend gives an estimator (`tinker_policy_trainer.py`)."""
+    """Return the loss that rLLM's tinker backend uses with an estimator (`tinker_policy_trainer.py`)."""
     return "ppo" if estimator == "grpo" else "importance_sampling"
 
 
 def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, str]]:
-    """Return the estimator of each name under rLLM, for `traj_group_adv_estimator_map`.
+    """Return the estimator of each group name under rLLM, for `traj_group_adv_estimator_map`.
 
     Args:
         plan: The plan.
         backend: Name of the backend.
 
     Returns:
-        The estimator's name, or (estimator, loss) where rLLM would choose another loss. Empty on a backend
-        that takes no such map, where our grouping hook sets the advantages of every role.
+        The estimator's name, or (estimator, loss) if rLLM would choose another loss. Empty on a backend that
+        accepts no such map; there our grouping hook sets the advantages of every role.
     """
     estimators: dict[str, str | tuple[str, str]] = {}
     for name, role in roles_by_name(plan).items() if takes_estimators(backend) else ():
@@ -70,9 +72,10 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
 
 
 def custom_estimators(plan: Plan, backend: Backend) -> dict[str, RolePlan]:
-    """Return the roles whose estimators must be registered with rLLM before it trains, by estimator name.
+    """Return the roles whose estimators must be registered with rLLM before it trains, by the estimator's
+    rLLM name.
 
-    Empty where the backend takes no estimators.
+    Empty if the backend accepts no estimators.
     """
     if not takes_estimators(backend):
         return {}
@@ -81,7 +84,7 @@ def custom_estimators(plan: Plan, backend: Backend) -> dict[str, RolePlan]:
 
 
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
-    """Return, by role, the reason why our grouping hook and not rLLM must compute the advantages."""
+    """Return, by role, the reason why our grouping hook must compute the advantages instead of rLLM."""
     reasons: dict[str, str] = {}
     for role in plan.asking:
         if not role.spec.is_trained:
@@ -115,8 +118,16 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
 
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:
-    """Return the estimator name to give to rLLM: its own name, a name such as `opo/judge` that we register,
-    also for a role with a weight, or rLLM's word for advantages that a signal sets."""
+    """Return the name of a role's estimator under rLLM.
+
+    Args:
+        plan: The plan.
+        role: The role.
+
+    Returns:
+        The estimator's own name if rLLM has the same estimator; a name such as `opo/judge` if we register it,
+        also for a role with a weight; `PRECOMPUTED` for a role with only a signal.
+    """
     estimator = role.estimator
     if estimator is None:
         return PRECOMPUTED
@@ -127,7 +138,8 @@ def estimator_name(plan: Plan, role: RolePlan) -> str:
 
 
 def deviation(plan: Plan) -> bool | None:
-    """Return the option `std` of the first role with GRPO, for rLLM's single setting; None without GRPO."""
+    """Return the option `std` of the first role with GRPO, because rLLM has one setting; None without
+    GRPO."""
     grpo = [
         role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
     ]

@@ -1,7 +1,7 @@
 """Layout of a LoRA training on verl's GPUs: tensor parallelism, memory shares, offload, longest sequence.
 
-The formula counts what verl 0.8 holds with FSDP and gradient checkpointing. Pure arithmetic over bytes;
-`tests/integrations/rllm/test_gpus.py` holds it against configurations that verl published.
+The formula counts the memory that verl 0.8 needs with FSDP and gradient checkpointing. Pure arithmetic over
+bytes; `tests/integrations/rllm/test_gpus.py` compares it with configurations that verl published.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MEMORY = 80e9
 RESERVE = 8e9
 """Bytes of a GPU that CUDA, NCCL and fragmentation take."""
 TRAINED_TOKEN = 1.6e6
-"""Bytes of a token in a pass of training, for a model of 32B: logits of 152,000 words in bfloat16 and float32
+"""Bytes of a token in a training pass, for a model of 32B: logits of 152,000 words in bfloat16 and float32
 (6 bytes each), and the hidden states of 64 layers that checkpointing keeps. Smaller models need less."""
 FULL_PRECISION = 4
-"""Bytes of a parameter in training: fsdp.yaml, model_dtype fp32. The adapters' own state is negligible."""
+"""Bytes of a parameter in training: fsdp.yaml, model_dtype fp32. The adapters' state is negligible."""
 HALF_PRECISION = 2
 """Bytes of a parameter in vLLM."""
 LARGEST_SHARE = 0.6
@@ -34,26 +34,26 @@ class GpuLayout:
     trainers: int
     """GPUs that train; without staleness the same GPUs also sample."""
     samplers: int
-    """GPUs that sample beside the training; 0 without staleness."""
+    """GPUs that only sample; 0 without staleness."""
     tensor_parallel: int
     memory_share: float
-    """Share of a GPU's memory for vLLM: its weights and its cache."""
+    """Share of a GPU's memory for vLLM's weights and cache."""
     is_offloaded: bool
-    """True if the parameters wait in the machine's memory while vLLM samples."""
+    """True if the parameters move to the machine's memory while vLLM samples."""
     longest: int
     """Longest sequence in tokens, prompt and answer together, that fits in a pass of training."""
 
 
 def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout:
-    """Return the layout of a model of `parameters` parameters on `gpus` GPUs of one machine.
+    """Return the layout of a model with `parameters` parameters on `gpus` GPUs of one machine.
 
     Args:
         parameters: Number of the model's parameters.
         gpus: Number of GPUs in all.
-        is_stale: True with `train.staleness`, for which rLLM samples on GPUs of their own: half of them.
+        is_stale: True with `train.staleness`, for which rLLM samples on separate GPUs: half of them.
 
     Raises:
-        UsageError: The GPUs do not hold the model.
+        UsageError: The GPUs have too little memory for the model.
     """
     samplers = gpus // 2 if is_stale else 0
     trainers = gpus - samplers
@@ -79,10 +79,14 @@ def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout
 
 
 def parameters_of(name: str, folder: Path | None) -> float:
-    """Return the number of a model's parameters: by its weights, or by a name such as `Qwen2.5-7B`.
+    """Return the number of a model's parameters, from its weights, or from a name such as `Qwen2.5-7B`.
+
+    Args:
+        name: Name of the model.
+        folder: Folder with the weights; None for a model that is not local.
 
     Raises:
-        UsageError: Neither says it.
+        UsageError: Neither the folder nor the name gives the number.
     """
     # Weights are saved in bfloat16.
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder is not None else 0

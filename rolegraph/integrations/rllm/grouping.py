@@ -1,8 +1,8 @@
 """Grouping hook for rLLM's trainers: groups by the spec, advantages by our estimators.
 
-rLLM's synchronous tinker backend computes no advantage at all once one step of a batch has one, and then
-drops every trajectory without. The hook sees all episodes of a batch, and sets each role's advantages. rLLM's
-asynchronous trainer ignores such hooks.
+As soon as one step of a batch has an advantage, rLLM's synchronous tinker backend computes no others, and
+drops every trajectory without one. The hook gets all episodes of a batch, and sets each role's advantages.
+rLLM's asynchronous trainer ignores such hooks.
 """
 # rLLM is on no registry, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -37,17 +37,19 @@ class GroupingHook:
 
     plan: Plan
     figures: dict[str, float] = field(default_factory=dict[str, float], compare=False)
-    """`reward/*`, `advantage/*` and `batch/*` of the last training batch; rLLM computes none where steps have
-    advantages."""
+    """Metrics `reward/*`, `advantage/*` and `batch/*` of the last training batch, because rLLM computes no
+    such metrics
+    if steps have advantages."""
 
     def __call__(
         self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
     ) -> list[theirs.TrajectoryGroup]:
         """Group a batch's trajectories, and set the advantages of their steps in place.
 
-        Masked trajectories, roles that are not trained and groups below the estimator's minimum are left
-        out. Each advantage is multiplied by its role's weight. Validation groups get no advantages: rLLM
-        only reads their rewards.
+        Masked trajectories, untrained roles and groups below the estimator's minimum are left out. Each
+        advantage
+        is multiplied by its role's weight. Validation groups get no advantages, because rLLM reads only their
+        rewards.
 
         Args:
             episodes: The episodes of rLLM.
@@ -93,8 +95,9 @@ class GroupingHook:
 def _regrouped(
     groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
 ) -> dict[GroupKey, theirs.TrajectoryGroup]:
-    """Return rLLM's trajectories in new groups by task, role, policy and round; masked and untrained are
-    dropped."""
+    """Return rLLM's trajectories in new groups by task, role, policy and round, without masked trajectories
+    and
+    untrained roles."""
     groups_by_key: dict[GroupKey, theirs.TrajectoryGroup] = {}
     for group in groups:
         for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):

@@ -1,6 +1,7 @@
-"""Table of the language's keys under rLLM: which backend carries a key, and which refuses or ignores it.
+"""Table of the spec's keys under rLLM: for each backend, whether it carries, refuses or ignores the key.
 
-`validate --backend`, the launcher, `eject`, an AgentFlow's first episode and docs/rllm.md read it. Pure.
+`validate --backend`, the launcher, `eject`, an AgentFlow's first episode and docs/rllm.md read the table.
+Pure.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ class Support(StrEnum):
     """Support of a key in a column."""
 
     YES = "yes"
-    """The compiled workflow or rLLM's config carries it."""
+    """The compiled workflow or rLLM's config carries the key."""
     HOOK = "hook"
-    """The grouping hook carries it."""
+    """The grouping hook carries the key."""
     SOME = "some values"
-    """A check refuses the values that are not carried."""
+    """Some values are carried; a check refuses the others."""
     NO_EFFECT = "no effect"
-    """A warning says so."""
+    """The key has no effect; a warning says so."""
     REFUSED = "refused"
     ELSEWHERE = "elsewhere"
-    """The run has a setting of its own in place of the spec's: an option or a config of the user's."""
+    """The run's own setting replaces the spec's: an option, or a key of the user's config."""
 
 
 YES, HOOK, SOME = Support.YES, Support.HOOK, Support.SOME
@@ -52,13 +53,20 @@ class KeyRow(NamedTuple):
     custom: Support
     flow: Support
     checks: tuple[Check, ...] = ()
-    """Checks that find the values which are not carried."""
+    """Checks that find the values that are not carried."""
     note: str = ""
-    """What is carried of it, or why it is not, for the docs."""
+    """Note for the docs: the carried part of the key, or the reason why the key is not carried."""
 
 
 def _same(support: Support, *of_key: Check, flow: Support | None = None, note: str = "") -> KeyRow:
-    """Return a row with one support on all backends."""
+    """Return a row with the same support on all backends.
+
+    Args:
+        support: Support on every backend.
+        *of_key: Checks of the key.
+        flow: Support with an AgentFlow; None for `support`.
+        note: Note for the docs.
+    """
     return KeyRow(support, support, support, support, flow or support, of_key, note)
 
 
@@ -208,7 +216,7 @@ TABLE: Mapping[str, KeyRow] = {
 
 
 def checks_of(column: Column) -> list[Check]:
-    """Return the checks of the keys that a column does not simply carry, each once, in the table's order."""
+    """Return the checks of a column's keys, without duplicates, in the table's order."""
     rows = (row for row in TABLE.values() if getattr(row, column) not in _UNCHECKED)
     return list(dict.fromkeys(check for row in rows for check in row.checks))
 
@@ -219,13 +227,13 @@ def findings(
     overrides: Sequence[str] = (),
     known_keys: Collection[str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield everything in a plan and in rLLM's overrides that the backend cannot do or would ignore.
+    """Yield everything in a plan and in rLLM's overrides that the backend cannot carry or would ignore.
 
     Args:
         plan: The compiled spec.
-        backend: Name of the backend, `custom` for a class of the user's.
+        backend: Name of the backend; `custom` for a class of the user's.
         overrides: Overrides of rLLM's config from the command line.
-        known_keys: Keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
+        known_keys: Keys of the installed rLLM's config; None to skip the check of keys added with `+`.
     """
     yield from _found(CheckTarget(plan, TRAITS[backend], overrides), backend)
     yield from elsewhere(plan, backend)
@@ -239,18 +247,18 @@ def flow_findings(plan: Plan, flow: FlowRun) -> Iterator[Finding]:
 
     Args:
         plan: The compiled spec.
-        flow: Settings of the run, whose backend is taken to be tinker, as that of `rllm train` is.
+        flow: Settings of the run; its backend is assumed to be tinker, the backend of `rllm train`.
     """
     return _found(CheckTarget(plan, TRAITS["tinker"], flow=flow), "flow")
 
 
 def refuse(plan: Plan, backend: Backend = "custom", flow: FlowRun | None = None) -> None:
-    """Raise UsageError for everything in a plan that a run whose config is the user's would train otherwise.
+    """Raise UsageError for everything in a plan that a run with the user's own config would train otherwise.
 
     Args:
         plan: The compiled spec.
-        backend: Name of the backend; `custom` refuses what every backend does.
-        flow: Run with an AgentFlow; None for one with the compiled Workflow.
+        backend: Name of the backend; `custom` refuses only parts that every backend refuses.
+        flow: Run with an AgentFlow; None for a run with the compiled Workflow.
     """
     target = CheckTarget(plan, TRAITS[backend], flow=flow)
     of_workflow = {*checks_of("flow")}
@@ -261,7 +269,7 @@ def refuse(plan: Plan, backend: Backend = "custom", flow: FlowRun | None = None)
 
 
 def check_faults(plan: Plan, results: Iterable[Finding]) -> None:
-    """Raise UsageError with the errors among findings, a line for each."""
+    """Raise UsageError with the errors among findings, one per line; do nothing without errors."""
     errors = [it for it in dict.fromkeys(results) if it.severity == "error"]
     if errors:
         lines = [
@@ -277,7 +285,8 @@ def _found(target: CheckTarget, column: Column) -> Iterator[Finding]:
 
 
 def elsewhere(plan: Plan, column: Column) -> list[Finding]:
-    """Return a warning for each key below `train` that a spec writes and a run has its own setting for."""
+    """Return a warning for each key of `train` that the spec sets although the run has its own setting for
+    it."""
     written = plan.spec.train.model_fields_set
     whose = "rllm train" if column == "flow" else "a backend of your own"
     return [
@@ -293,7 +302,8 @@ HEADS = {name: name for name in BACKENDS} | {"custom": "your own", "flow": "`rll
 
 
 def markdown() -> str:
-    """Return the rows that differ from `yes` as a table of docs/rllm.md; equal rows of a model are one."""
+    """Return the table of docs/rllm.md: the rows that differ from `yes`, with equal rows of a model
+    joined."""
     grouped: dict[tuple[str, KeyRow], list[str]] = {}
     for name, row in TABLE.items():
         if any(getattr(row, column) is not YES for column in HEADS):

@@ -1,6 +1,6 @@
-"""The trainer `rllm`: checks a spec, composes rLLM's config, serves local models, trains, or writes a script.
+"""Trainer `rllm`: checks a spec, composes rLLM's config, serves local models, and trains or writes a script.
 
-Modules that need rLLM are imported where they are used, so that checking and showing work without it.
+Modules that need rLLM are imported where they are used, so that checking and showing work without rLLM.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ RLLM = FolderKind(
 
 @dataclass(frozen=True, slots=True)
 class RllmJob:
-    """Checked spec, ready for rLLM's trainer."""
+    """A checked spec, ready for rLLM's trainer."""
 
     source: Source
-    """Spec with its overrides, without those of rLLM's config."""
+    """Spec with its own overrides, without those of rLLM's config."""
     rllm_overrides: tuple[str, ...]
     """Overrides of rLLM's config from the command line."""
     run: Launch
@@ -69,7 +69,7 @@ class RllmJob:
 
     @property
     def notes(self) -> list[str]:
-        """Estimator of each role, with its loss, as `solver: grpo with ppo`."""
+        """Estimator and loss of each role, such as `solver: grpo with ppo`."""
         estimators = estimator_map(self.run.plan, self.run.backend)
         return [
             f"{role}: {' with '.join([it] if isinstance(it, str) else it)}" for role, it in estimators.items()
@@ -83,22 +83,23 @@ class RllmJob:
         return training_rows(Workflow(plan, self.source), tasks, validation_tasks(plan))
 
     def hydra_overrides(self) -> list[str]:
-        """Return all overrides that rLLM's config is composed with; the command line's come last."""
+        """Return all overrides for composing rLLM's config; those of the command line come last."""
         return [*hydra_words(self.run), *self.rllm_overrides]
 
 
 def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], PlanCheck]:
-    """Split a spec's overrides by owner, and return the check of the plan for a backend.
+    """Split overrides into those of the spec and of rLLM's config, and return the check of a plan for a
+    backend.
 
     Args:
-        backend: One of rLLM's, or `package.module:Class`.
+        backend: One of rLLM's backends, or `package.module:Class`.
         words: Overrides of the spec and of rLLM's config, mixed.
 
     Returns:
-        The overrides of the spec, those of rLLM's config, and the check for the compiler to call.
+        (overrides of the spec, overrides of rLLM's config, check that the compiler calls).
 
     Raises:
-        UsageError: For an unknown backend, and for a version of its package that rLLM does not work with.
+        UsageError: The backend is unknown, or rLLM does not work with the version of its package.
     """
     try:
         kind = kind_of(backend)
@@ -111,11 +112,11 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
 
 
 def check(source: Source, backend: str) -> tuple[Source, PlanCheck]:
-    """Return the source without overrides of rLLM's config, and the check of a backend.
+    """Return (source without overrides of rLLM's config, check of the plan for a backend).
 
     Args:
-        source: The spec; overrides that begin with `rllm.` or `++` are of rLLM's config.
-        backend: One of rLLM's, or `package.module:Class`.
+        source: The spec; overrides that begin with `rllm.` or `++` belong to rLLM's config.
+        backend: One of rLLM's backends, or `package.module:Class`.
 
     Raises:
         UsageError: For an unknown backend.
@@ -138,17 +139,18 @@ def prepare(
 
     Args:
         source: The spec; its overrides are those of the spec and of rLLM's config, mixed.
-        backend: One of rLLM's, or a class of your own as `package.module:Class`; None takes tinker.
+        backend: One of rLLM's backends, or a class of your own as `package.module:Class`; None for tinker.
         seed: Seed of the data order.
-        folder: Folder of the checkpoints; None leaves it to rLLM.
-        resume: Continue at the folder's last checkpoint.
+        folder: Folder of the checkpoints; None for rLLM's default.
+        resume: True to continue at the folder's last checkpoint.
         trackers: Names of trackers, besides the console.
-        gpus: Number of GPUs of 80 GB on one machine, for verl; None leaves their use to verl.
+        gpus: Number of GPUs of 80 GB on one machine, for verl; None for verl's defaults.
 
     Raises:
-        SpecError: For a spec that is faulty, or that the backend cannot train.
-        UsageError: For a missing file or an unknown backend, for GPUs that do not hold the model, for a key
-            that would be sent to a URL which only the spec names, and for data that has changed since a
+        SpecError: The spec is faulty, or the backend cannot train it.
+        UsageError: A file is missing, the backend is unknown, the GPUs have too little memory for the model,
+            a
+            key would be sent to a URL that only the spec names, or the data has changed since the start of a
             training that is resumed.
         DataError: The folder's digests of the data cannot be read.
     """
@@ -199,7 +201,7 @@ def prepare(
 
 
 def describe(job: RllmJob) -> str:
-    """Return the launch as YAML: the composed config, or the overrides alone if rLLM is not installed."""
+    """Return the launch as YAML: the composed config, or only the overrides if rLLM is not installed."""
     run = job.run
     plain: dict[str, Any] = {
         "estimators": {
@@ -249,7 +251,7 @@ def train(
 
 
 def launch(job: RllmJob) -> None:
-    """Train with rLLM's trainer; local models are served until it ends.
+    """Train with rLLM's trainer; local models are served until the training ends.
 
     Raises:
         UsageError: If rLLM or the backend is not installed, and for an override that hydra refuses.
@@ -291,7 +293,14 @@ def launch(job: RllmJob) -> None:
 
 
 def with_context(run: Launch, trusted_url: str | None) -> Launch:
-    """Return the run with the model's context by its Tinker service, if the context is unknown."""
+    """Return the run with the context of its model, asked from the Tinker service if it is unknown.
+
+    Runs on other backends are returned unchanged.
+
+    Args:
+        run: The run.
+        trusted_url: URL that may get the user's key.
+    """
     if run.backend != "tinker" or run.context is not None:
         return run
     # Imported here because the SDK is slow to load.
@@ -317,13 +326,15 @@ def _yaml(value: object) -> str:
 
 
 FOLDER_KEYS = frozenset({"model.name", "actor_rollout_ref.model.path"})
-"""Keys with a local model's folder, which a script finds on the machine where it runs."""
+"""Keys whose value is a local model's folder, which a script looks up on the machine that runs it."""
 
 
 def script(job: RllmJob) -> str:
-    """Return a Python script of the launch, formatted, for the user to read, change and keep.
+    """Return a formatted Python script of the launch, for the user to read, change and keep.
 
-    It has every setting of rLLM's config that the spec implies; roles, prompts and rewards stay in the spec.
+    The script has every setting of rLLM's config that follows from the spec; roles, prompts and rewards stay
+    in
+    the spec.
     """
     run = job.run
     ref = run.plan.spec.model
@@ -361,7 +372,7 @@ def script(job: RllmJob) -> str:
 
 
 def _literal(value: object) -> str:
-    """Return a value as Python source, with the quotes that formatters choose."""
+    """Return a value as Python source, with the quotes that formatters prefer."""
     if isinstance(value, str):
         plain = repr(value)
         return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'

@@ -1,4 +1,4 @@
-"""Names of the backends of rLLM's trainer, for the command line and for types. Imports nothing."""
+"""Names of the backends of rLLM's trainer, for the command line and for types. Imports nothing from rLLM."""
 
 from __future__ import annotations
 

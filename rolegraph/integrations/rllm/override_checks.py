@@ -1,6 +1,6 @@
-"""Checks of overrides of rLLM's config: settings undone, late failures, keys without effect.
+"""Checks of overrides of rLLM's config: settings that are overwritten, late failures, keys without effect.
 
-hydra refuses unknown keys and wrong types itself when the config is composed; these checks find what it
+When the config is composed, hydra refuses unknown keys and wrong types; these checks find faults that hydra
 accepts. Each was read in rLLM at the commit that the group `rllm` pins; paths in comments are below `rllm/`.
 """
 
@@ -24,7 +24,7 @@ OVERWRITTEN = frozenset(
 )
 """Keys that `rllm.data.*` overwrites when the trainer starts (`trainer/*/utils.py`, sync_config)."""
 ROLLOUTS = frozenset({"rllm.rollout.n", "training.group_size"})
-"""Keys that set the rollouts of a task."""
+"""Keys that set the number of rollouts of a task."""
 UNLISTED = ("rllm.rollout.train.", "rllm.rollout.val.", "rllm.transform.", "rllm.rejection_sample.mode")
 """Beginnings of keys that rLLM reads although its config does not list them."""
 
@@ -42,7 +42,7 @@ class ConfigOverride:
 
     @property
     def value(self) -> object:
-        """Value by YAML, whose scalars are nearly hydra's."""
+        """Value parsed as YAML, whose scalars are almost hydra's."""
         written = self.text.partition("=")[2]
         try:
             return yaml.safe_load(written)
@@ -52,7 +52,7 @@ class ConfigOverride:
     def finding(
         self, message: str, expected: str = "", hint: str = "", severity: Severity = "error"
     ) -> Finding:
-        """Return a finding at this override."""
+        """Return a finding that points at this override."""
         width = len(self.text.partition("=")[0])
         place = Place("command line", line=1, column=1, text=self.text, width=width)
         return Finding((), message, expected, hint, severity, place=place)
@@ -68,13 +68,13 @@ def override_findings(
     smallest: RolePlan | None,
     known_keys: Collection[str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield a warning for each override without effect, and an error for an override that trains wrongly.
+    """Yield a warning for each override without effect, and an error for each override that trains wrongly.
 
     Args:
         overrides: Overrides of rLLM's config, as written.
         traits: Traits of the backend.
         smallest: The trained role with the fewest instances; None if no role is trained.
-        known_keys: Keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
+        known_keys: Keys of the installed rLLM's config; None to skip the check of keys added with `+`.
     """
     rows = [*TABLE[traits.name], *ASYNCHRONOUS]
     spec_of_key = {row.key.lstrip("+"): row.spec for row in rows if row.spec.startswith("train")}
@@ -110,7 +110,8 @@ def _of_value(
     traits: BackendTraits,
     smallest: RolePlan | None,
 ) -> Iterator[Finding]:
-    """Yield a finding if the value of an override breaks what the spec relies on, such as group sizes."""
+    """Yield a finding if the value of an override breaks an assumption of the spec, such as the group
+    size."""
     key, value = override.key, override.value
     match key:
         case "rllm.algorithm.loss_fn" if value is not None and traits.losses is not None:

@@ -1,4 +1,4 @@
-"""Plan prepared for rLLM, and rLLM's ids of tasks and rollouts."""
+"""A plan prepared for rLLM, and rLLM's ids of tasks and rollouts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _prepared: dict[str, PreparedPlan] = {}
 
 
 def prepared(plan: Plan) -> PreparedPlan:
-    """Return the plan prepared for rLLM, made once in each process for all copies of the plan.
+    """Return the plan prepared for rLLM; in each process, copies of a plan are prepared once.
 
-    Estimators that rLLM does not have are registered with it here, because verl's trainer is another process,
-    to which a plan comes by pickle.
+    Estimators that rLLM does not have are registered here, because verl trains in another process, which gets
+    the
+    plan by pickle.
     """
     if plan.hash not in _prepared:
         register(custom_estimators(plan, "custom"))
@@ -28,17 +29,17 @@ def prepared(plan: Plan) -> PreparedPlan:
 
 
 def task_of(task: Any, uid: str) -> tuple[Task, int]:
-    """Split rLLM's `task_id:rollout`.
+    """Split rLLM's id of an episode, `task_id:rollout`.
 
     Args:
         task: The row, or rLLM's Task with the row as metadata.
-        uid: Id that rLLM gives the episode; without a rollout's number the rollout is 0.
+        uid: Id that rLLM gives the episode; without a rollout number, the rollout is 0.
 
     Returns:
         The row with its id, and the rollout's number.
 
     Raises:
-        UsageError: For a task id with a colon.
+        UsageError: The task id has a colon.
     """
     row = cast("Mapping[str, Any]", task if isinstance(task, Mapping) else task.metadata)
     task_id, _, rollout = uid.rpartition(":")

@@ -1,4 +1,4 @@
-"""Registration of our estimators, and of roles' weights, with rLLM's trainers."""
+"""Registration of our estimators with rLLM's trainers, with the roles' weights."""
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -25,9 +25,9 @@ def register(custom: Mapping[str, RolePlan]) -> None:
 
 
 def as_rllm(role: RolePlan) -> Callable[..., tuple[Any, Any]]:
-    """Return a role's estimator with rLLM's signature: (rewards_P_G, config) to equal (advantages, returns).
+    """Return a role's estimator with rLLM's signature: from (rewards_P_G, config) to (advantages, returns).
 
-    The advantages are multiplied by the role's weight.
+    The advantages are multiplied by the role's weight; the returns are equal to them.
     """
     estimator, weight = role.estimator, role.spec.weight
     assert estimator is not None, "advantages of a signal are not registered"

@@ -1,7 +1,7 @@
 """rLLM's AgentTrainer with a plan's workflow, datasets, estimators and grouping hook.
 
-rLLM's own takes only its three backends, drops the grouping hook's figures, and trains every role by one
-estimator unless it is given a map; `agent_trainer` does none of this.
+rLLM's own AgentTrainer accepts only its three backends, drops the grouping hook's metrics, and trains every
+role with one estimator unless it gets a map. `agent_trainer` has none of these limits.
 """
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
@@ -37,7 +37,7 @@ def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> 
     Args:
         run: The run.
         hydra_overrides: Overrides that rLLM's config is composed with.
-        services: Opens the models that are not the policy.
+        services: Services that open the models other than the policy.
     """
     from rllm.data import Dataset
 
@@ -55,19 +55,19 @@ def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> 
 
 
 def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
-    """Return an object whose `train()` trains as rLLM's AgentTrainer does, by the estimators of the spec.
+    """Return an object whose `train()` trains as rLLM's AgentTrainer does, with the estimators of the spec.
 
     Args:
-        backend: One of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
+        backend: One of rLLM's backends, or a BackendProtocol of your own as `package.module:Class`.
         config: The composed config.
         options: Arguments of rLLM's AgentTrainer, with a `workflow_class` of `compile_workflow`, or an
             `agent_flow` and `evaluator` of `compile_agent_flow`. `traj_group_adv_estimator_map` and
-            `traj_grouping_hook` are those of the spec unless they are given. The hook's figures go to the
+            `traj_grouping_hook` are those of the spec unless they are given. The hook's metrics go to the
             trackers.
 
     Raises:
         UsageError: For a version of the backend's package that rLLM does not work with, and for keys of the
-            spec that the backend cannot obey; from `train()`, for a backend class that does not exist.
+            spec that the backend cannot carry; from `train()`, for a backend class that does not exist.
     """
     kind = kind_of(backend)
     check_version(kind)
@@ -94,7 +94,8 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
 
 def _without_sampling(config: Any) -> Any:
     """Return a copy of a config without the sampling settings that rLLM's gateway would put into every call,
-    so that each role's own hold."""
+    so that
+    each role keeps its own settings."""
     from omegaconf import open_dict
 
     config = deepcopy(config)
@@ -133,7 +134,7 @@ def backend_class(name: str) -> type[Any]:
     """Import the class of one of rLLM's backends, or the class that `package.module:Class` names.
 
     Raises:
-        UsageError: If it cannot be imported, or is no BackendProtocol.
+        UsageError: The class cannot be imported, or is no BackendProtocol.
     """
     if name in BACKENDS:
         module, attribute = f"rllm.trainer.{name}.{name}_backend", f"{name.capitalize()}Backend"
@@ -151,7 +152,7 @@ def backend_class(name: str) -> type[Any]:
 
 
 def _with_hook_figures(kind: type[Any], hook: Any) -> type[Any]:
-    """Return a subclass of a backend whose `update_policy` adds the grouping hook's figures to the
+    """Return a subclass of a backend whose `update_policy` adds the grouping hook's metrics to the step's
     metrics."""
     if hook is None:
         return kind

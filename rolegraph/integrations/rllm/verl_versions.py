@@ -1,7 +1,9 @@
-"""Adaptation of rLLM, which is written for verl 0.8, to verl 0.9. docs/rllm.md has the same as a patch.
+"""Adaptation of rLLM, which is written for verl 0.8, to verl 0.9. docs/rllm.md shows the same change as a
+patch.
 
-`adapt` changes the config alone, because rLLM trains in a Ray actor: what verl builds from the config there
-calls `checkpoint_config`.
+`adapt` changes only the config, because rLLM trains in a Ray actor; there verl builds an object from the
+config
+by calling `checkpoint_config`.
 """
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
@@ -15,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 NEWER = "0.9."
-"""Beginning of the versions of verl that need the adaptation."""
+"""Prefix of the versions of verl that need the adaptation."""
 
 
 def adapt(config: Any) -> None:
@@ -39,7 +41,9 @@ def adapt(config: Any) -> None:
 
 
 def checkpoint_config(**fields: Any) -> Any:
-    """Return verl's CheckpointEngineConfig, after its manager in this process takes rLLM's argument."""
+    """Return verl's CheckpointEngineConfig, after changing the CheckpointEngineManager of this process to
+    accept
+    rLLM's argument."""
     from verl.workers.config import CheckpointEngineConfig
 
     _rename_argument()
@@ -48,7 +52,7 @@ def checkpoint_config(**fields: Any) -> Any:
 
 @cache
 def _rename_argument() -> None:
-    """Let CheckpointEngineManager take `trainer`, which verl 0.9 renamed to `actor_wg`."""
+    """Let CheckpointEngineManager accept `trainer`, which verl 0.9 renamed to `actor_wg`."""
     from verl.checkpoint_engine import CheckpointEngineManager
 
     initialize = CheckpointEngineManager.__init__

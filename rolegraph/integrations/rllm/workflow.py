@@ -39,10 +39,11 @@ from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 
 class PolicyModel(LimitedModel):
-    """rLLM's rollout engine as the model of one episode: rLLM limits and repeats the calls, and reads the
-    numbers of the answers.
+    """rLLM's rollout engine as the model of one episode: rLLM limits and repeats the calls, and reads token
+    ids and
+    log-probabilities from the answers.
 
-    A TerminationEvent of the engine fails the calling instance alone: with `timeout` for a timeout, else with
+    A TerminationEvent of the engine fails only the calling instance: with `timeout` for a timeout, else with
     `model_error`. The event's reason is kept in `ended`.
     """
 
@@ -50,14 +51,18 @@ class PolicyModel(LimitedModel):
         super().__init__(engine, 1)  # the limit is unused
         self._engine = engine
         self.outputs: dict[Call, ModelOutput] = {}
-        """Last answer to each call."""
+        """Last answer to each call, for conversion."""
         self.ended: dict[NodeId, TerminationReason] = {}
         """Reason of the TerminationEvent of each turn that got no answer."""
 
     async def complete(
         self, request: Request, seconds: float | None = None, observe: Observer | None = None
     ) -> tuple[Completion, float, float]:
-        """Answer a request; raises ModelError or TimeoutError if the engine terminates the call."""
+        """Answer a request, and return (completion, start, seconds).
+
+        Raises:
+            ModelError, TimeoutError: The engine terminates the call.
+        """
         node, start = request.id.node, time.monotonic()
         # What the spec leaves out is as in rLLM's config, whose `max_tokens` is the longest of all roles.
         sampling = request.sampling
@@ -105,19 +110,19 @@ def _text_and_calls(output: ModelOutput, tools: Sequence[Function]) -> tuple[str
 
 
 class _CompiledClass(ABCMeta):
-    """Metaclass of compiled classes; a class is pickled as its plan."""
+    """Metaclass of compiled classes, which are pickled as their plans."""
 
 
 class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
     """Base of all compiled classes.
 
     rLLM's rollout engine answers for trained roles and for roles without a model of their own; rLLM limits
-    the number of episodes at once (`rllm.workflow.n_parallel_tasks`). An instance keeps no more of a task
-    than rLLM's base class, and `reset` clears that, so that instances can be pooled.
+    the number of concurrent episodes (`rllm.workflow.n_parallel_tasks`). An instance keeps no more of a task
+    than rLLM's base class does, and `reset` clears that, so that instances can be pooled.
 
     `workflow_args` may have `timeout`, the seconds of an episode, and `open_model`, an async function that
-    opens a frozen role's own model or a teacher (for Ray, a function that a worker can import); without it,
-    models of `tinker` and `openai` can be opened.
+    opens a frozen role's own model or a teacher (for Ray, a function that a worker can import). Without
+    `open_model`, only models of `tinker` and `openai` can be opened.
     """
 
     plan: ClassVar[Plan]
@@ -148,7 +153,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
         self._partial = None
 
     async def run(self, task: Any, uid: str, **_: object) -> theirs.Episode:
-        """Run one episode; if it is cancelled or fails, its finished trajectories are committed."""
+        """Run one episode; if the episode is cancelled or fails, its finished trajectories are committed."""
         shared, engine = self._prepared, self.rollout_engine
         row, rollout = task_of(task, uid)
         policy = PolicyModel(engine)
@@ -177,8 +182,12 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
     ) -> Iterator[theirs.Trajectory]:
         """Yield an episode's trajectories converted to rLLM's.
 
-        Roles that run a tool are left out, because rLLM would look for their tokens; without `unscored`, so
-        are those that lack a reward.
+        Roles that run a tool are left out, because rLLM would look for their tokens.
+
+        Args:
+            policy: Model of the episode.
+            episode: The episode.
+            unscored: False to leave out trajectories without a reward.
         """
         shared = self._prepared
         for trajectory in episode.trajectories:
@@ -188,7 +197,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
 
     def _commit_finished(self, policy: PolicyModel, event: Event) -> None:
         """Commit an interrupted episode's scored trajectories to rLLM, and keep the episode for its
-        figures."""
+        metrics."""
         if not isinstance(event, EpisodeDone) or event.finished:
             return
         self._partial = event.episode
@@ -223,7 +232,7 @@ def workflow_class(plan: Plan) -> type[SpecWorkflow]:
     """Return the class of a plan; equal plans give the same class, also after unpickling.
 
     Raises:
-        UsageError: For a plan that no backend of rLLM trains as it is written.
+        UsageError: No backend of rLLM trains the plan as the spec says.
     """
     if plan.hash not in _classes:
         refuse(plan)
@@ -235,7 +244,7 @@ def workflow_class(plan: Plan) -> type[SpecWorkflow]:
 
 
 def _reduce(cls: type[SpecWorkflow]) -> str | tuple[Callable[..., Any], tuple[Plan]]:
-    """Pickle a compiled class as its plan, and the base class by its name; Ray copies a class by value."""
+    """Pickle a compiled class as its plan, and the base class by name; Ray would otherwise copy the class."""
     return (workflow_class, (cls.plan,)) if "plan" in vars(cls) else cls.__qualname__
 
 
@@ -248,15 +257,19 @@ _REASONS = {
     **dict.fromkeys(("model_error", "prompt_error"), TerminationReason.ERROR),
     **dict.fromkeys(("reward_error", "environment_error"), TerminationReason.ERROR),
 }
-"""rLLM's reason for an episode ended by a role with `then: fail`. rLLM repeats an episode with ERROR, then
-ends the run; other failures, such as an answer that cannot be parsed, are no reason to repeat (UNKNOWN)."""
+"""rLLM's reason for an episode that ended by the failure of a role with `then: fail`.
+
+rLLM repeats an episode with ERROR, then ends the run. Other failures, such as an answer that cannot be
+parsed, get UNKNOWN, because they are no reason to repeat.
+"""
 
 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
     """Return rLLM's TerminationReason for an episode.
 
-    It is the failure of a role in `ending`, or of a policy that answered no call, else the episode's own
-    reason.
+    The reason follows from the failure of a role in `ending`, or from a failure if the policy answered no
+    call;
+    otherwise from the end of the episode.
     """
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
@@ -278,7 +291,8 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
 
 
 def _error(episode: Episode) -> dict[str, str]:
-    """Return the last failure of an episode as the error entry that rLLM logs when it repeats the episode."""
+    """Return the last failure of an episode as the entry `error`, which rLLM logs when it repeats the
+    episode."""
     *_, failure = episode.failures.values()
     message = f"{failure['role']} {failure['index']}: {failure['name']}: {failure['message']}"
     return {"error_message": message, "error_type": failure["name"], "traceback": message}

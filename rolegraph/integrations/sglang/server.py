@@ -1,7 +1,7 @@
 """Models at an SGLang server, through its own `/generate`.
 
 Fields as in SGLang's `srt/managers/io_struct.py` and `srt/sampling/sampling_params.py`. Log-probabilities are
-computed after temperature and before top_p.
+those after the temperature and before top_p.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rolegraph.engine.models.tokens import SampledTokens
 from rolegraph.engine.models.typed_json import decode
 
 _Score = tuple[Any, int, str | None]
-"""Log-probability, unchecked, token id and text."""
+"""(log-probability, token id, text); the log-probability is not yet checked."""
 
 
 class _FinishReason(Struct):
@@ -48,9 +48,9 @@ class SGLangServer(TokenServer):
     LOADS = "start SGLang with --enable-lora --max-lora-rank N --lora-target-modules all"
 
     async def load_adapter(self, name: str, version: int, folder: str) -> None:
-        """Load an adapter under a name with its version, then unload the one before.
+        """Load an adapter as NAME-VERSION, then unload the previous one.
 
-        SGLang loads none in place; it ends the calls of an adapter before it unloads that adapter.
+        SGLang cannot replace an adapter in place; it finishes the calls of an adapter before unloading it.
         """
         before, named = self.adapter, f"{name}-{version}"
         await self._unload(named)  # a training that was killed may have left one of that name

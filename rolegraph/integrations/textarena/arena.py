@@ -1,8 +1,9 @@
 """TextArena's games, played in worker processes.
 
-Importing TextArena takes 57 MB, a game of it some 40 kB: so a few processes hold all games. Games of one
-process share the generators of `random` and `numpy.random`; so each game has its own state of these, which is
-set before each move. Event loops of several threads may share the processes.
+Importing TextArena takes 57 MB, and a game about 40 kB, so a few processes hold all games. Games in one
+process
+share the generators of `random` and `numpy.random`, so each game has its own states of them, which are
+restored before each move. Event loops of several threads may share the processes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class GameFailure(Exception):
 
 
 class UnknownOption(ValueError):
-    """Error of an option that a game does not take."""
+    """Error for an option that a game does not have."""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ _numbers = count()
 
 
 def players(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the smallest and the largest number of players of a game.
+    """Return (smallest, largest) number of players of a game.
 
     Args:
         game: TextArena's id of the game.
@@ -76,7 +77,7 @@ def players(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
 
     Raises:
         UsageError: The game does not exist, or cannot be played here.
-        ValueError: The game does not take these options.
+        ValueError: The game does not have one of the options.
     """
     try:
         return _players(game, json.dumps(options))
@@ -99,12 +100,12 @@ class ArenaGame:
         self._number = next(_numbers)
 
     async def reset(self, seed: int, players: int) -> Transition:
-        """Start a game in one of the workers, in place of the one before."""
+        """Start a game in one of the workers, and close the previous game."""
         return await self._ask(reset_game, self._game, self._options, seed, players)
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
-        """Send the moving player's action to TextArena and return the Transition; a missing action is empty
-        text."""
+        """Send the moving player's action to TextArena and return the Transition; a missing action is sent as
+        empty text."""
         texts = {player: "" if action is None else as_text(action) for player, action in actions.items()}
         return await self._ask(step_game, texts)
 
@@ -124,18 +125,20 @@ class ArenaGame:
 
 
 def _submit(number: int, function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Call a function in the worker process of game `number`, with a time limit; return the result's
-    future."""
+    """Call a function in the worker process of game `number`, with a time limit, and return the future of its
+    result."""
     pool = worker_of(number % WORKERS)
     return pool.submit(_perform, function, SECONDS, *arguments, limit=SECONDS + GRACE).future
 
 
 _workers: dict[tuple[int, int], Isolation] = {}
-"""Worker processes by number and by the process that started them: a fork must not use its parent's."""
+"""Worker processes by (number, id of the process that started them), because a forked process must not use
+its
+parent's workers."""
 
 
 def worker_of(number: int) -> Isolation:
-    """Return the worker process with this number in the current process, created at the first use."""
+    """Return worker process `number` of the current process, started at its first use."""
     made = Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # starts when called
     return _workers.setdefault((number, os.getpid()), made)  # atomic, unlike `cache`
 
@@ -143,7 +146,7 @@ def worker_of(number: int) -> Isolation:
 # In a worker process
 
 _games: dict[int, WorkerGame] = {}
-"""Games of this process, by number."""
+"""Games in this worker process, by number."""
 
 
 def perform(function: Callable[..., T], seconds: float, *arguments: Any) -> T:
@@ -151,7 +154,7 @@ def perform(function: Callable[..., T], seconds: float, *arguments: Any) -> T:
 
     Args:
         function: The function.
-        seconds: Limit of processor time; by the clock, `PATIENCE` times as many.
+        seconds: Limit of processor time; the limit by the clock is `PATIENCE` times as long.
         *arguments: The function's arguments.
 
     Raises:
@@ -179,11 +182,11 @@ def _too_long(*_: object) -> None:
 
 
 def describe_game(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the smallest and the largest number of players of a game.
+    """Return (smallest, largest) number of players of a game.
 
     Raises:
-        UsageError: There is no such game.
-        UnknownOption: The game does not take one of the options.
+        UsageError: The game does not exist.
+        UnknownOption: The game does not have one of the options.
     """
     registry = _library().envs.registration.ENV_REGISTRY
     if game not in registry:
@@ -214,7 +217,7 @@ def describe_game(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def reset_game(number: int, game: str, options: Mapping[str, Any], seed: int, players: int) -> Transition:
-    """Start a game under a number."""
+    """Start a game in this worker, with the given number as its key."""
     _games[number], transition = _opened(game, options, seed, players)
     return transition
 
@@ -232,7 +235,8 @@ def _opened(game: str, options: Mapping[str, Any], seed: int, players: int) -> t
 
 
 def step_game(number: int, actions: Mapping[int, str]) -> Transition:
-    """Play the move of the player whose turn it is in game `number`; a missing move is empty text."""
+    """Play the move of the player whose turn it is in game `number`; a missing move is played as empty
+    text."""
     from numpy.random import mtrand
 
     if number not in _games:
@@ -251,7 +255,7 @@ def step_game(number: int, actions: Mapping[int, str]) -> Transition:
 
 
 def close_game(number: int) -> None:
-    """Remove the game with a number from this worker."""
+    """Remove game `number` from this worker."""
     _games.pop(number, None)
 
 

@@ -1,4 +1,4 @@
-"""Trackers of four services; TensorBoard shows metrics alone, the others tables and files as well."""
+"""Trackers of four services; TensorBoard gets only metrics, the others also tables and files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from rolegraph.api.tracking import Table, Tracker
 
 PROJECT = "rolegraph"
-"""Name of the project or experiment that holds all trainings of a tracker."""
+"""Name of the project or experiment of a tracker that holds all trainings."""
 
 
 class TensorBoardTracker(Tracker):

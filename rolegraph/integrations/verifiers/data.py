@@ -1,4 +1,4 @@
-"""Tasks of verifiers environments, which a process of their own loads: their code is the environment's."""
+"""Tasks of verifiers environments, loaded in a separate process, because their code is the environment's."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rolegraph.roles.tables import parse_row
 
 COLUMNS = ("id", "question", "answer", "prompt", "info", "task")
 END_SECONDS = 5
-"""Time for a process whose output has ended to end itself."""
+"""Seconds that a process has to exit after its output has ended."""
 _ID = re.compile(r"(?:\w[\w.-]*/)?(\w[\w.-]*?)(?:@[\w.-]+)?")
-"""Pattern of an environment's id: `OWNER/NAME@VERSION`, of which only the name is needed."""
+"""Pattern of an environment's id, `OWNER/NAME@VERSION`; the group is the name."""
 
 
 def verifiers(
@@ -78,7 +78,14 @@ def verifiers(
 
 
 def _read(env: str, request: str, python: str | None, timeout: float) -> Iterator[tuple[int, Row]]:
-    """Yield the tasks of an environment, numbered from 1, for a request as JSON."""
+    """Yield (number, task) for the tasks of an environment, numbered from 1.
+
+    Args:
+        env: Id of the environment.
+        request: Request to the loading process, as JSON.
+        python: Interpreter of the process; None for this one.
+        timeout: Seconds for loading, and for each further task.
+    """
     process = start_loader(python)
     try:
         assert process.stdin
@@ -106,10 +113,10 @@ def _read(env: str, request: str, python: str | None, timeout: float) -> Iterato
 
 
 def start_loader(python: str | None) -> subprocess.Popen[bytes]:
-    """Start the process that loads an environment, in this interpreter or another one.
+    """Start the process that loads an environment, in this interpreter or in `python`.
 
-    Neither the current folder nor the file's own is on the process's module path, so that a `types.py` there
-    does not replace the standard library's.
+    The process's module path contains neither the current folder nor the folder of the script, so that a
+    `types.py` there does not replace the standard library's.
     """
     # The environment's code is what the user has allowed: it sees all variables but secrets.
     variables = child_environment(own_code=True)
@@ -123,7 +130,11 @@ def start_loader(python: str | None) -> subprocess.Popen[bytes]:
 
 
 def _lines(process: subprocess.Popen[bytes], env: str, timeout: float) -> Iterator[str]:
-    """Yield the lines that a process prints; raise DataError for a line that is too long or too late."""
+    """Yield the lines that a process prints.
+
+    Raises:
+        DataError: A line is too long, or comes too late.
+    """
     assert process.stdout
     file, rest = process.stdout.fileno(), b""
     while wait([file], timeout):

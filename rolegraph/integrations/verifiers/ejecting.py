@@ -1,7 +1,8 @@
 """`rolegraph eject --verifiers`: a spec as an environment package for verifiers.
 
-An ejected folder holds all that the spec needs: the spec as one file, its prompts, its rows and imported
-Python files, so that it can be moved to another machine, or to the Environments Hub.
+An ejected folder holds all that the spec needs: the spec as one file, prompts, rows and imported Python
+files.
+So it can be moved to another machine, or to the Environments Hub.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from rolegraph.starter.starting import SPEC, Files, new_files, rendered, spec_fi
 
 _TEMPLATES = Path(__file__).parent
 TAKEN = frozenset({"id", "taskset", "timeout", "retries", "max_concurrent_agents", "interception"})
-"""Fields of verifiers' EnvConfig (0.4), which no role can be named after."""
+"""Fields of verifiers' EnvConfig (0.4), which cannot be names of roles."""
 
 
 def eject_verifiers(source: Source, folder: str | Path) -> list[Path]:
-    """Write a spec as an environment of verifiers: a package that `pip` and the Environments Hub take.
+    """Write a spec as an environment of verifiers: a package for `pip` and the Environments Hub.
 
     Args:
         source: The spec, with the overrides, imports and permissions that the package keeps.
@@ -77,9 +78,15 @@ def load_ejected(module: str, imports: Iterable[str] = (), allow: Iterable[str] 
 
 
 def _package(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
-    """Return the files of a verifiers package of the plan, with `files`; adds names to `about`.
+    """Return the files of a verifiers package for a plan, and add names to `about`.
 
-    Raises UsageError for a spec without data, and for role names that verifiers reserves.
+    Args:
+        plan: The plan.
+        files: Files to include.
+        about: Facts about the package, for its templates; changed in place.
+
+    Raises:
+        UsageError: The spec has no data, or a role has a name that verifiers reserves.
     """
     if not plan.data:
         raise UsageError(f"the spec {plan.name} has no data for the tasks of verifiers; add `data`")
@@ -99,15 +106,15 @@ def _package(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
 
 
 def check_trainable(plan: Plan) -> None:
-    """Check that verifiers, which has one model and takes rewards, can train a plan.
+    """Check that verifiers, which trains one model from rewards, can train a plan.
 
     Args:
         plan: The plan.
 
     Raises:
-        UsageError: The plan trains several policies, draws past selves, learns from a signal, imitates
-            in stages, follows the step, reads a likelihood, or asks a model of this machine that would have
-            to be served.
+        UsageError: The plan trains several policies, draws past selves, learns from a signal, imitates in
+            stages, depends on the step, reads a likelihood, or asks a local model that would have to be
+            served.
     """
     if len(plan.policies) > 1:
         raise UsageError(

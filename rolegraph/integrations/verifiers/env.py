@@ -2,10 +2,10 @@
 
 An episode runs in Rolegraph's own scheduler. Each trajectory is one rollout of its role's agent: an
 interaction that stays open until the episode ends, and whose turns are the trajectory's model calls. The
-calls go through verifiers' interception, which imposes the run's model and sampling and records the tokens.
+calls go through verifiers' interception, which sets the run's model and sampling and records the tokens.
 
-Reads verifiers' environment, harness and trace; knows nothing of its trainer. prime-rl, which trains on these
-traces, has one baseline over all agents of a task (`algo/grpo.py`): estimators by role do not apply there.
+Uses verifiers' environment, harness and trace, but not its trainer. prime-rl, which trains on these traces,
+has one baseline over all agents of a task (`algo/grpo.py`), so a role's estimator has no effect there.
 """
 # verifiers is an extra, so it is missing where types are checked.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -44,7 +44,7 @@ def role() -> vf.AgentConfig:
 
 
 class RoleSession(vf.HarnessSession):
-    """Rollout of one trajectory. A turn answers `request` and sets `completion`, or `error`."""
+    """Rollout of one trajectory. Each turn answers `request`, and sets `completion` or `error`."""
 
     client: openai.AsyncOpenAI
     """HTTP client of the environment; each session sets its own URL and key."""
@@ -53,7 +53,7 @@ class RoleSession(vf.HarnessSession):
     error: ModelError | None = None
 
     async def _run(self, messages: vf.Messages | None) -> vf.ProgramResult:
-        """Send `request` through verifiers' intercepting endpoint; set `completion`, or `error` where it
+        """Send `request` through verifiers' intercepting endpoint; set `completion`, or `error` if the call
         fails."""
         assert self.request is not None
         client = self.client.with_options(base_url=self.endpoint, api_key=self.secret)
@@ -89,13 +89,13 @@ class RoleHarness(vf.Harness[vf.HarnessConfig]):
 
 
 class SpecData(vf.TaskData):
-    """A task: a row of the spec's data."""
+    """Row of the spec's data, as a task of verifiers."""
 
     row: dict[str, Any]
 
 
 class SpecTask(vf.Task[SpecData]):
-    """A task without rewards of its own: the environment records those of the spec."""
+    """Task without rewards of its own, because the environment records the spec's rewards."""
 
     @property
     def key(self) -> str:
@@ -116,7 +116,11 @@ class SpecTaskset(vf.Taskset[SpecTask, SpecTasksetConfig]):
     plan: ClassVar[Plan]
 
     def load(self) -> Iterator[SpecTask]:
-        """Yield the tasks of the split; raises UsageError where the spec has no such split."""
+        """Yield the tasks of the split.
+
+        Raises:
+            UsageError: The spec has no such split.
+        """
         split = self.config.split
         if split not in self.plan.data:
             raise UsageError(f"{self.plan.name} has no {split} data, only {', '.join(self.plan.data)}")
@@ -184,7 +188,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
 
 
 class _Agents:
-    """Model of one episode that sends each request through the verifiers agent of its role."""
+    """Model of one episode; it sends each request through the verifiers agent of the asking role."""
 
     def __init__(
         self, agents: vf.Agents, task: vf.Task, rollouts: AsyncExitStack, client: openai.AsyncOpenAI
@@ -192,10 +196,14 @@ class _Agents:
         self._agents, self._task, self._rollouts, self._client = agents, task, rollouts, client
         self._open: dict[NodeId, tuple[vf.Interaction, RoleSession]] = {}
         self.traces: dict[NodeId, vf.Trace] = {}
-        """Traces by trajectory, as the turn in the first round."""
+        """Traces by trajectory; the key is the trajectory's node in the first round."""
 
     async def complete(self, request: Request) -> Completion:
-        """Answer a request; raises ModelError where the rollout has ended."""
+        """Answer a request.
+
+        Raises:
+            ModelError: The rollout has ended.
+        """
         interaction, session = await self._rollout(request.id.node._replace(round=1))
         session.request, session.completion = request, None
         try:
@@ -212,7 +220,7 @@ class _Agents:
         """Do nothing: verifiers owns the client."""
 
     async def _rollout(self, node: NodeId) -> tuple[vf.Interaction, RoleSession]:
-        """Return the verifiers interaction and session of a trajectory; opens them at its first call."""
+        """Return (interaction, session) of a trajectory in verifiers, opened at its first call."""
         if node not in self._open:
             agent = getattr(self._agents, node.role)
             if not isinstance(agent.harness, RoleHarness):

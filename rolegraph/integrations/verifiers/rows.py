@@ -1,8 +1,8 @@
 """Process that loads an environment of verifiers and writes its tasks as lines of JSON.
 
-In: a request on standard input. Out: `{"row": …}` for each task, then `{"end": true}`, or `{"error": …}`. The
-interpreter may belong to another virtual environment, so this file is run as it is, and imports the standard
-library and verifiers alone.
+Input: a request on standard input. Output: `{"row": …}` for each task, then `{"end": true}`, or
+`{"error": …}`. The interpreter may belong to another virtual environment, so this file runs as a script, and
+imports only the standard library and verifiers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any, cast
 
 Row = dict[str, Any]
 Request = Mapping[str, Any]
-"""`env`, `args`, `part` ("train", "eval" or None for the split's own), `split` and `count` of a dataset."""
+"""Request for a dataset's tasks, with `env`, `args`, `part` ("train", "eval", or None to follow `split`),
+`split`
+and `count`."""
 
 _OWN = ("example_id", "prompt", "question", "answer", "info", "task")
-"""Columns of a dataset of verifiers that are columns of the tasks, or are left out."""
+"""Columns of a verifiers dataset that become columns of the tasks, or are left out."""
 
 
 class NotUsable(Exception):
@@ -29,11 +31,11 @@ class NotUsable(Exception):
 
 
 def rows(request: Request) -> Iterator[Row]:
-    """Yield the tasks of an environment: a taskset of verifiers v1, else what `load_environment` makes.
+    """Yield the tasks of an environment: of a verifiers v1 taskset, else of the result of `load_environment`.
 
     Raises:
-        NotUsable: Verifiers is not installed, or the environment lacks the tasks that are asked for.
-        Exception: Whatever the environment raises.
+        NotUsable: Verifiers is not installed, or the environment lacks the requested tasks.
+        Exception: Any error of the environment.
     """
     if importlib.util.find_spec("verifiers") is None:
         raise NotUsable(f"verifiers is not installed for {sys.executable}: pip install verifiers")
@@ -99,7 +101,12 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
 
 
 def _info(info: Any, others: Row) -> Any:
-    """Return a row's `info`, parsed if it is JSON text, merged over `others`, the fields without a column."""
+    """Return a row's `info`, parsed if it is JSON text, and merged over `others`.
+
+    Args:
+        info: Value of the column `info`.
+        others: Fields of the row that have no column.
+    """
     if isinstance(info, str) and info.startswith("{"):
         info = json.loads(info)
     if info is None:
@@ -115,7 +122,11 @@ def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:
 
 
 def _written(value: Any) -> str:
-    """Return a date as text; raise TypeError for any other value that JSON does not have."""
+    """Return a date as text.
+
+    Raises:
+        TypeError: The value is no date, and JSON has no form for it.
+    """
     if hasattr(value, "isoformat"):
         return value.isoformat()
     raise TypeError(f"a value is neither text, number, list nor mapping: {type(value).__name__}")
@@ -128,7 +139,7 @@ def _reason(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Read a request as JSON from standard input, and write its tasks to standard output, a JSON object a
+    """Read a request as JSON from standard input, and write its tasks to standard output, one JSON object per
     line."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the environment prints goes to standard error

@@ -1,7 +1,7 @@
 """Models at a vLLM server.
 
-`/v1/completions` takes a list of ids in every version, and with `return_token_ids` the answer has the
-prompt's ids, which `/inference/v1/generate` leaves out in older versions. Fields as in vLLM's
+`/v1/completions` accepts a list of ids in every version. With `return_token_ids` the answer has the prompt's
+ids, which `/inference/v1/generate` leaves out in older versions. Fields as in vLLM's
 `entrypoints/openai/completion/protocol.py`.
 """
 
@@ -45,7 +45,7 @@ class _ProbeChoice(Struct):
 
 
 class _ProbeAnswer(Struct):
-    """Likeliest tokens at each position of an answer, which the probe alone reads."""
+    """Likeliest tokens at each position of an answer; only the probe reads them."""
 
     choices: list[_ProbeChoice]
 

@@ -251,7 +251,7 @@ LABELS = {"sums": "sum"}
 
 def best_constant(folder: Path) -> tuple[str, float]:
     """Return the commonest label of a folder's test rows, and the share of the rows that have it."""
-    spec = api.load(next(folder.glob("*.yaml"))).plan.spec
+    spec = api.load(folder / f"{folder.name}.yaml").plan.spec
     (label,) = spec.data.hidden
     rows = [json.loads(line) for line in (folder / "test.jsonl").read_text("utf-8").splitlines()]
     ((answer, count),) = Counter(json.dumps(row[label], ensure_ascii=False) for row in rows).most_common(1)

@@ -115,7 +115,7 @@ dist: $(VENV)/.uv
 
 $(VENV)/.uv: pyproject.toml $(LOCK)
 	@echo "Installing into $(VENV), once; this takes two to four minutes. 1 of 3: uv …"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 # A build of torch selects its CUDA libraries.
 ifeq ($(TORCH),$(LOCKED_TORCH))
 	cp $(LOCK) $(CONSTRAINTS)

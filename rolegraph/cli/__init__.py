@@ -1,4 +1,4 @@
-"""The command `rolegraph`: one file a verb. Importing this imports none of them."""
+"""The command `rolegraph`: one module for each subcommand. Importing this package imports no subcommand."""
 
 from rolegraph.cli.main import main
 

@@ -17,7 +17,7 @@ from rolegraph.cli.terminal import progress_line, run_until_done
 
 MONTY = "Monty, a subset of Python (docs/programs.md); full CPython with --allow python=docker:IMAGE"
 SHOWN_OF_DIFF = 4000
-"""Characters of a prompt's diff that are shown."""
+"""Largest number of characters shown of a prompt's diff."""
 
 
 @click.command("validate")
@@ -63,7 +63,7 @@ def validate_command(
 
 
 def _fix(source: api.Source, output: OutputOptions, backend: str | None) -> list[dict[str, Any]]:
-    """Apply the certain patches of one spec or tests file until none is left; print and return them."""
+    """Apply the certain patches of one spec or tests file until no patch is left; print and return them."""
     fixed: list[api.Patch] = []
     with suppress(api.UserError):  # `_check` shows it
         for _ in range(api.FIX_ROUNDS):
@@ -82,7 +82,9 @@ def _fix(source: api.Source, output: OutputOptions, backend: str | None) -> list
 def _diagnose(
     source: api.Source, backend: str | None
 ) -> tuple[list[api.Diagnostic], api.CompileResult | None]:
-    """Check one spec or tests file; return the diagnostics, and the result of a spec.
+    """Check one spec or tests file, and return (diagnostics, result of compiling a spec).
+
+    The result is None for a tests file, and for a spec that cannot be compiled.
 
     Raises:
         UserError: A file cannot be read.
@@ -197,7 +199,7 @@ def test_command(
 
 
 def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | None, force: bool) -> int:
-    """Test one spec, print a line for each expectation, and return 1 where one does not hold, else 0."""
+    """Test one spec, print a line for each expectation, and return 1 if an expectation fails, else 0."""
     if junit is not None and not force:
         api.check_replaceable(junit)
     flow = api.open_source(source)

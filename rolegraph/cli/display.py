@@ -1,6 +1,6 @@
 """Display of a run: a progress bar with live metrics, and a table of the roles at the end.
 
-The display keeps sums, never episodes. The bar goes to standard error, the table to standard output.
+The display keeps sums, and no episodes. The bar goes to standard error, the table to standard output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolegraph.cli.output import OutputOptions, command, other_model_commands, v
 from rolegraph.cli.terminal import add_row, make_table
 
 SHOWN_OF_ANSWER = 16
-"""Characters of an answer that the table of roles shows."""
+"""Largest number of characters of an answer in the table of roles."""
 
 
 @dataclass(slots=True)
@@ -32,20 +32,21 @@ class _RoleSums:
     prompt_tokens: int = 0
     response_tokens: int = 0
     calls: int = 0
-    """Number of model calls, each attempt counted, or of runs of a tool."""
+    """Number of model calls, each attempt counted, or of tool runs."""
     call_seconds: float = 0.0
     cost: float = 0.0
-    """Dollars of the calls, as far as their endpoint or the model's price tells."""
+    """Cost of the calls in dollars; calls whose cost is unknown count as 0."""
     failures: Counter[str] = field(default_factory=Counter[str])
     remarks: Counter[str] = field(default_factory=Counter[str])
-    """Number of trajectories by remark (`REMARKS`)."""
+    """Number of trajectories with each remark (`REMARKS`)."""
 
 
 class Display:
-    """Progress bar of a run while it is `shown`, and its figures at the end.
+    """Progress bar of a run while it is `shown`, and its metrics at the end.
 
-    `floors` maps figures to their lowest accepted values: `answered` (the share of trajectories that a model
-    answered), `correct`, the spec's metrics and `reward/{role}`.
+    `floors` gives the lowest accepted values of metrics, by name: `answered` (the share of trajectories that
+    a
+    model answered), `correct`, the spec's metrics and `reward/{role}`.
     """
 
     def __init__(
@@ -65,13 +66,13 @@ class Display:
         self._answered = 0
         """Number of trajectories that a model answered."""
         self._first_failures: dict[tuple[str, str], str] = {}
-        """The first failure of each role and name, in one line with the answer."""
+        """First failure for each (role, failure name), in one line with the answer."""
         self._means = api.Means()
         """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
         self._equal = api.EqualFigures(self._plan.own_metric_names)
         self._episodes = 0
         self._started: float | None = None
-        """Time at which the model was ready; None before."""
+        """Time at which the model was ready; None until then."""
         self._progress = SteadyProgress(
             progress.TextColumn("[bold]{task.description}"),
             progress.BarColumn(bar_width=12),
@@ -88,11 +89,11 @@ class Display:
             for episode in api.read_episodes(self._folder.episodes):
                 self._count(episode)
         self._before, self._tokens_before = self._episodes, self._sum("response_tokens")
-        """Numbers of episodes and of their response tokens that the folder held already."""
+        """Numbers of episodes and of response tokens that the folder held before the run."""
 
     @contextmanager
     def shown(self) -> Generator[None]:
-        """Show the bar for the time of a block, and print the figures when the block ends."""
+        """Show the bar during a block, and print the metrics when the block ends."""
         try:
             with self._progress:
                 yield
@@ -103,7 +104,7 @@ class Display:
             self._output.document(self._document(seconds))
 
     def observe(self, event: api.Event) -> None:
-        """Update the bar and counts for an event; print a notice or warning, show progress in the bar."""
+        """Update the bar and the counts for an event; print a notice or a warning."""
         if isinstance(event, api.CallDone):
             role = self._roles[event.id.node.role]
             role.calls += 1
@@ -120,7 +121,7 @@ class Display:
             self._progress.update(self._bar, live=api.printable(event.text))
 
     def exit_code(self) -> int:
-        """Return 1 where no model call gave an answer, or a figure is lower than its floor; else 0."""
+        """Return 1 if no model call gave an answer, or a metric is below its floor; else 0."""
         return 1 if (self._asked() and not self._answered) or any(self._low()) else 0
 
     def _count(self, episode: api.Episode) -> None:
@@ -158,7 +159,7 @@ class Display:
             self._first_failures.setdefault((name, failure), trajectory.failure_line)
 
     def _end(self, seconds: float) -> None:
-        """Print the closing table, the failures and the next commands."""
+        """Print the closing table, the failures and suggested commands."""
         out = self._output.results()
         if self._episodes:
             self._print_table()
@@ -192,7 +193,7 @@ class Display:
         out.print(str(self._folder.episodes), markup=False)
 
     def _advice(self) -> api.Advice:
-        """Return suggested actions for the user, by the failures and results of the run."""
+        """Return suggested actions that follow from the failures and results of the run."""
         roles = [
             api.RoleOutcome(
                 role.name,
@@ -282,8 +283,8 @@ class Display:
         }
 
     def _low(self) -> Iterator[tuple[str, float | None, float]]:
-        """Yield (figure, value, floor) of each figure below its floor; the value is None if it was not
-        measured."""
+        """Yield (metric, value, floor) for each metric below its floor; the value is None if the metric was
+        not measured."""
         figures = self._figures()
         for name, floor in self._floors.items():
             value = figures.get(name)
@@ -304,25 +305,29 @@ class Display:
         return sum(getattr(sums, count) for sums in self._roles.values())
 
     def _mean(self, figure: str, role: str) -> float | None:
-        """Return the mean of a role's `reward`, or its share that is `right`; None without a value."""
+        """Return a role's mean of `figure`, `reward` or `right`; None without a value."""
         judged = figure == "reward" or role in self._plan.judged
         return self._means.means().get(f"{figure}/{role}") if judged else None
 
     def _constant(self, role: str) -> dict[str, Any] | None:
-        """Return a role's commonest answer and best constant answer with their figures; None if not
+        """Return a role's commonest answer and best constant answer with their metrics; None if its answers
+        are not
         discrete."""
         it = self._answers[role].result if role in self._answers else None
         names = ("commonest", "share", "best", "reward")
         return it and {name: getattr(it, name) for name in names}
 
     def _partial(self) -> dict[str, int]:
-        """Return the number of values of each figure (`correct`, metrics) that some episodes lack."""
+        """Return the number of values of each metric that some episodes lack."""
         counts = {name: self._means.counts[name] for name in ("correct", *self._plan.metrics)}
         return {name: n for name, n in counts.items() if n < self._episodes}
 
     def _shown_means(self) -> Iterator[str]:
-        """Yield `correct` and each metric with its mean, and with n where it differs from the number of
-        episodes; of those that are equal in every episode the first."""
+        """Yield `correct` and each metric with its mean, and with n if it differs from the number of
+        episodes.
+
+        Of metrics that are equal in every episode, only the first is shown.
+        """
         means, partial = self._means.means(), self._partial()
         for name in self._equal.distinct:
             n = f" (n {partial[name]})" if name in partial else ""
@@ -361,7 +366,8 @@ class Display:
 
 
 def _constant_cells(constants: api.ConstantAnswers | None) -> list[str]:
-    """Return the reward of the best constant answer, and the share of the commonest answer, each with it."""
+    """Return two cells: reward and text of the best constant answer, and share and text of the commonest
+    answer."""
     if constants is None:
         return ["–", "–"]
     reward = "–" if constants.reward is None else f"{constants.reward:.3f} {_shortened(constants.best)}"

@@ -1,7 +1,7 @@
 """Doors of rooms and packages to the command line: commands, and options of other commands.
 
-A door is found by its entry point in `rolegraph.doors`, so that a folder that is deleted leaves none. The
-module of a door imports little, since `rolegraph --help` imports all of them.
+A door is found by its entry point in `rolegraph.doors`, so a deleted folder has no door. The module of a door
+imports little, because `rolegraph --help` imports all doors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 Section = Literal["Author", "Run", "Train", "Look", "Share"]
 """Section of `rolegraph --help`."""
 Decorate = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Decorator of a command's function: adds options, and takes their values out again or passes them on."""
+"""Decorator of a command's function that adds options, and handles their values or passes them on."""
 
 
 class Verb(NamedTuple):
@@ -28,7 +28,7 @@ class Verb(NamedTuple):
     line: str
     """Description in one line."""
     module: str
-    """Module that has the click command of this name."""
+    """Module with the click command of this name."""
 
 
 class Door(NamedTuple):
@@ -37,14 +37,17 @@ class Door(NamedTuple):
     commands: Mapping[str, Verb] = MappingProxyType({})
     """Commands by name."""
     options: Mapping[str, Decorate] = MappingProxyType({})
-    """Options by place: the name of a command that asks for them, `model` for each command that opens a
-    model, `episodes` for `run` and `train`."""
+    """Options by place: the name of a command, `model` for each command that opens a model, or `episodes` for
+    `run`
+    and `train`."""
 
 
 @cache
 def doors() -> list[Door]:
-    """Return the doors of all rooms and packages, in the order of their names; what is no Door is left out,
-    with a warning."""
+    """Return the doors of all rooms and packages, in the order of their names.
+
+    An entry point that is no Door is left out, with a warning.
+    """
     parts = plugins("doors")
     for name in [name for name, part in parts.items() if not isinstance(part, Door)]:
         _logger.warning("the door %r is no rolegraph.cli.doors.Door", name)

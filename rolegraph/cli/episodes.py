@@ -1,4 +1,5 @@
-"""Commands for recorded episodes: `episodes` (a row of figures for each) and `show` (the texts of one)."""
+"""Commands for recorded episodes: `episodes` (a table row for each episode) and `show` (the texts of an
+episode)."""
 
 from __future__ import annotations
 
@@ -124,7 +125,7 @@ def _title(text: str) -> str:
 
 
 def _indented(name: str, value: object) -> str:
-    """Return a text with its name before the first line, and its lines below each other."""
+    """Return a text with its name before the first line, and its further lines aligned with the first."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     first, *others = map(api.printable, text.split("\n"))
     return "\n".join([f"{name:>9}  {first}", *(f"{'':>9}  {line}" for line in others)])

@@ -26,7 +26,7 @@ WRITTEN_AT = {
     "datasets": "data.train, data.validation",
     "environments": "loops.NAME.env",
 }
-"""Key of a spec that holds each kind."""
+"""Key of a spec under which an item of each kind is written."""
 KINDS = ("specs", *WRITTEN_AT, "recipes", "keys")
 
 
@@ -58,7 +58,7 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...], output
 
 
 def _shown(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
-    """Return what is known of an item, or of keys: rows, and the text for a reader."""
+    """Return (rows, text for a reader) about an item of a kind, or about keys with a name."""
     if kind == "keys":
         keys = _keys_at(name)
         return [{"key": key, "meaning": about} for key, about in keys.items()], _lines(keys)
@@ -73,7 +73,7 @@ def _spec(name: str) -> str:
 
 
 def _items(kind: str | None) -> list[dict[str, str]]:
-    """Return a row for each item of a kind, or of all kinds."""
+    """Return a row for each item of a kind, or of all kinds if `kind` is None."""
     return [
         {"kind": of, "name": name, "summary": summary}
         for of in (KINDS[:-2] if kind is None else (kind,))
@@ -91,7 +91,7 @@ def _show_items(rows: Iterator[Mapping[str, str]]) -> None:
 
 
 def _summaries(kind: str) -> dict[str, str]:
-    """Return each item's summary by its name, or the error where the item's package cannot be loaded."""
+    """Return each item's summary by its name, or the error if the item's package cannot be loaded."""
     if kind == "specs":
         return api.shipped_specs()
     if kind == "recipes":
@@ -112,13 +112,13 @@ def _summaries(kind: str) -> dict[str, str]:
 def _keys(
     definitions: dict[str, Any], schema: dict[str, Any], place: str, around: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each key below a place of a spec, with the first sentence of its description.
+    """Yield (key, first sentence of its description) for each key below a place of a spec.
 
     Args:
         definitions: Definitions of the JSON Schema.
         schema: JSON Schema of the value at the place.
-        place: Keys before, each with a dot.
-        around: Definitions that the place lies in.
+        place: Path of the place, each key followed by a dot.
+        around: Names of the definitions that contain the place, to stop recursion.
     """
     for form in (schema, *schema.get("anyOf", ())):
         name = str(form.get("$ref", "")).removeprefix("#/$defs/")
@@ -134,7 +134,11 @@ def _keys(
 
 
 def _keys_at(name: str) -> dict[str, str]:
-    """Return the keys with a name, such as `weight`, or at a place; UsageError without any."""
+    """Return the meanings of all keys with a name, such as `weight`, or of the key at a path.
+
+    Raises:
+        UsageError: There is no such key.
+    """
     keys = _summaries("keys")
     named = {key: about for key, about in keys.items() if name in (key, key.rpartition(".")[2])}
     if not named:
@@ -150,7 +154,7 @@ def _lines(keys: Mapping[str, str]) -> str:
 
 
 def _item(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
-    """Return an item's options as rows, and as a spec writes it: each at its default, with its meaning."""
+    """Return an item's options as (rows, YAML text with each option at its default and its meaning)."""
     registry: api.vocabulary.Registry[Any] = getattr(api.vocabulary, kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
@@ -179,7 +183,7 @@ def _item(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
 
 
 def _row(key: str, option: api.vocabulary.Option) -> tuple[str, str, str]:
-    """Return an option as YAML, its type, and its meaning."""
+    """Return (YAML, type, meaning) of an option."""
     required = ", required" if option.required else ""
     return f"{key}: {option.written}", f"{option.type}{required}", option.line
 

@@ -1,8 +1,8 @@
-"""Entry point of the command: runs a verb, and turns errors into one message and an exit code.
+"""Entry point of the command: runs a subcommand, and turns errors into one message and an exit code.
 
 0 is success, 1 a fault of the environment (an endpoint is down, a disk is full), 2 a fault of the user (a
-spec, a flag, a key), 130 an interruption, 141 a reader that closed the pipe.
-`--debug` anywhere on the line shows the traceback.
+spec, a flag, a key), 130 an interruption, 141 a closed pipe. `--debug` anywhere on the command line shows the
+traceback.
 """
 
 from __future__ import annotations
@@ -57,14 +57,18 @@ VERBS = {
 """Commands of this package; doors add others."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 _OPEN_FILES = 10_240
-"""Open files that a command may have where the hard limit allows it; the most that macOS grants."""
+"""Number of open files that a command may have if the hard limit allows it; macOS grants no more."""
 INTERRUPTED = 128 + signal.SIGINT
 CLOSED_PIPE = 128 + 13
-"""Exit code of a command whose reader has closed the pipe, as in `rolegraph list | head -1`: that of SIGPIPE,
-which Windows lacks."""
+"""Exit code after the reader of a pipe has closed it, as in `rolegraph list | head -1`: that of SIGPIPE,
+which
+Windows lacks."""
 COLLECT_AFTER = 100_000
-"""Allocations between garbage collections, twice the objects that a verb's imports make; with Python's
-default of 700, collections take a sixth of the import time."""
+"""Number of allocations between garbage collections, twice the number of objects that a subcommand's imports
+make.
+
+With Python's default of 700, collections take a sixth of the import time.
+"""
 
 
 class _Verbs(click.Group):
@@ -107,7 +111,7 @@ class _Verbs(click.Group):
 
 
 def _instead_of(name: str, names: Sequence[str]) -> str:
-    """Return the command to type in place of a word that is no command."""
+    """Return the command to type in place of an unknown command."""
     from rolegraph.api import shipped_specs
     from rolegraph.cli.list_ import KINDS
     from rolegraph.cli.output import command as command_line
@@ -120,8 +124,11 @@ def _instead_of(name: str, names: Sequence[str]) -> str:
 
 
 def _named_here(error: click.ClickException) -> str:
-    """Return the command to type where one without its SPEC was given, or an option that is a command's name;
-    empty for other errors."""
+    """Return the line `next: COMMAND` for a usage error.
+
+    The errors are a command without its SPEC, and an option with the name of a command; other errors give an
+    empty text.
+    """
     from rolegraph.api import specs_here
     from rolegraph.cli.output import command as command_line
 
@@ -136,13 +143,14 @@ def _named_here(error: click.ClickException) -> str:
 
 @cache
 def _verbs() -> Mapping[str, Verb]:
-    """Return all commands with a line of their own; `eject` only where a door has a target for it."""
+    """Return all commands by name; `eject` only if a door has a target for it."""
     verbs = {name: verb for door in doors() for name, verb in door.commands.items()} | VERBS
     return {name: verb for name, verb in verbs.items() if name != "eject" or contributions("eject")}
 
 
 def _summary(name: str) -> str:
-    """Return the first sentence of an installed command's help, or why the command cannot be loaded."""
+    """Return the first sentence of an installed command's help, or the reason why the command cannot be
+    loaded."""
     try:
         return plugin("commands", name).get_short_help_str(80)
     except UsageError as error:
@@ -169,7 +177,7 @@ class Interrupted(KeyboardInterrupt):
     """Raised to end a command after a signal; `exit_code` is 128 plus the signal's number."""
 
     codes: ClassVar[list[int]] = []
-    """Exit codes of the signals that came since the command began."""
+    """Exit codes of the signals received since the command began."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -206,14 +214,19 @@ def _interrupt(number: int, _frame: object) -> NoReturn:
 
 
 class _Output(FileIO):
-    """Standard stream whose reader may be gone: text for a closed terminal, and progress for a closed pipe,
-    is dropped.
+    """Standard stream that drops text after its reader has gone: all text for a closed terminal, and progress
+    for a
+    closed pipe.
 
-    After its terminal has closed, a command saves its work, or goes on if it ignores SIGHUP.
+    After its terminal has closed, a command saves its work, or continues if it ignores SIGHUP.
     """
 
     def write(self, text: Any) -> int:
-        """Write to the stream; raises OSError, but not for a closed terminal, or a closed pipe of stderr."""
+        """Write to the stream.
+
+        Raises:
+            OSError: The write fails, except at a closed terminal or a closed pipe of stderr.
+        """
         try:
             return super().write(text)
         except OSError as error:
@@ -224,7 +237,7 @@ class _Output(FileIO):
 
 
 def _end(number: int, frame: object) -> None:
-    """Handle the first SIGHUP as SIGTERM is handled now; the shell sends a second one."""
+    """Handle the first SIGHUP like SIGTERM, and ignore the second, which the shell sends."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if signal.getsignal(signal.SIGTERM) is _interrupt:
         _interrupt(number, frame)
@@ -232,7 +245,8 @@ def _end(number: int, frame: object) -> None:
 
 
 def _raise_open_files() -> None:
-    """Raise the soft limit of open files; shells of macOS set 256, less than a run has connections."""
+    """Raise the soft limit of open files, because the shells of macOS set 256, fewer than a run's
+    connections."""
     with suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 
@@ -251,10 +265,12 @@ def _has_no_working_folder() -> bool:
 
 
 def _open_streams() -> None:
-    """Open the null device as each standard stream that is closed; let the others take any character.
+    """Open the null device for each closed standard stream; let the open output streams accept every
+    character.
 
-    A file would get a closed stream's number otherwise, and a library that prints would write into it. An
-    ASCII stream becomes UTF-8, as click's own become; other encodings show what they lack escaped.
+    A file would otherwise get a closed stream's number, and a library that prints would write into the file.
+    An
+    ASCII stream becomes UTF-8, as in click; in other encodings, missing characters are escaped.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream: TextIOWrapper | None = getattr(sys, name)
@@ -294,7 +310,7 @@ def run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _printed_warnings() -> Generator[None]:
-    """Print the warnings of the library's loggers for the time of a block; a run's log has them as well."""
+    """Print the warnings of the library's loggers during a block; a run's log has them as well."""
     printer, logger = _WarningPrinter(logging.WARNING), logging.getLogger("rolegraph")
     logger.addHandler(printer)
     try:

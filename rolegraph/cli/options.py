@@ -1,6 +1,6 @@
-"""Options and arguments that several verbs share, and their completion in a shell.
+"""Options and arguments that several commands share, and their completion in a shell.
 
-`_ROLEGRAPH_COMPLETE=bash_source rolegraph` prints the script of bash.
+`_ROLEGRAPH_COMPLETE=bash_source rolegraph` prints the script for bash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 OVERRIDES = "[KEY.PATH=VALUE…]"
 GOES_ON = ("=", ".", ":", "/")
-"""Ends of a completion that more is typed after."""
+"""Last characters of a completion after which more is typed."""
 _PROVIDERS = plugin_names("models")
 _SERVED = [name for name in _PROVIDERS if name != "local"]
 _LOCAL = "local[:FOLDER]" if "local" in _PROVIDERS else ""
@@ -37,16 +37,18 @@ ANSWERING = ", ".join(
 ENDPOINTS = ", ".join(("tinker (the default with this option)", "openai", *_SERVED))
 """Providers with an endpoint, for help texts."""
 SOURCE_OPTIONS = ("imports", "allow", "model", "base_url")
-"""Options of a command that are passed to it in its Source."""
+"""Options of a command that reach the command as parts of its Source."""
 
 
 def source(model: str = "", base_url: str = "", *, required: bool = True) -> Decorator[Callable[..., Any]]:
-    """Add SPEC, its overrides, `--import`, `--allow`, and options for the model; pass one Source as `source`.
+    """Return a decorator that adds SPEC, its overrides, `--import`, `--allow`, and options for the model.
+
+    The values reach the command as one Source, `source`.
 
     Args:
-        model: Help text of `--model`; no such option where it is empty.
-        base_url: Help text of `--base-url`; no such option where it is empty.
-        required: Whether SPEC must be given; otherwise the source's spec may be None.
+        model: Help text of `--model`; empty to leave the option out.
+        base_url: Help text of `--base-url`; empty to leave the option out.
+        required: False to make SPEC optional; the source's spec may then be None.
 
     Returns:
         A decorator for the command's function.
@@ -81,7 +83,8 @@ def bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator
     """Return a decorator that adds parameters to a command.
 
     Args:
-        gather: Function that is called with the command and all values, and calls the command with fewer.
+        gather: Function that is called with the command and all values, and calls the command with fewer
+            arguments.
         parameters: The parameters, in the order of the help.
     """
 
@@ -95,9 +98,9 @@ def bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator
 
 
 def in_project(source: api.Source) -> api.Source:
-    """Return the source with the imports and permissions of the trusted rolegraph.toml beside its spec added.
+    """Return the source with the imports and permissions of the trusted rolegraph.toml beside its spec.
 
-    Prints a note about an untrusted one, which is ignored.
+    If that file is not trusted, it is ignored, and a note is printed.
     """
     file = Path(source.spec or "").parent / api.PROJECT_FILE
     if source.spec and Path(source.spec).is_file() and file.is_file() and not api.is_trusted(file):
@@ -120,43 +123,44 @@ def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | 
 
 
 def count(flag: str, default: int | None, meaning: str, *, least: int = 1) -> Decorator[F]:
-    """Return an option for a number of at least `least`; None is passed where there is no default."""
+    """Return an option for a number of at least `least`; without a default, a missing option is passed as
+    None."""
     shown = default is not None
     return text(flag, "N", meaning, type=click.IntRange(min=least), default=default, show_default=shown)
 
 
 def text(flag: str, metavar: str, meaning: str, *names: str, **settings: Any) -> Decorator[F]:
-    """Return an option for a text; None is passed where it is not given and has no default.
+    """Return an option for a text; without a default, a missing option is passed as None.
 
     Args:
         flag: Flag, such as `--role`.
         metavar: Name of the value in the help.
         meaning: Help text.
-        names: Name of the parameter, where it is not that of the flag.
+        names: Name of the parameter, if it differs from the flag's.
         settings: Further settings of click's option.
     """
     return click.option(flag, *names, metavar=metavar, help=meaning, **settings)
 
 
 def model_option(flag: str, meaning: str) -> Decorator[F]:
-    """Return an option for a model, which the shell completes."""
+    """Return an option for a model, with completion in the shell."""
     return text(flag, "MODEL", meaning, shell_complete=complete_models)
 
 
 def flag(flag: str, meaning: str) -> Decorator[F]:
-    """Return an option without a value, False where it is not given."""
+    """Return an option without a value; a missing option is passed as False."""
     return click.option(flag, is_flag=True, help=meaning)
 
 
 def choice(flag: str, names: Sequence[str], meaning: str, **settings: Any) -> Decorator[F]:
-    """Return an option for one of some names."""
+    """Return an option that accepts one of some names."""
     return click.option(flag, type=click.Choice(names), help=meaning, show_default=True, **settings)
 
 
 def choice_of_plugins(
     flag: str, group: Group, meaning: str, *first: str, **settings: Any
 ) -> Decorator[Callable[..., Any]]:
-    """Return an option for the name of a registered part; no option where no package registers one.
+    """Return an option for the name of a registered part; no option if no package registers a part.
 
     Args:
         flag: The flag.
@@ -170,32 +174,39 @@ def choice_of_plugins(
 
 
 class NamedPath(click.Path):
-    """Path of a file or a folder, passed as a `pathlib.Path`; an empty one is an error.
+    """Path of a file or a folder, passed as a `pathlib.Path`; an empty path is an error.
 
-    `Path("")` is the working folder: `--out "$UNSET"` would write there.
+    `Path("")` is the working folder, so `--out "$UNSET"` would write there.
     """
 
     def __init__(self, *, dir_okay: bool = True) -> None:
         super().__init__(path_type=Path, dir_okay=dir_okay)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raises BadParameter for an empty one."""
+        """Return the path.
+
+        Raises:
+            BadParameter: The path is empty.
+        """
         if not str(value):
             self.fail("it is empty; give a path, or leave it out", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def path(flag: str, name: str, metavar: str, meaning: str) -> Decorator[F]:
-    """Return an option for a path, passed as the parameter `name`; `FILE…` refuses a folder."""
+    """Return an option for a path, passed as the parameter `name`; with metavar `FILE…` a folder is
+    refused."""
     kind = NamedPath(dir_okay=not metavar.startswith("FILE"))
     return click.option(flag, name, type=kind, metavar=metavar, help=meaning)
 
 
 def replaces(*names: str) -> Decorator[Callable[..., Any]]:
-    """Add `--force` to a command, and refuse files of options that Rolegraph did not write without it.
+    """Return a decorator that adds `--force` to a command, and refuses to replace foreign files without it.
+
+    Foreign files are those that Rolegraph did not write.
 
     Args:
-        names: Names of the options' parameters.
+        names: Parameters of the options whose values are the files.
     """
     return bundle(partial(_with_replaced, names), force)
 
@@ -208,8 +219,9 @@ def _with_replaced(names: Sequence[str], command: Callable[..., Any], *, force: 
 
 
 def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None) -> Decorator[F]:
-    """Return an option that may be given several times, passed as the tuple `name`; `FILE…` makes paths of
-    it."""
+    """Return an option that may be given several times, passed as the tuple `name`; with metavar `FILE…` the
+    values
+    become paths."""
     type = click.Path() if metavar.startswith("FILE") else type
     return text(flag, metavar, f"{meaning} May be given again.", name, multiple=True, type=type)
 
@@ -244,10 +256,10 @@ drop_damaged = flag(
 
 
 def without_damage(out: Path | None, *, resume: bool) -> None:
-    """Drop the damaged lines in the folder that a command resumes, and print where their copies are.
+    """Drop the damaged lines in the folder that a command resumes, and print the paths of their copies.
 
     Raises:
-        UsageError: The command does not resume a folder that it names.
+        UsageError: The command does not resume, or names no folder.
     """
     if not resume or out is None:
         raise click.UsageError("--drop-damaged goes with --resume, and with --out, the folder to resume")
@@ -277,11 +289,11 @@ Watcher = tuple[str, str, Mapping[str, Any]]
 
 
 class Watchers(tuple[Watcher, ...]):
-    """Observers that the command line names: each a name, a target and settings."""
+    """Observers named on the command line, each as (name, target, settings)."""
 
     @contextmanager
     def watching(self, job: api.RunJob | api.TrainingJob, observe: api.Observer) -> Generator[api.Observer]:
-        """Open all observers for a block, and yield an observer that passes each event to them and to
+        """Open all observers during a block, and yield an observer that passes each event to them and to
         `observe`."""
         with ExitStack() as stack:
             for name, target, settings in self:
@@ -290,8 +302,10 @@ class Watchers(tuple[Watcher, ...]):
 
 
 def watchers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--observe`, and the options that packages contribute for `episodes`, to a command, which gets the
-    observers as the argument `watchers`."""
+    """Add `--observe`, and the options that packages contribute for `episodes`, to a command.
+
+    The observers reach the command as the argument `watchers`.
+    """
     observe = repeated(
         "--observe", "observers", "NAME=TARGET", "An installed package's observer of the episodes."
     )
@@ -311,10 +325,12 @@ def _with_watchers(
 
 
 def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
-    """Add `--correct/--wrong`, and filters of episodes; pass the given ones as one mapping, `where`.
+    """Return a decorator that adds `--correct/--wrong` and other filters of episodes to a command.
+
+    The given filters reach the command as one mapping, `where`.
 
     Args:
-        meanings: Help text of each filter by its name, `reward` among them.
+        meanings: Help text of each filter by its name, with `reward` for `low` and `high`.
     """
     metavars = {name: "LOW:HIGH" if name == "reward" else name.upper() for name in meanings}
     options = [text(f"--{name}", metavars[name], meaning) for name, meaning in meanings.items()]
@@ -333,7 +349,7 @@ def _with_filters(names: Sequence[str], command: Callable[..., Any], **words: An
 
 
 def figure_floor(text: str) -> tuple[str, float]:
-    """Parse a figure and its lowest accepted value, as `FIGURE=VALUE`."""
+    """Parse a metric and its lowest accepted value, as `FIGURE=VALUE`."""
     figure, _, floor = text.partition("=")
     try:
         return figure, float(floor)
@@ -342,7 +358,8 @@ def figure_floor(text: str) -> tuple[str, float]:
 
 
 def complete_specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete the name of a shipped spec or the path of a spec file; an override, where it has a `=`."""
+    """Complete the name of a shipped spec or the path of a spec file; a word with `=` is completed as an
+    override."""
     if "=" in word:
         return complete_overrides(context, parameter, word)
     shipped = [CompletionItem(name, help=line) for name, line in api.shipped_specs().items()]
@@ -356,7 +373,7 @@ def complete_specs(context: click.Context, parameter: click.Parameter, word: str
 
 
 def complete_overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete the typed part of an override, such as `roles.solver.co`, of the spec named before it."""
+    """Complete the typed part of an override, such as `roles.solver.co`, for the spec named before it."""
     several: tuple[str, ...] = context.params.get("specs") or ()
     spec = context.params.get("spec") or next(iter(several), None)
     return [CompletionItem(row.word, help=row.meaning) for row in api.completions(spec, word)]
@@ -370,7 +387,7 @@ def complete_models(context: click.Context, parameter: click.Parameter, word: st
 
 
 def complete_runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete the folder of a run, the newest first; any folder, where there is no run."""
+    """Complete the folder of a run, the newest first; without runs, any folder."""
     folder = Path(word) if word.endswith("/") else Path(word).parent
     places = {path.parent for where in (folder, Path("runs")) for path in where.glob("*/run.json")}
     places = {path for path in places if str(path).startswith(word)}
@@ -379,7 +396,7 @@ def complete_runs(context: click.Context, parameter: click.Parameter, word: str)
 
 
 def complete_items(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete the name of an item of the kind earlier on the command line."""
+    """Complete the name of an item; its kind is the previous argument."""
     kind = context.params.get("kind")
     if kind == "specs":
         return complete_specs(context, parameter, word)
@@ -397,9 +414,9 @@ class BashCompletion(BashComplete):
     source_template = BashComplete.source_template.replace("-o nosort", "-o nosort -o nospace")
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the complete words of the typed command line, and the last, incomplete word.
+        """Return (complete words of the typed command line, last incomplete word).
 
-        Bash splits words at `=` and `:`; such parts are joined again.
+        Bash splits words at `=` and `:`; the parts are joined again.
         """
         args, incomplete = super().get_completion_args()
         words: list[str] = []
@@ -411,7 +428,8 @@ class BashCompletion(BashComplete):
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return the part of a completion that replaces bash's last word, with a space after a whole word."""
+        """Return the part of a completion that replaces bash's last word, with a space after a complete
+        word."""
         if item.type != "plain":
             return super().format_completion(item)
         _, incomplete = self.get_completion_args()

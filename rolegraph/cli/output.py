@@ -1,7 +1,7 @@
-"""Output of the verbs: results on standard output, progress and warnings on standard error.
+"""Output of the commands: results on standard output, progress and warnings on standard error.
 
-With `--json` standard output has one document, at the end; with `--quiet` only that, warnings and errors are
-printed. Colour is rich's and click's: `NO_COLOR` takes it away, `FORCE_COLOR` keeps it in a pipe.
+With `--json` standard output has one document, at the end; with `--quiet` only that document, warnings and
+errors are printed. Colour follows rich and click: `NO_COLOR` removes it, `FORCE_COLOR` keeps it in a pipe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN_CHARACTERS = 300
-"""Characters of a text in a table or a line, unless the caller shows more."""
+"""Largest number of characters of a text in a table or a line, unless the caller sets another."""
 
 
 def command(*words: str) -> str:
@@ -32,14 +32,15 @@ def command(*words: str) -> str:
 
 
 class OutputOptions(NamedTuple):
-    """`--quiet` and `--json` of a command line, and the stream of the JSON document."""
+    """Values of `--quiet` and `--json` on a command line, and the stream of the JSON document."""
 
     quiet: bool = False
     as_json: bool = False
     stream: TextIO | None = None
 
     def check_single(self, kind: str) -> None:
-        """Raise UsageError where either option is given with `-m`, which makes several runs of a kind."""
+        """Raise UsageError if `--quiet` or `--json` is given; called for `-m`, which makes several runs of a
+        kind."""
         if self.quiet or self.as_json:
             raise click.UsageError(f"--json and --quiet go with one {kind}; -m makes several")
 
@@ -57,7 +58,7 @@ class OutputOptions(NamedTuple):
         return _console(stderr=True, quiet=self.quiet)
 
     def warnings(self) -> Console:
-        """Return the console for warnings, which `--quiet` keeps."""
+        """Return the console for warnings, which are printed despite `--quiet`."""
         return _console(stderr=True, lines=True)
 
     def warn(self, text: str, above: Console | None = None) -> None:
@@ -65,32 +66,33 @@ class OutputOptions(NamedTuple):
 
         Args:
             text: The warning.
-            above: Console of a live display that is shown: the warning goes above it. Another console would
-                write into the display.
+            above: Console of a live display, above which the warning is printed; another console would write
+                into the
+                display. None without a display.
         """
         console = self.warnings() if above is None or above.quiet else above
         text = api.printable(f"warning: {text}")
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     def next(self, *commands: str) -> None:
-        """Print the commands that a user may want to run next."""
+        """Print suggested next commands."""
         for number, command in enumerate(commands):
             self.line(f"{'next: ' if not number else '      '}{command}")
 
     def end(self, document: Mapping[str, object], *commands: str) -> None:
-        """Print the commands that a user may want to run next, and the JSON document, which names them."""
+        """Print suggested next commands, and the JSON document, which contains them."""
         self.next(*commands)
         self.document({**document, "next": commands})
 
     def document(self, value: Mapping[str, object]) -> None:
-        """Print the JSON document, with `--json` alone."""
+        """Print the JSON document if `--json` was given."""
         if self.as_json:
             shown = api.without_secrets_in(json.loads(json.dumps(value, default=str)))
             click.echo(json.dumps(shown, indent=1, ensure_ascii=False), file=self.stream)
 
 
 def view_command(folder: str, it: api.NextAction) -> str:
-    """Return the command that shows a run's episodes, of the role that an advice is about.
+    """Return the command that shows a run's episodes, filtered by an advice's role and failures.
 
     Args:
         folder: The run's folder.
@@ -101,10 +103,10 @@ def view_command(folder: str, it: api.NextAction) -> str:
 
 
 def other_model_commands(verb: str, source: api.Source) -> list[str]:
-    """Return the commands that fetch a model for tasks of one's own, and that give it to a verb.
+    """Return the commands that fetch a model for the user's own tasks, and that run `verb` with that model.
 
     Args:
-        verb: Command of a spec, such as `run`.
+        verb: Command for a spec, such as `run`.
         source: The spec and its options.
     """
     words = replace(source, model=f"local:{api.FIRST_MODEL}", base_url=None).arguments()
@@ -113,8 +115,7 @@ def other_model_commands(verb: str, source: api.Source) -> list[str]:
 
 @contextmanager
 def own_stream(alone: bool) -> Generator[TextIO]:
-    """Yield standard output as a stream; if `alone`, other prints in the block go to standard error
-    instead."""
+    """Yield standard output as a stream; if `alone`, other prints during the block go to standard error."""
     if not alone:
         yield sys.stdout
         return
@@ -133,20 +134,20 @@ def own_stream(alone: bool) -> Generator[TextIO]:
 
 
 def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:
-    """Return a rich console; with `lines`, it cuts no line and colours no number by itself."""
+    """Return a rich console; with `lines`, long lines are not wrapped, and numbers are not highlighted."""
     from rich.console import Console  # imported here, so that `--help` is fast
 
     return Console(stderr=stderr, quiet=quiet, soft_wrap=lines, highlight=not lines)
 
 
 def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
-    """Return a text with control characters removed, and cut where it is longer than `most` characters."""
+    """Return a text without control characters, cut if it is longer than `most` characters."""
     kept = api.printable(text)
     return kept if len(kept) <= most else f"{kept[:most]} …"
 
 
 def colour(environment: Mapping[str, str] = os.environ) -> bool | None:
-    """Read NO_COLOR and FORCE_COLOR: False, True, or None, which means colours on a terminal only."""
+    """Read NO_COLOR and FORCE_COLOR; return None if neither is set, for colours on a terminal only."""
     if environment.get("NO_COLOR"):
         return False
     return True if environment.get("FORCE_COLOR") else None

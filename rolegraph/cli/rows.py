@@ -16,7 +16,7 @@ Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 class RowOutput(NamedTuple):
-    """`--json` and `--csv` of a command line, which prints rows."""
+    """Values of `--json` and `--csv` on the command line of a command that prints rows."""
 
     form: Literal["table", "json", "csv"] = "table"
 
@@ -25,7 +25,7 @@ class RowOutput(NamedTuple):
 
         Args:
             rows: The rows, with values that JSON can hold; they need not have the same columns.
-            show: Function that prints the rows for a reader, where neither option is given.
+            show: Function that prints the rows for a reader if neither option is given.
         """
         if self.form == "json":
             for row in rows:

@@ -1,4 +1,5 @@
-"""`rolegraph run`, `rolegraph eval`, and `-m` of run, train and eval: every point of a grid of overrides."""
+"""`rolegraph run`, `rolegraph eval`, and `-m` of run, train and eval: a run for each combination of
+overrides."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from rolegraph.cli.output import OutputOptions, command, plain
 from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
 
 LIMIT = 64
-"""Tasks of a run for which no `--limit` is given."""
+"""Number of tasks of a run without `--limit`."""
 
 
 @click.command("run")
@@ -201,16 +202,16 @@ def run_sweep(
     """Start or resume a sweep, run it, and print its table.
 
     Args:
-        kind: What each point is.
+        kind: Kind of each point: a run, an evaluation or a training.
         source: The spec; an override may have several values.
-        out: Folder of the sweep; None for a new one, or with `resume` the newest.
+        out: Folder of the sweep; None for a new folder, or with `resume` the newest sweep.
         settings: Further arguments of `SweepJob.create` or `SweepJob.resume`.
-        resume: Whether to continue a sweep.
-        floors: For runs, figures with their lowest accepted values.
+        resume: True to continue a sweep.
+        floors: Lowest accepted values of a run's metrics, by name.
         run_options: Further arguments of `run` of the points' jobs.
 
     Returns:
-        The exit code: 1 where a figure of a run is lower than its floor.
+        The exit code: 1 if a metric of a run is below its floor.
     """
     if resume:
         job = api.SweepJob.resume(out, kind=kind, source=source, **settings)

@@ -1,4 +1,4 @@
-"""Tables and progress on a terminal, and Ctrl-C that does not wait for threads."""
+"""Tables and progress on a terminal, and a Ctrl-C that does not wait for threads."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ HANGUP: int = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has no SIGHUP
 _GAP = 2
 """Width between two columns, and of both edges of a table."""
 _NAME_WIDTH, _TEXT_WIDTH = 32, 20
-"""Width that the first column and other texts keep, if they are as long; they are folded beyond it."""
+"""Widths up to which the first column, and columns of other texts, are not folded."""
 
 
 class FigureTable(Table):
-    """Table whose columns, where the console is too narrow, go into several tables below one another.
+    """Table that is split into several, one below the other, if its columns do not fit the console.
 
-    Each of the tables begins with the first column. Columns with `no_wrap` hold figures and keep their width;
+    Each of these tables begins with the first column. Columns with `no_wrap` hold numbers and keep their
+    width;
     the others are folded.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield one table for as many columns as fit beside the first, then the next."""
+        """Yield a table with as many columns as fit beside the first, then a table with the next columns, and
+        so on."""
         blocks = list(_blocks(self.columns, options.max_width))
         for block in blocks:
             columns, edges = [column.copy() for column in block], self.pad_edge
@@ -64,20 +66,20 @@ def _blocks(columns: list[Column], width: int) -> Iterator[list[Column]]:
 
 
 def _width(column: Column, most_of_text: int) -> int:
-    """Return the width in cells that a column needs: its longest line, and at most `most_of_text` if it
-    folds."""
+    """Return the width in cells that a column needs: its longest line, limited to `most_of_text` if the
+    column folds."""
     lines = (line for cell in (column.header, *column.cells) for line in str(cell).splitlines())
     longest = max(map(cell_len, lines), default=0)
     return longest if column.no_wrap else min(longest, most_of_text)
 
 
 def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) -> Table:
-    """Return an empty table with a bold first column; where the console is narrow, no cell is cut.
+    """Return an empty table with a bold first column; if the console is narrow, no cell is cut.
 
     Args:
         headings: Column headings; control characters are replaced.
-        right: Whether the other columns hold figures, aligned to the right and never folded.
-        texts: Positions of columns that hold texts all the same.
+        right: True if the columns after the first hold numbers, aligned to the right and never folded.
+        texts: Positions of columns that hold texts nevertheless.
     """
     table = FigureTable(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column, heading in enumerate(headings):
@@ -93,21 +95,22 @@ def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) 
 
 
 def add_row(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of plain texts to a table; cells may come from a model, so markup and control characters are
-    off."""
+    """Add a row of plain texts to a table, without markup and control characters, because a model may have
+    written
+    the cells."""
     table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
 
 
 def interval_cell(
     interval: api.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
 ) -> str:
-    """Format a mean with its interval and n in two further lines.
+    """Format a mean, with its interval in a second line and n in a third.
 
     Args:
         interval: The mean over n tasks; None, or n = 0, is shown as a dash.
         sign: `+` for differences.
-        mark: Text behind the mean.
-        tasks: The number of all tasks, which is shown beside an n that differs from it.
+        mark: Text after the mean.
+        tasks: Number of all tasks, shown if it differs from n.
     """
     if interval is None or not interval.n:
         return "–"
@@ -122,8 +125,9 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine like `asyncio.run`, and return its result, but end at a signal.
 
     The first Ctrl-C, SIGTERM or SIGHUP cancels the coroutine, which may save its work; a second Ctrl-C or
-    SIGTERM leaves at once. Neither waits for threads: a thread in an import or a network call cannot be
-    stopped, and `asyncio.run` would wait for it. The command ends the process next.
+    SIGTERM ends at once. Neither waits for threads: a thread in an import or a network call cannot be
+    stopped,
+    and `asyncio.run` would wait for it. The caller must end the process next.
 
     Raises:
         Interrupted: A signal came.
@@ -147,8 +151,9 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
 async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T:
     """Await a coroutine and return its result; append the number of each signal that comes to `received`.
 
-    The first signal cancels the coroutine, a second one raises KeyboardInterrupt. A SIGHUP is no second one:
-    where a terminal closes, the kernel and the shell both send it.
+    The first signal cancels the coroutine, a second one raises KeyboardInterrupt. A second SIGHUP does
+    nothing,
+    because both the kernel and the shell send it when a terminal closes.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -175,7 +180,8 @@ async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T
 
 @contextmanager
 def progress_line(output: OutputOptions, text: str) -> Generator[api.Observer]:
-    """Show a progress line for the time of a block; give an observer that updates it, warnings above it."""
+    """Show a progress line during a block, and give an observer that updates the line and prints warnings
+    above it."""
     line = NoteProgress(text, output.progress())
 
     def observe(event: api.Event) -> None:

@@ -1,6 +1,6 @@
-"""Display of a training: a live table on a terminal, one line for each step elsewhere.
+"""Display of a training: a live table on a terminal, otherwise one line for each step.
 
-Everything that is shown is in the training's folder, too.
+Everything that is shown is also in the training's folder.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rolegraph.cli.terminal import add_row, clock, make_table
 VALIDATION, GREEDY, IMITATION = "validation/", "greedy/", "imitation/"
 Metrics = Mapping[str, float]
 COST = "cost/step", "${:,.4f}"
-"""Metric of a step's dollars, and its form."""
+"""Metric of a step's cost in dollars, and its format."""
 FIRST = "first-"
-"""Prefix of the metrics of the first validation."""
+"""Prefix under which the metrics of the first validation are kept."""
 FIGURE_COLUMNS = (
     api.StepMetric("episode/{}", "this step"),
     api.StepMetric(VALIDATION + "{}", "validation"),
@@ -40,11 +40,11 @@ FAILED = "magenta"
 
 @contextmanager
 def train_display(training: api.TrainingJob, output: OutputOptions | None = None) -> Generator[api.Observer]:
-    """Show a training for the time of a block; give its observer, and print the results at the end.
+    """Show a training during a block; give its observer, and print the results at the end.
 
     Args:
         training: The training that the block runs.
-        output: Options of the output; None is neither quiet nor JSON.
+        output: Options of the output; None for neither quiet nor JSON.
     """
     output, started = output or OutputOptions(), time.monotonic()
     display = _TrainDisplay(training, output)
@@ -64,7 +64,7 @@ class _TrainDisplay:
         self._latest: dict[str, float] = {}
         self._lines: list[Metrics] = []
         self._lost = ""
-        """Failures of the latest step, and remarks on its answers."""
+        """Failures of the latest step, and remarks on its answers, as text."""
         for line in training.folder.metrics():
             self._add(line)
         self._console, self._output = output.progress(), output
@@ -77,14 +77,15 @@ class _TrainDisplay:
         )
         self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=training.done)
         self._part = NoteProgress(console=self._console)
-        """Progress of the current part of a step: a batch of episodes, an update."""
+        """Progress of a part of a step: a batch of episodes, or an update."""
         live = self._console.is_terminal and not output.quiet
         tables = Live(console=self._console, get_renderable=self._view, transient=True)
         self.shown = tables if live else self._part.progress
-        """Context manager that shows the tables on a terminal, and lines of the current part elsewhere."""
+        """Context manager that shows the tables on a terminal, and otherwise lines about the current part."""
 
     def announce(self) -> None:
-        """Print the number of steps, the learning rate of each policy with its origin, and the stages."""
+        """Print the number of steps, the learning rate of each policy with its origin, and the imitation
+        stages."""
         rates = api.policy_rates(self._plan)
         shown = [
             f"learning rate of {name} {rate}" if len(rates) > 1 else f"learning rate {rate}"
@@ -99,7 +100,8 @@ class _TrainDisplay:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def observe(self, event: api.Event) -> None:
-        """Update the tables and progress line for an event of the training: metrics, a warning, or a note."""
+        """Update the tables and the progress line for an event of the training: metrics, a warning, or a
+        note."""
         if isinstance(event, api.StepLogged):
             self._log(event)
         elif isinstance(event, api.Note) and event.kind == "warning":
@@ -108,7 +110,7 @@ class _TrainDisplay:
             self._part.observe(event)
 
     def _log(self, event: api.StepLogged) -> None:
-        """Show the metrics of a step, which are on disk."""
+        """Show the metrics of a step that is on disk."""
         self._add(event.metrics)
         faults = [*_lost(event.metrics), *self._faults(event)]
         self._lost = ", ".join(faults)
@@ -118,7 +120,8 @@ class _TrainDisplay:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _faults(self, event: api.StepLogged) -> Iterator[str]:
-        """Yield the rewards of a step that a constant answer would get, and the roles that diverge."""
+        """Yield a remark for each role whose reward a constant answer would get too, and the names of
+        diverging roles."""
         metrics = event.metrics
         for role in self._plan.trained:
             reward, n = (metrics.get(f"reward/{role}/{name}") for name in ("mean", "n"))
@@ -130,19 +133,21 @@ class _TrainDisplay:
             yield f"diverging: {', '.join(it.role for it in diverged)}"
 
     def _add(self, metrics: Metrics) -> None:
-        """Add a step's metrics to the latest ones; the first validation's stay under names of their own."""
+        """Add a step's metrics to the latest ones; the first validation's metrics are kept under the prefix
+        `FIRST`."""
         first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
         kept = {name: value for name, value in self._latest.items() if not name.startswith(IMITATION)}
         self._latest = {**first, **kept, **metrics}
         self._lines.append(metrics)
 
     def _distinct_figures(self) -> list[str]:
-        """Return the figures of the episodes and the rewards of the roles; of equal ones the first."""
+        """Return the metrics of the episodes and the rewards of the roles; of metrics equal at every step,
+        only the first."""
         names = (*self._plan.metric_names, *(f"reward/{role.name}" for role in self._plan.roles))
         return [first for first, *_ in api.equal_figures(self._lines, names)]
 
     def _distinct_metrics(self) -> list[str]:
-        """Return the distinct figures without those that are rewards."""
+        """Return the distinct metrics of the episodes, without the rewards of roles."""
         return [name for name in self._distinct_figures() if name in self._plan.metric_names]
 
     def _line(self, step: int, metrics: Metrics, faults: Iterable[str]) -> str:
@@ -210,7 +215,7 @@ class _TrainEnd:
         both = self._first.keys() & self._last.keys() if self._measured > 0 else set[str]()
         constants = [beside for role in self._plan.asking for beside in _beside(role.name)]
         self._figures = [it for it in (*self._plan.metric_names, *constants) if VALIDATION + it in both]
-        """Figures of both the first and the latest validation; none where there are no two."""
+        """Metrics of both the first and the latest validation; empty if there was only one validation."""
         info = self._folder.info() if lines else None
         self._verdict = api.training_verdict(self._folder, info, lines) if info else api.TrainingVerdict()
         self._change = api.recorded_change(self._folder, info, lines) if info else None
@@ -218,7 +223,7 @@ class _TrainEnd:
         self._warnings = [*self._find_warnings(), *self._advice.remarks, *self._verdict.remarks]
 
     def show(self, output: OutputOptions, seconds: float) -> None:
-        """Print the closing tables, the report's path and the next commands, and the JSON document."""
+        """Print the closing tables, the report's path, suggested commands, and the JSON document."""
         out = output.results()
         for table in self._tables():
             out.print(table)
@@ -250,7 +255,7 @@ class _TrainEnd:
         output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
 
     def _document(self) -> dict[str, Any]:
-        """Return the document that `--json` prints, but for the seconds and the next commands."""
+        """Return the document of `--json`, without the seconds and the suggested commands."""
         values = [(name, f"{VALIDATION}{name}") for name in self._figures]
         return {
             "folder": str(self._folder.path),
@@ -275,12 +280,12 @@ class _TrainEnd:
         }
 
     def _greedy(self) -> list[tuple[str, str]]:
-        """Return the figures of the greedy validation at the end, each with its name in the last line."""
+        """Return (metric, its name in the last line) for each metric of the greedy validation at the end."""
         names = self._lines[-1] if self._done else ()
         return [(it, f"{GREEDY}{it}") for it in self._figures if f"{GREEDY}{it}" in names]
 
     def _outcome(self) -> api.Outcome:
-        """Return how the training ended, for advice."""
+        """Return the outcome of the training, from which advice is chosen."""
         answers = self._folder.answers() if self._done else {}
         roles = [
             api.RoleOutcome(
@@ -309,13 +314,13 @@ class _TrainEnd:
         )
 
     def _is_dead(self, role: str) -> bool:
-        """Return True for a trained role that no group and no signal of any step taught anything."""
+        """Return True for a trained role if no group and no signal of any step taught it anything."""
         shares = [api.taught_share(line, role) for line in self._lines]
         taught = [share for share in shares if share is not None]
         return role in self._plan.trained and bool(taught) and not any(taught)
 
     def _next(self) -> list[str]:
-        """Return the commands that a user may want to run next."""
+        """Return the suggested next commands."""
         return [line for it in self._advice.actions for line in self._commands(it)]
 
     def _commands(self, it: api.NextAction) -> list[str]:
@@ -358,7 +363,7 @@ class _TrainEnd:
                     yield f"{role.name}: {count:.0f} answers {remark}: {role.explain(remark)}"
 
     def _distinct_figures(self) -> list[tuple[str, ...]]:
-        """Return the figures of the table; those that are equal at every step share a row."""
+        """Return the metrics of the table's rows; metrics that are equal at every step share a row."""
         constant = [(name,) for name in self._figures if name.startswith("answers/")]
         scores = [name for name in self._figures if not name.startswith("answers/")]
         return [*api.equal_figures(self._lines, scores), *constant]
@@ -388,13 +393,12 @@ class _TrainEnd:
 
 
 def _beside(role: str) -> list[str]:
-    """Return the metric names that are shown side by side: a role's reward, and its constant answers'
-    figures."""
+    """Return the metrics to show side by side: a role's reward, and the metrics of its constant answers."""
     return [f"reward/{role}", f"answers/constant/{role}", f"answers/same/{role}"]
 
 
 def _mean(label: str, metrics: Metrics, key: str, n: str) -> list[str]:
-    """Return a mean with its label, and with n where it is on record; an empty list without the metric."""
+    """Return a mean with its label, and with n if it is on record; an empty list without the metric."""
     return [f"{label} {metrics[key]:.3f}{_n(metrics.get(n))}"] if key in metrics else []
 
 

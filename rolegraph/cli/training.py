@@ -1,4 +1,4 @@
-"""`rolegraph train SPEC`, in this project's loop or by another trainer."""
+"""`rolegraph train SPEC`, in Rolegraph's own loop or by another trainer."""
 
 from __future__ import annotations
 

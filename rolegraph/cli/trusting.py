@@ -28,8 +28,11 @@ def trust_command(folder: Path, yes: bool) -> int:
 
 
 def _show_project(file: Path) -> None:
-    """Print the imports, permissions and flags of a `rolegraph.toml`; raises UsageError for an unknown
-    flag."""
+    """Print the imports, permissions and flags of a `rolegraph.toml`.
+
+    Raises:
+        UsageError: A flag is unknown.
+    """
     from rolegraph.cli.main import cli
 
     project = api.read_project(file)

@@ -1,4 +1,5 @@
-"""Probe of an OpenAI-compatible endpoint: fields that it takes, and parts of its answers. Writes nothing."""
+"""Probe of an OpenAI-compatible endpoint: fields that it accepts, and parts of its answers. Writes
+nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from rolegraph.engine.vocabulary.tool import never_called
 _TOKENS = 64
 _OK = "Say OK."
 _TOGETHER = 8
-"""Calls at once of the probe of concurrency."""
+"""Number of simultaneous calls in the probe of concurrency."""
 _FIELDS: Mapping[str, Mapping[str, object]] = {
     "temperature": {"temperature": 0.7},
     "top_p": {"top_p": 0.9},
@@ -40,7 +41,7 @@ _FIELDS: Mapping[str, Mapping[str, object]] = {
     "stop": {"stop": ["###"]},
     "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": False}},
 }
-"""Fields that are sent, by the name of the probe."""
+"""Fields that a probe sends, by the probe's name."""
 _SCORES: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 1}
 _ADD = Function(
     "add",
@@ -63,7 +64,7 @@ class EndpointReport:
     model: str
     rows: tuple[ProbeRow, ...]
     left_out: tuple[str, ...]
-    """Fields that a run will leave out."""
+    """Fields that a run leaves out at this endpoint."""
     seconds: float
 
     @property
@@ -93,14 +94,14 @@ async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observ
 
 
 class _Probes:
-    """The probes of one model."""
+    """Probes of one model."""
 
     def __init__(self, model: OpenAIModel, url: str, key: str | None) -> None:
         self._model, self._url, self._key = model, url, key
         self._sampling = Sampling(max_tokens=_TOKENS)
 
     async def rows(self, cards: list[ModelCard]) -> AsyncGenerator[ProbeRow]:
-        """Yield a row for each probe; where there is no answer at all, the first one alone."""
+        """Yield a row for each probe; if the endpoint gives no answer at all, only the first row."""
         first = await self._row("an answer", "a text", self._answer)
         yield first
         if first.status == "failed":

@@ -1,4 +1,5 @@
-"""Probes of single fields of the Tinker SDK's requests, a row each: the effect by the SDK's docstrings."""
+"""Probes of single fields of the Tinker SDK's requests, a row for each; expected effects follow the SDK's
+docstrings."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from rolegraph.doctor.meter import (
 from rolegraph.engine.models.tinker_sdk import tinker
 
 OPTIONAL = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
-"""Rows of fields that a service may refuse."""
+"""Names of rows whose fields a service may refuse."""
 _LAST = 3
 _TOP = 2
 
@@ -41,7 +42,8 @@ def _tokens(meter: ServiceMeter, **params: Any) -> list[int]:
 
 
 def _is_greedy(**params: Any) -> Callable[[ServiceMeter], ProbeFinding]:
-    """Return a probe that finds if these parameters give the likeliest tokens, whatever the seed."""
+    """Return a probe that checks if sampling with these parameters gives the likeliest tokens, whatever the
+    seed."""
 
     def find(meter: ServiceMeter) -> ProbeFinding:
         greedy = _tokens(meter, temperature=0.0, seed=1)
@@ -145,7 +147,7 @@ SAMPLING = (
     FieldRow("target_prompt_logprobs", "the log-probabilities of these tokens", _targets),
     FieldRow("prompt_alt_tokens_k", "draws for each position but the first", _alternatives),
 )
-"""Fields of a request to sample."""
+"""Probes of the fields of a sampling request."""
 
 
 def _ttl(meter: ServiceMeter) -> ProbeFinding:
@@ -200,4 +202,4 @@ CHECKPOINTS = (
     FieldRow("weights_info", "rank and base model of a checkpoint", _weights_info),
     FieldRow("delete_checkpoint", "a checkpoint is gone", _deletion),
 )
-"""Fields of checkpoints."""
+"""Probes of the fields of checkpoints."""

@@ -1,12 +1,13 @@
-"""Measurements of a Tinker service, of which `rolegraph.doctor.probes` makes its checks.
+"""Measurements of a Tinker service, from which `rolegraph.doctor.probes` makes its checks.
 
 A service returns no gradients, so they are measured by their effect. With beta1 = beta2 = 0 and an eps far
 above every gradient, a step of Adam is eta · gradient, for a learning rate of eta · eps. To first order it
 changes the log-probabilities of a text by eta · K · g: g are the gradients by the log-probabilities [T], K
 depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and twice
-the gradient gives twice the change. An on-policy importance_sampling with the advantages A is the
-measure: its gradient by a log-probability is -A. Each measurement ends with a step that takes its change
-back, since services load no state into a client that has trained.
+the gradient gives twice the change. An on-policy importance_sampling with the advantages A serves as the
+reference: its gradient by a log-probability is -A. Each measurement ends with a step that reverses its
+change,
+because services load no state into a client that has trained.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ PROMPT = (17, 42, 99, 23, 64, 151, 33, 78, 120, 54, 12, 87)
 ANSWER_TOKENS = 28
 _EPS = 1e4
 _STEP = 0.03
-"""Largest change of a log-probability by a step, in nats: above rounding, and small enough to be linear."""
+"""Target for the largest change of a log-probability by a step, in nats: above rounding errors, and small
+enough
+to be linear."""
 _NATS = 0.02
-"""Largest mean difference of log-probabilities that sampler and trainer give the same tokens."""
+"""Largest accepted mean difference between the log-probabilities of sampler and trainer, in nats."""
 ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
 """Adam settings under which the first step moves every weight by the learning rate, against its gradient's
 sign."""
@@ -52,14 +55,15 @@ class Pass(NamedTuple):
 
 
 class ProbeFinding(NamedTuple):
-    """Behaviour of a service, and whether it is the expected one."""
+    """Observed behaviour of a service, and whether it is the expected behaviour."""
 
     seen: str
     ok: bool = True
 
 
 def compared(change: Floats, expected: Floats) -> ProbeFinding:
-    """Compare a measured change of log-probabilities [T] with the expected one; ok if they nearly agree."""
+    """Compare a measured change of log-probabilities [T] with the expected change; ok if the two nearly
+    agree."""
     size = float(expected @ expected) or 1.0
     ratio = float(change @ expected) / size
     beside = float(np.linalg.norm(change - ratio * expected)) / size**0.5
@@ -78,12 +82,16 @@ def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
 
 
 def value_of(result: Any) -> Any:
-    """Wait for a future of the SDK and return its result; other values are returned unchanged."""
+    """Wait for a future of the SDK and return its result; other values are returned unchanged.
+
+    Waits at most `TIMEOUT_SECONDS`.
+    """
     return result.result(timeout=TIMEOUT_SECONDS) if hasattr(result, "result") else result
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Return True for an error by which a service, or an older SDK, says that it does not serve a request."""
+    """Return True for an error by which a service or an older SDK reports that it does not support a
+    request."""
     if isinstance(error, TypeError):  # an argument that the SDK does not have
         return True
     if isinstance(error, tinker.RequestFailedError):
@@ -103,8 +111,9 @@ def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
 
 
 class ServiceMeter:
-    """Check of a training service: measures on one model whether its log-probabilities, losses and updates
-    are those of the definitions. The methods block."""
+    """Measurements of a training service with one model: log-probabilities, effects of losses, and updates.
+    The methods
+    block."""
 
     def __init__(self, session: TinkerSession, model: str) -> None:
         self.session, self.model = session, model
@@ -124,7 +133,7 @@ class ServiceMeter:
 
     @cached_property
     def other(self) -> tinker.TrainingClient:
-        """Training client with an adapter of lower rank."""
+        """Training client with a second adapter, of lower rank."""
         return self.created(LOWER_RANK)
 
     @cached_property
@@ -135,7 +144,7 @@ class ServiceMeter:
 
     @cached_property
     def rest(self) -> tinker.RestClient:
-        """Client of lists and checkpoints."""
+        """REST client for lists and checkpoints."""
         return rest_client(self.session.service, self.session.url, self.session.key)
 
     def sampler(self) -> tinker.SamplingClient:
@@ -143,8 +152,8 @@ class ServiceMeter:
         return value_of(self.trainer.save_weights_and_get_sampling_client(retry_config=NO_RETRIES))
 
     def recover(self) -> None:
-        """Drop the cached training client if it no longer answers, as after a refused call at some
-        services."""
+        """Drop the cached training client if it no longer answers, as happens at some services after a
+        refused call."""
         try:
             if "trainer" in vars(self):
                 self.scores()
@@ -172,7 +181,7 @@ class ServiceMeter:
 
     @cached_property
     def checkpoint(self) -> tuple[str, Any]:
-        """Path of a saved state, and its entry in the list of checkpoints."""
+        """(path of a saved state, its entry in the list of checkpoints)."""
         path = self.save_state()
         entries = value_of(self.rest.list_checkpoints(path.split("/")[2])).checkpoints
         return path, next(entry for entry in entries if entry.tinker_path == path)
@@ -198,8 +207,8 @@ class ServiceMeter:
         Args:
             client: The sampling client.
             count: Number of answers.
-            wanted: Arguments of `SamplingClient.sample` for further log-probabilities.
-            params: Fields of SamplingParams that differ from temperature 1 and no stops.
+            wanted: Arguments of `SamplingClient.sample` that ask for further log-probabilities.
+            params: Fields of SamplingParams that differ from the default: temperature 1 and no stops.
         """
         settings: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 1.0, "stop": [], **params}
         prompt = tinker.ModelInput.from_ints([*PROMPT])
@@ -221,7 +230,8 @@ class ServiceMeter:
         return np.ones(len(self.text) - 1)
 
     def entries(self, client: tinker.SamplingClient) -> list[float | None]:
-        """Return the sampler's `compute_logprobs` of the text: one entry per token, None for the first."""
+        """Return the sampler's `compute_logprobs` of the text: one log-probability per token, None for the
+        first."""
         return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
 
     def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
@@ -237,13 +247,14 @@ class ServiceMeter:
 
     @cached_property
     def now(self) -> Floats:
-        """Log-probabilities [T] of the text by the trainer's current weights; cached until the next step."""
+        """Log-probabilities [T] of the text under the trainer's current weights; cached until the next
+        step."""
         return self.scores()
 
     # steps
 
     def rated(self, advantages: Floats, ratios: Floats | float = 1.0, **inputs: Floats) -> tinker.Datum:
-        """Return a datum of the text's first tokens, as many as `advantages` has.
+        """Return a datum of the text's first tokens, one for each advantage.
 
         Args:
             advantages: Advantage of each token.
@@ -264,7 +275,8 @@ class ServiceMeter:
         client: tinker.TrainingClient | None = None,
         adam: tinker.AdamParams | None = None,
     ) -> None:
-        """Send passes to the trainer, then an optimizer step, and wait; by default plain gradient descent."""
+        """Send passes to the trainer, then take an optimizer step, and wait; by default plain gradient
+        descent."""
         if client is None:
             client = self.trainer
             vars(self).pop("now", None)
@@ -288,18 +300,23 @@ class ServiceMeter:
         return self.now - before
 
     def effect(self, advantages: Floats, *passes: Pass) -> Floats:
-        """Measure the change [T] by passes whose gradient should be `-advantages`, then undo it by a step
-        back."""
+        """Return the change [T] that passes cause, then reverse it by a step back.
+
+        Args:
+            advantages: Advantages whose on-policy gradient the passes should have.
+            *passes: The passes.
+        """
         change = self.change(*passes)
         self.step(self.on_policy(-advantages))
         return change
 
     def measured(self, advantages: Floats) -> Floats:
-        """Measure the change [T] by a step with these advantages on the text's first tokens, then undo it."""
+        """Return the change [T] by a step with these advantages on the text's first tokens, then reverse the
+        step."""
         return self.effect(advantages, self.on_policy(advantages))
 
     def choose_step(self) -> None:
-        """Choose `eta` for a change of about `_STEP`."""
+        """Choose `eta` so that the largest change by a step is about `_STEP`."""
         for _ in range(8):
             largest = float(np.abs(self.measured(self.ones)).max())
             if _STEP / 2 <= largest <= _STEP * 2:

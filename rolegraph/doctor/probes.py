@@ -1,7 +1,7 @@
 """Probe of a Tinker service: a row for each behaviour, compared with that of hosted Tinker.
 
 The probes are functions that a decorator adds to `PROBES`, in the order of the table;
-`rolegraph.doctor.meter` has the measurements and the method by which gradients are seen.
+`rolegraph.doctor.meter` has the measurements and the method of measuring gradients.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from rolegraph.engine.vocabulary import Floats
 
 Status = Literal["ok", "differs", "failed", "not offered"]
 _OPTIONAL = ("dro", "dro defaults", "gspo", *OPTIONAL)
-"""Probes of what a service may refuse."""
+"""Names of probes whose behaviour a service may refuse."""
 _SHORT = 8
-"""Tokens of the short datum, the beginning of the long one."""
+"""Number of tokens of the short datum, which is the beginning of the long datum."""
 _RATIOS = (0.5, 0.85, 1.0, 1.15, 1.5, 6.0)
 _SIGNS = (1.0, 1.0, -1.0, 1.0, -1.0)
 _CLIPS = ((0.8, 1.2), (0.9, 1.1), (0.0, 4.0), (0.0, 5.0), (0.0, np.inf))
-"""Default thresholds that services have."""
+"""(low, high) clip thresholds that services use by default."""
 
 
 class ProbeRow(NamedTuple):
@@ -67,18 +67,18 @@ class Probe:
     """Behaviour of hosted Tinker."""
     find: Callable[[ServiceProbe], ProbeFinding]
     differing: Mapping[str, Any]
-    """Traits of a service that differs."""
+    """Traits of a service whose behaviour differs."""
 
 
 class ServiceProbe(ServiceMeter):
-    """Measurements of one model of a service, and what they have shown so far. Blocks."""
+    """Measurements of one model of a service, and the traits found so far. The methods block."""
 
     def __init__(self, session: TinkerSession, model: str) -> None:
         super().__init__(session, model)
         self.traits = ServiceTraits(sdk_version=tinker.__version__)
         """Traits found so far."""
         self.is_plain = False
-        """True if a step is in proportion to the gradient."""
+        """True if a step is proportional to the gradient."""
 
     def rows(self) -> Iterator[ProbeRow]:
         """Run all probes and yield the row of each.
@@ -98,7 +98,8 @@ class ServiceProbe(ServiceMeter):
             yield ProbeRow(probe.name, probe.expected, first_line(ValueError(seen)), status)
 
     def still_samples(self) -> bool:
-        """Return True if the service answers a request; the traits of a broken service are unknown."""
+        """Return True if the service still answers a request, because the traits of a broken service are
+        unknown."""
         try:
             self.sampled(self.base, seed=0)
         except Exception:  # the SDK raises ValueError, RuntimeError and its own family alike
@@ -119,14 +120,19 @@ class ServiceProbe(ServiceMeter):
     @cached_property
     def unit(self) -> Floats:
         """Change of the text's log-probabilities [T] by a step with all advantages 1, the unit of other
-        probes."""
+        probes.
+
+        Raises:
+            RuntimeError: A step is not proportional to the gradient.
+        """
         if not self.is_plain:
             raise RuntimeError("cannot be measured: a step does not follow the size of the gradient")
         return self.measured(self.ones)
 
     @property
     def of_two(self) -> float:
-        """Fraction of two datums' summed gradients that a step takes: 0.5 if the service averages, else 1."""
+        """Factor of a step with two datums, relative to their summed gradients: 0.5 if the service averages,
+        else 1."""
         return 0.5 if self.traits.takes_means else 1.0
 
 
@@ -135,8 +141,13 @@ _Find = Callable[[ServiceProbe], ProbeFinding]
 
 
 def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Find], _Find]:
-    """Return a decorator that registers a probe function; `differing` are the traits to record if it
-    fails."""
+    """Return a decorator that registers a probe function.
+
+    Args:
+        name: Name of the probe.
+        expected: Behaviour of hosted Tinker.
+        differing: Traits to record if the behaviour differs.
+    """
 
     def add(find: _Find) -> _Find:
         PROBES.append(Probe(name, expected, find, differing))
@@ -207,8 +218,15 @@ def _cross_entropy(probe: ServiceProbe) -> ProbeFinding:
 
 
 def _coefficients(loss: str, ratios: Floats, advantages: Floats, low: float, high: float) -> Floats:
-    """Return the expected coefficient [T] of each token in the gradient of a loss; `low` is the beta of
-    dro."""
+    """Return the expected coefficient [T] of each token in the gradient of a loss.
+
+    Args:
+        loss: Name of the loss.
+        ratios: P / q of each token.
+        advantages: Advantage of each token.
+        low: Lower clip threshold; for `dro`, beta.
+        high: Upper clip threshold.
+    """
     match loss:
         case "ppo":
             clipped = (advantages > 0) & (ratios > high) | (advantages < 0) & (ratios < low)
@@ -244,8 +262,8 @@ def _closed_form(
 
 
 def _defaults(probe: ServiceProbe, loss: str, usual: tuple[float, float]) -> ProbeFinding:
-    """Find which clip thresholds a service uses for a loss if none are sent; ok if they are the usual
-    ones."""
+    """Find the clip thresholds that a service uses for a loss if none are sent; ok if they are the usual
+    thresholds."""
     for low, high in (usual, *_CLIPS):
         if _closed_form(probe, loss, None, low, high).ok:
             return ProbeFinding(f"{low:g} to {high:g}", (low, high) == usual)
@@ -253,7 +271,8 @@ def _defaults(probe: ServiceProbe, loss: str, usual: tuple[float, float]) -> Pro
 
 
 def _probe_losses() -> None:
-    """Register the probes of the losses with a probability ratio, with thresholds sent and with defaults."""
+    """Register the probes of losses with a probability ratio, once with thresholds sent and once with the
+    defaults."""
     formula = "the gradient of its formula, thresholds sent"
 
     def sent(loss: str, low: float, high: float) -> _Find:

@@ -32,7 +32,8 @@ class ServiceReport:
     traits: ServiceTraits
     seconds: float
     recorded: bool = False
-    """True if the traits were written for `train`, as they are where the service still samples at the end."""
+    """True if the traits were written for `train`, which happens if the service still samples after the
+    probes."""
 
     @property
     def ok(self) -> bool:
@@ -45,14 +46,16 @@ async def doctor_async(
 ) -> ServiceReport | EndpointReport:
     """Probe a Tinker service and compare each behaviour with that of hosted Tinker; or probe an endpoint.
 
-    Takes about a minute. Trains adapters of its own, and leaves saved states named `rolegraph-doctor-…`.
-    With a `base_url`, writes the record that `train` reads for that URL and model, unless the service breaks
-    during the probes.
+    Takes about a minute. Trains new adapters, and leaves saved states named `rolegraph-doctor-…`. With a
+    `base_url`, writes the record that `train` reads for that URL and model, unless the service breaks during
+    the
+    probes.
 
     Args:
-        base_url: URL of the service; None serves a model folder of this machine for the probes.
+        base_url: URL of the service; None to serve a model folder of this machine for the probes.
         model: The model, as `tinker:NAME`, `local:FOLDER` or `openai:NAME`, or its name at `base_url`; None
-            takes the first model of the service, or the shipped one.
+            for
+            the first model of the service, or the shipped model.
         observe: Function called with a note for each row.
 
     Returns:
@@ -97,7 +100,7 @@ doctor = blocking(doctor_async)
 
 
 def _bf16_row() -> ProbeRow:
-    """Measure what a local model would gain by `bf16: true` on this machine's CPU."""
+    """Return a row with the speed that a local model would gain by `bf16: true` on this machine's CPU."""
     speeds = plugin("models", "local").bf16_speeds()
     times = ", ".join(f"{speed:.2g} times as fast {name}" for name, speed in speeds.items())
     advice = "set bf16: true" if min(speeds.values()) > 1 else "keep float32"
@@ -105,8 +108,11 @@ def _bf16_row() -> ProbeRow:
 
 
 def _ref(base_url: str | None, model: str | None) -> ModelRef:
-    """Return the model that `doctor` probes; raise UsageError for a text that is no model of a Tinker
-    service."""
+    """Return the model that `doctor` probes.
+
+    Raises:
+        UsageError: The text is no model of a Tinker service or an OpenAI-compatible endpoint.
+    """
     text = model or ("tinker" if base_url else "local")
     if base_url and text.partition(":")[0] not in PROVIDERS:
         text = f"tinker:{text}"

@@ -1,4 +1,4 @@
-"""Rewrite of `episode.correct`: an expression, and needed where more than one role can be right."""
+"""Rewrite of `episode.correct` as an expression, which is written if more than one role can be right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rolegraph.migrate.raters import DocumentRoles, quoted
 
 
 def correct(document: Document) -> Iterator[Change | Problem]:
-    """Write an expression for the name of each role that decides, or for the last that can be right."""
+    """Write an expression for the names of the deciding roles, or for the last role that can be right."""
     graph = DocumentRoles.of(document)
     entries = [
         it
@@ -51,7 +51,7 @@ def _verdict(graph: DocumentRoles, role: str) -> str:
 
 
 def roles_that_can_be_right(roles: Mapping[str, Any]) -> list[str]:
-    """Return the roles that can be right, in their order; a reward that is not known may judge."""
+    """Return the roles that can be right, in their order; a role with an unknown reward is included."""
     written: dict[str, Any] = {name: role for name, role in roles.items() if isinstance(role, dict)}
     able = judged({name: _reward(role) for name, role in written.items()})
     return [name for name in roles if name in able]
@@ -72,7 +72,7 @@ def _reward(role: Mapping[str, Any]) -> Reward | None:
 
 
 def _added(document: Document, top: Mapping[str, tuple[yaml.Node, yaml.Node]], line: str) -> Change:
-    """Return the change that writes `correct` into `episode`, or an `episode` behind roles and loops."""
+    """Return the change that writes `correct` into `episode`, or adds an `episode` after roles and loops."""
     keys = pairs(top["episode"][1]) if "episode" in top else {}
     if keys:
         first = min(key.start_mark.index for key, _ in keys.values())

@@ -17,30 +17,31 @@ from typing import NamedTuple
 import yaml
 
 Path = tuple[str, ...]
-"""Keys and list positions from the top of a spec; the name of a role of which a text has no more is `_`."""
+"""Keys and list positions from the top of a spec; `_` stands for a role's unknown name in a partial text."""
 TOP_KEYS = frozenset(
     "rolegraph extends name description data model policies roles loops episode train".split()
 )
-"""Keys of version 1 at the top of a spec, but `sampling`, which a role has, too."""
+"""Keys of version 1 at the top of a spec, without `sampling`, which a role may have as well."""
 ROLE_KEYS = frozenset(
     "count needs when shows prompt run tool system examples memory parser tools calls reward credit group "
     "estimator signal loss trainable policy weight sampling body on_failure timeout".split()
 )
 """Keys of a role in version 1."""
 LOOP_KEYS = frozenset("times until env players".split())
-"""Keys of a loop that tell it from a role."""
+"""Keys that a loop has and a role does not."""
 
 
 _ALIAS = re.compile(r"\s*:\s*\*[^\s,\]}]+")
-"""Alias as the value of a key; its node is that of the anchor, which stands elsewhere."""
+"""Pattern of an alias as the value of a key, because an alias's node is that of the anchor elsewhere in the
+text."""
 
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
-"""Anchor and tag before a value."""
+"""Pattern of the anchor and tag before a value."""
 
 
 class Change(NamedTuple):
-    """Replacement of a range of a text, by positions from 0; the end is not part of it."""
+    """Replacement of a range of a text: positions from 0, the end excluded."""
 
     start: int
     end: int
@@ -73,7 +74,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """YAML text, which need not be a whole spec: a role, a mapping of roles or a loop is one, too.
+    """YAML text: a whole spec, or a part of one, such as a role, a mapping of roles or a loop.
 
     Raises:
         yaml.YAMLError: The text is not YAML.
@@ -91,14 +92,14 @@ class Document:
         return self.text[self.start(node) : self.end(node)]
 
     def written(self, key: yaml.Node, value: yaml.Node) -> str:
-        """Return the text of a key's value as written, with its anchor; an alias as an alias."""
+        """Return the text of a key's value as written, with its anchor; for an alias, the alias."""
         alias = _ALIAS.match(self.text, key.end_mark.index)
         if alias is not None:
             return alias[0].lstrip(" :\t\n")
         return self.text[value.start_mark.index : self.end(value)]
 
     def without(self, mapping: yaml.Node, name: str) -> Change:
-        """Return the change that removes a key, which is not the only one, from a mapping."""
+        """Return the change that removes a key from a mapping that has further keys."""
         key, value = pairs(mapping)[name]
         begin, alias = key.start_mark.index, _ALIAS.match(self.text, key.end_mark.index)
         end = alias.end() if alias else self.end(value)
@@ -111,12 +112,12 @@ class Document:
         return Change(self.text.rfind(",", 0, begin) if is_flow else begin, end, "")
 
     def start(self, node: yaml.Node) -> int:
-        """Return the start of a node in the text, after its anchor and tag."""
+        """Return the position at which a node's text starts, after its anchor and tag."""
         before = _PROPERTIES.match(self.text, node.start_mark.index)
         return before.end() if before else node.start_mark.index
 
     def end(self, node: yaml.Node) -> int:
-        """Return the end of a node in the text, without white space and comments after it."""
+        """Return the position at which a node's text ends, before white space and comments."""
         if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
             last: yaml.Node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
             if isinstance(node, yaml.MappingNode):
@@ -128,14 +129,14 @@ class Document:
         return node.start_mark.index + len(self.text[node.start_mark.index : node.end_mark.index].rstrip())
 
     def replace(self, node: yaml.Node, text: str) -> Change:
-        """Return the change that puts a text in place of a node, whose anchor stays."""
+        """Return the change that replaces a node by a text; the node's anchor stays."""
         return Change(self.start(node), self.end(node), text)
 
     def entries(self, *patterns: str) -> Iterator[Entry]:
-        """Yield the entries whose dotted path fits one of the patterns, each node once.
+        """Yield the entries whose dotted path matches one of the patterns, each node once.
 
         Args:
-            patterns: Paths such as `roles.*.prompt`, in the form of `fnmatch`: a star may span dots.
+            patterns: Patterns such as `roles.*.prompt`, in the syntax of `fnmatch`: a star may match dots.
         """
         for entry in self.every:
             if any(fnmatchcase(".".join(entry.path), pattern) for pattern in patterns):
@@ -150,7 +151,8 @@ class Document:
         return [] if prefix is None else [*_walk(self.root, prefix, set())]
 
     def apply(self, changes: Iterable[Change]) -> Document:
-        """Return the document with changes; of changes that overlap, the first in the text is made."""
+        """Return the document after the changes; of overlapping changes, only the first in the text is
+        made."""
         text, done = list[str](), 0
         for change in sorted(set(changes)):
             if change.start >= done:
@@ -159,12 +161,12 @@ class Document:
         return Document("".join([*text, self.text[done:]]))
 
     def line(self, position: int) -> int:
-        """Return the number of the line of a position, from 1."""
+        """Return the line number of a position, from 1."""
         return self.text.count("\n", 0, position) + 1
 
 
 Rewrite = Callable[[Document], Iterable[Change | Problem]]
-"""Rewrite of one construct. Its changes leave a text without the construct as it is."""
+"""Rewrite of one construct. It yields no changes for a text without the construct."""
 
 
 def scalar(node: yaml.Node) -> str | None:
@@ -173,14 +175,15 @@ def scalar(node: yaml.Node) -> str | None:
 
 
 def pairs(node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """Return the key node and the value node of each key of a mapping that is a scalar; empty otherwise."""
+    """Return the key node and value node of each scalar key of a mapping, by the key's text; empty for other
+    nodes."""
     if not isinstance(node, yaml.MappingNode):
         return {}
     return {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
 
 
 def _prefix(root: yaml.MappingNode) -> Path | None:
-    """Return the path at which a mapping stands in a spec; None for a mapping that is no part of a spec."""
+    """Return the path at which a mapping would stand in a spec; None if it is no part of a spec."""
     keys = pairs(root)
     if TOP_KEYS & keys.keys():
         return ()

@@ -23,7 +23,7 @@ from rolegraph.migrate.document import Change, Document, Problem, Rewrite
 from rolegraph.migrate.rewrites import NOTES, REWRITES
 
 YAML, MARKDOWN, PYTHON = (".yaml", ".yml"), (".md",), (".py",)
-"""Endings of the files that are read."""
+"""Endings of files with each kind of text."""
 _OLD = re.compile(r"^rolegraph: 1\s*(?:#.*)?$", re.MULTILINE)
 _NEW = re.compile(r"^[ \t]*rolegraph: 2\b", re.MULTILINE)
 _BLOCK = re.compile(r"^([ \t]*)```ya?ml[^\n]*\n(.*?)^\1```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
@@ -31,21 +31,22 @@ _IN_STRINGS = "a spec of version 1 in a string of Python, which is not rewritten
 
 
 class Migrated(NamedTuple):
-    """Result of one file."""
+    """Result of rewriting one file."""
 
     path: Path
     is_changed: bool
     problems: Sequence[tuple[int, str]]
     """Constructs that were not rewritten, each with its line, from 1."""
     notes: Sequence[tuple[int, str]] = ()
-    """Constructs that mean something else now, each with its line in the file as it was."""
+    """Constructs with a new meaning in version 2, each with its line in the original file."""
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files of version 1 that are named, and those in folders that are named.
+    """Yield the named files, and the files in the named folders.
 
     Args:
-        paths: Files, or folders such as that of a run. Hidden folders and links in them are left out.
+        paths: Files, or folders such as that of a run. Hidden folders and links inside of folders are left
+            out.
 
     Raises:
         UsageError: A path does not exist, or names a file of another kind.
@@ -91,7 +92,10 @@ def migrate_file(path: Path, rewrites: Iterable[Rewrite] = REWRITES) -> Migrated
 
 
 def migrate_yaml(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[int, str]]]:
-    """Return a YAML file with the rewrites made, and what could not be rewritten, each with its line."""
+    """Return (YAML text after the rewrites, constructs that could not be rewritten, each with its line).
+
+    A text that is not of version 1 is returned unchanged.
+    """
     try:
         is_old = _version(text) == 1
     except (yaml.YAMLError, RecursionError) as error:
@@ -101,7 +105,8 @@ def migrate_yaml(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tupl
 
 
 def _version(text: str) -> int | None:
-    """Return the version of a spec; 1 where it extends another without a version; None for no spec."""
+    """Return the version of a spec; 1 for a spec with `extends` and without a version; None if the text is no
+    spec."""
     keys = {entry.path[0]: entry for entry in Document(text).every if len(entry.path) == 1}
     if "rolegraph" in keys:
         written = keys["rolegraph"].value.value
@@ -110,7 +115,8 @@ def _version(text: str) -> int | None:
 
 
 def migrate_markdown(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[int, str]]]:
-    """Return a page with its YAML blocks rewritten, and what could not be, each with its line of the page."""
+    """Return (page with rewritten YAML blocks, constructs that could not be rewritten, each with its line of
+    the page)."""
     page, changes, problems = Document(text), list[Change](), list[tuple[int, str]]()
     begun = any(_NEW.search(block[2]) for block in _BLOCK.finditer(text))
     for block in _BLOCK.finditer(text):
@@ -126,7 +132,7 @@ def migrate_markdown(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[
 
 
 def rewritten(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[int, str]]]:
-    """Return a document with the rewrites made, one after the other, and the problems with their lines.
+    """Return (text after the rewrites, made one after the other; problems with their lines).
 
     Raises:
         yaml.YAMLError: The text is not YAML.
@@ -140,7 +146,7 @@ def rewritten(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[i
 
 
 def specs_in_python(text: str) -> list[int]:
-    """Return the lines of strings and mappings in Python code that hold a spec of version 1."""
+    """Return the lines of strings and mappings in Python code that contain a spec of version 1."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):

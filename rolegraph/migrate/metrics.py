@@ -1,4 +1,4 @@
-"""Rewrite of the metrics of version 1: an expression for each."""
+"""Rewrite of the metrics of version 1 as expressions."""
 
 from __future__ import annotations
 

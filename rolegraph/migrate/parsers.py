@@ -1,4 +1,4 @@
-"""Rewrites of parsers: a place, what the text there is, and the last match everywhere."""
+"""Rewrites of parsers: `as` for the kind of text, `fence` for `code`, and the last match as the default."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import yaml
 from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
 
 _FIRST_UNLESS_LAST = ("tag", "choice", "regex")
-"""Parsers that took the first match unless a spec said otherwise."""
+"""Parsers of version 1 that returned the first match unless the spec set an option."""
 _Options = Mapping[str, tuple[yaml.Node, yaml.Node]]
 
 
 def parsers(document: Document) -> Iterator[Change | Problem]:
-    """Write `as` for what the text of a place is, `fence` for `code`, and a schema beside `json`."""
+    """Write `as` for the kind of text at a place, `fence` for `code`, and a schema as the value of `json`."""
     for entry in _entries(document):
         name, options = _read(entry.value)
         which = options.get("which")
@@ -43,7 +43,7 @@ def parsers(document: Document) -> Iterator[Change | Problem]:
 
 
 def last_matches(document: Document) -> Iterator[Problem]:
-    """Find the parsers of which the last match counts now, and the first counted."""
+    """Find the parsers that returned the first match in version 1 and return the last match in version 2."""
     for entry in _entries(document):
         name, options = _read(entry.value)
         if name in _FIRST_UNLESS_LAST and not (
@@ -59,7 +59,7 @@ def _entries(document: Document) -> Iterator[Entry]:
 
 
 def _keys(mapping: yaml.Node) -> _Options:
-    """Return the keys of a mapping, also those that it merges (`<<`)."""
+    """Return the keys of a mapping, with those that it merges (`<<`)."""
     keys = dict(pairs(mapping))
     _, bases = keys.pop("<<", (mapping, None))
     for base in bases.value if isinstance(bases, yaml.SequenceNode) else [bases] if bases else []:
@@ -68,7 +68,7 @@ def _keys(mapping: yaml.Node) -> _Options:
 
 
 def _read(parser: yaml.Node) -> tuple[str, _Options]:
-    """Return the name of a parser and its options, also those in the mapping beside the name."""
+    """Return (name, options) of a parser; the options include those in the mapping beside the name."""
     keys = _keys(parser)
     name = scalar(parser) or next(iter(keys), "")
     nested = pairs(keys[name][1]) if name in ("number", "code") and keys else {}
@@ -76,14 +76,21 @@ def _read(parser: yaml.Node) -> tuple[str, _Options]:
 
 
 def _flow(document: Document, options: _Options, *without: str, **first: str) -> str:
-    """Return a mapping on one line: some keys, then the options that are not among them."""
+    """Return a mapping on one line: the keys of `first`, then the remaining options.
+
+    Args:
+        document: The document.
+        options: Options of the old mapping.
+        *without: Options to leave out.
+        **first: New keys with their texts, written first.
+    """
     left_out = {*without, *first, "which"}
     rest = {key: document.written(*pair) for key, pair in options.items() if key not in left_out}
     return "{" + ", ".join(f"{key}: {text}" for key, text in {**first, **rest}.items()) + "}"
 
 
 def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) -> Iterator[Change]:
-    """Yield the change that puts the schema in the place of the options of `json`, and `default` behind."""
+    """Yield the change that replaces the options of `json` by their schema, and adds `default` after it."""
     options = pairs(value)
     if options.keys().isdisjoint(("schema", "default")):
         return

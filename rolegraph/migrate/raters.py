@@ -1,4 +1,5 @@
-"""Rewrites of rewards that other roles decide: `of`, `rated_by`, `same_as`, `agrees_with` and `weighted`."""
+"""Rewrites of rewards that depend on other roles: `of`, `rated_by`, `same_as`, `agrees_with` and
+`weighted`."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from rolegraph.migrate.document import Change, Document, Entry, Path, Problem, p
 _RATERS = ("of", "rated_by", "same_as", "agrees_with")
 _PLAIN = re.compile(r"(?![-?:] )[\w(.-](?:[^,\[\]{}#:]|:(?! )|(?<! )#)*(?<! )")
 _TERM = re.compile(r"(?:(?:weighted|sum)\.[^.]+(?:\.reward)?(?:\.|$))*")
-"""Path of a term, at any depth, inside of a reward; empty for the reward itself."""
+"""Pattern for the path from a reward to one of its terms, at any depth; the path of the reward itself is
+empty."""
 _VALUE = re.compile(r"[\w.]+(?:\([\w.]+\))?")
-"""Expression that a filter takes as a whole without brackets."""
+"""Pattern of an expression to which a filter applies as a whole without brackets."""
 
 
 def raters(document: Document) -> Iterator[Change | Problem]:
-    """Write an expression for each reward that another role decides, and `sum` for `weighted`."""
+    """Write an expression for each reward that depends on another role, and `sum` for `weighted`."""
     graph = DocumentRoles.of(document)
     for entry in rewards_in(document):
         keys = pairs(entry.value)
@@ -46,7 +48,7 @@ def rewards_in(document: Document) -> Iterator[Entry]:
 
 
 def key_beside(entry: Entry, text: str) -> str:
-    """Return the text of a further key behind the value of an entry; empty for an empty text."""
+    """Return the text of a further key after the value of an entry; empty for an empty text."""
     if not text or entry.key is None:
         return ""
     is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
@@ -54,19 +56,20 @@ def key_beside(entry: Entry, text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text as a YAML scalar, with quotes where it needs them."""
+    """Return a text as a YAML scalar, quoted if needed."""
     if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
         return text
     return "'" + text.replace("'", "''") + "'"
 
 
 def _owner(path: Path) -> Path:
-    """Return the path of the role in which an entry stands."""
+    """Return the path of the role whose reward contains an entry."""
     return path[: path.index("reward")]
 
 
 class DocumentRoles:
-    """Roles of a document: which instances of one are on the branch of another, and who can be skipped."""
+    """Roles of a document: the number of a role's instances on another's branch, and the roles that may be
+    skipped."""
 
     def __init__(self, roles: Mapping[str, Mapping[str, yaml.Node]], measured: frozenset[str]) -> None:
         self.roles, self.measured = roles, measured
@@ -96,8 +99,8 @@ class DocumentRoles:
         return any(self._count(it) != "1" for it in self._single(name))
 
     def may_be_skipped(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
-        """Return True if a role, or a role whose children it is, has a condition, or is not in the
-        document."""
+        """Return True if a role has a condition or is not in the document, or if this holds for a role above
+        it."""
         if name in seen:
             return False
         role = self.roles.get(name)
@@ -115,7 +118,7 @@ class DocumentRoles:
         return needs is not None and other in pairs(needs) and scalar(pairs(needs)[other][1]) == "all"
 
     def words(self, name: str) -> frozenset[str] | None:
-        """Return the words that a role's parser gives; None where it may give any text."""
+        """Return the words that a role's parser returns; None if the parser may return any text."""
         parser = self.roles.get(name, {}).get("parser")
         keys = pairs(parser) if parser is not None else {}
         if "one_of" not in keys or not isinstance(keys["one_of"][1], yaml.SequenceNode):
@@ -124,7 +127,7 @@ class DocumentRoles:
         return frozenset([*(scalar(it) or "" for it in keys["one_of"][1].value), *default])
 
     def gives_numbers(self, name: str) -> bool:
-        """Return True if a role's action, or each value inside of it, is typed as its parser reads it."""
+        """Return True if a role's parser returns typed values, as `number` and `json` do."""
         parser = self.roles.get(name, {}).get("parser")
         named = scalar(parser) if parser is not None else None
         return bool({"number", "json"} & {named, *(pairs(parser) if parser is not None else ())})
@@ -134,7 +137,7 @@ class DocumentRoles:
         return "1" if count is None else scalar(count) or ""
 
     def _single(self, name: str, seen: frozenset[str] = frozenset()) -> set[str]:
-        """Return the roles of which one instance alone is on the branch of each instance of a role."""
+        """Return the roles of which exactly one instance is on the branch of each instance of a role."""
         single, needs = {name}, self.roles.get(name, {}).get("needs")
         for key, (_, value) in (pairs(needs) if needs is not None else {}).items():
             inside = pairs(value)
@@ -146,7 +149,7 @@ class DocumentRoles:
 
 
 class _Rater:
-    """Call of a reward of version 1 that another role decides."""
+    """Reward of version 1 that depends on another role, as it is written in a spec."""
 
     def __init__(
         self,
@@ -159,7 +162,11 @@ class _Rater:
         self.graph, self.reader, self.is_term = graph, reader, is_term
 
     def text(self, name: str) -> str:
-        """Return the expression; raises ValueError for a call that has none of the same meaning."""
+        """Return the expression of the reward.
+
+        Raises:
+            ValueError: No expression has the same meaning.
+        """
         other = scalar(self.options[name]) or ""
         several = self.graph.is_several(self.reader, other)
         if name == "agrees_with":
@@ -177,7 +184,7 @@ class _Rater:
         return self._or_else(self._scaled(text), other, several, is_bool=name == "agrees_with")
 
     def right(self, name: str) -> str:
-        """Return the expression of the role's `right`; empty where nothing reads whether it is right."""
+        """Return the expression for the role's `right`; empty if nothing reads it."""
         other = scalar(self.options[name]) or ""
         is_read = name == "of" and not self.is_term and self.reader in self.graph.measured
         if not is_read or self._number("scale", 1) <= 0:
@@ -208,7 +215,7 @@ class _Rater:
         return f"{{{', '.join(f'{json.dumps(word)}: {number}' for word, number in worth.items())}}}[{text}]"
 
     def _scaled(self, text: str) -> str:
-        """Return an expression with the options `scale` and `offset`."""
+        """Return an expression after applying the options `scale` and `offset`."""
         factor = f"({text})" if "==" in text else text
         schedule = pairs(self.options["scale"]) if "scale" in self.options else {}
         scale, offset = 1.0 if schedule else self._number("scale", 1), self._number("offset", 0)
@@ -222,7 +229,8 @@ class _Rater:
         return f"{text} {'+' if offset > 0 else '-'} {abs(offset):g}" if offset else text
 
     def _or_else(self, text: str, other: str, several: bool, *, is_bool: bool) -> str:
-        """Return an expression with the option `else`; in a sum, 0 where the other role was skipped."""
+        """Return an expression after applying the option `else`; in a sum, 0 if the other role was
+        skipped."""
         given = self._option("else", "")
         left_out = not given and self.is_term and self.graph.may_be_skipped(other)
         if given in ("mask", "null") or not (given or left_out):

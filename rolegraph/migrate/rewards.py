@@ -1,4 +1,4 @@
-"""Rewrites of rewards: an expression is a reward by itself."""
+"""Rewrites of rewards: an expression is written as the reward itself."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def expressions(document: Document) -> Iterator[Change | Problem]:
 
 
 def _written(document: Document, text: yaml.Node) -> str:
-    """Return an expression on one line, as it is written where that is one line."""
+    """Return an expression on one line; an expression of one line is returned as written."""
     source = document.source(text)
     return source if "\n" not in source else f'"{" ".join((scalar(text) or "").split())}"'

@@ -1,7 +1,7 @@
 """Rewrites from version 1 to version 2, a function for each construct.
 
-A new rewrite is a function of its own file or of this one, and a line in `REWRITES`. Each gets the document
-that the one before has left.
+To add a rewrite, write a function, here or in a new file, and add it to `REWRITES`. Each rewrite gets the
+document that the previous rewrite returned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolegraph.migrate.words import argument_types, bodies, numbers, short_forms
 
 
 def header(document: Document) -> Iterator[Change]:
-    """Write `rolegraph: 2` for `rolegraph: 1`, and into a spec that extends another without a version."""
+    """Write `rolegraph: 2` for `rolegraph: 1`, and add it to a spec that has `extends` and no version."""
     root = document.root
     top = pairs(root) if root is not None else {}
     if "rolegraph" in top:
@@ -36,7 +36,10 @@ def header(document: Document) -> Iterator[Change]:
 
 
 def names(document: Document) -> Iterator[Problem]:
-    """Name the roles whose names are values of a turn in version 2; a role's seeds follow from its name."""
+    """Find the roles whose names are values of a turn in version 2.
+
+    They are not renamed, because a role's seeds depend on its name.
+    """
     for entry in document.entries("roles.*"):
         if len(entry.path) == 2 and entry.name in OF_A_TURN and entry.key is not None:
             message = f"{entry.name!r} is a value of the turn in expressions; give the role another name"
@@ -65,4 +68,4 @@ REWRITES: tuple[Rewrite, ...] = (
 )
 """All rewrites, in the order in which they are made."""
 NOTES: tuple[Rewrite, ...] = (last_matches,)
-"""Functions that yield a Problem for what a rewritten file means otherwise; they change nothing."""
+"""Functions that yield a Problem for each construct with a new meaning in version 2; they change nothing."""

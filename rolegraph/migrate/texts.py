@@ -21,7 +21,10 @@ _TEXTS = (
 
 
 def texts(document: Document) -> Iterator[Change | Problem]:
-    """Write a text for `{inline: text}`, a file's name for `{file: name}`, and `best` for `{best: true}`."""
+    """Write a text for `{inline: text}`, a file's name for `{file: name}`, and `best` for `{best: true}`.
+
+    A file whose name does not end in `.j2` is a problem.
+    """
     for entry in document.entries(*_TEXTS):
         keys = pairs(entry.value)
         if [*keys] == ["best"]:
@@ -33,7 +36,7 @@ def texts(document: Document) -> Iterator[Change | Problem]:
 
 
 def _misnamed(node: yaml.Node) -> Iterator[Problem]:
-    """Yield the problem of a file whose name does not end in `.j2`."""
+    """Yield a problem for a template file whose name does not end in `.j2`."""
     name = scalar(node) or ""
     if FILE_LIKE.fullmatch(name) and not name.endswith(".j2"):
         message = f"a template's file ends in .j2; rename {name} and write its name here"
@@ -43,7 +46,7 @@ def _misnamed(node: yaml.Node) -> Iterator[Problem]:
 def _unwrapped(
     document: Document, entry: Entry, name: str, pair: tuple[yaml.Node, yaml.Node]
 ) -> Iterator[Change | Problem]:
-    """Yield the change that puts the value of the only key of a mapping in place of the mapping."""
+    """Yield the change that replaces a mapping with a single key by the key's value."""
     key, value = pair
     start, end = document.start(entry.value), document.end(entry.value)
     is_flow = isinstance(entry.value, yaml.CollectionNode) and bool(entry.value.flow_style)

@@ -1,4 +1,4 @@
-"""Rewrites of training: who is trained, and when a training stops."""
+"""Rewrites of training: the trained roles, and the condition that stops a training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, 
 from rolegraph.migrate.words import as_scalar
 
 _LEARNS = ("estimator", "signal")
-"""Keys that make a role a trained one in version 2."""
+"""Keys that make a role trained in version 2."""
 _FALSE = ("false", "no", "off")
 
 
@@ -31,7 +31,7 @@ def precomputed(document: Document) -> Iterator[Change | Problem]:
 
 
 def trainable(document: Document) -> Iterator[Change | Problem]:
-    """Remove `trainable`, with `null` for an estimator or signal that comes from another mapping or file."""
+    """Remove `trainable`; write `null` for an estimator or signal that comes from another mapping or file."""
     for entry in document.entries("roles.*.trainable"):
         key = pairs(entry.parent).get("trainable")
         if len(entry.path) != 3 or key is None:
@@ -61,7 +61,7 @@ def trainable(document: Document) -> Iterator[Change | Problem]:
 
 
 def stops(document: Document) -> Iterator[Change | Problem]:
-    """Write the number of validations for `stop: {patience: …}`; it counts those without a new best."""
+    """Write the number of validations without a new best for `stop: {patience: …}`."""
     for entry in document.entries("train.stop"):
         keys = pairs(entry.value)
         figure, patience = keys.get("figure"), keys.get("patience")
@@ -77,14 +77,18 @@ def stops(document: Document) -> Iterator[Change | Problem]:
 
 
 def _of_frozen(document: Document, name: str) -> Iterator[Change | Problem]:
-    """Remove a key from the roles that say `trainable: false`, and from what they merge."""
+    """Remove a key from the roles with `trainable: false`, and from the mappings that they merge."""
     for entry in document.entries(f"roles.*.{name}"):
         if len(entry.path) == 3 and _is_frozen(entry.parent):
             yield _removed(document, entry)
 
 
 def _removed(document: Document, entry: Entry) -> Change | Problem:
-    """Return the change that removes a key of a mapping that has others; a comment behind it stays."""
+    """Return the change that removes a key from a mapping that has further keys; a comment after the value
+    stays.
+
+    Return a Problem if the value has an anchor.
+    """
     if document.text[entry.value.start_mark.index] == "&":
         message = f"`{entry.name}` is gone here, and its anchor is not: write the value where it is used"
         return Problem(entry.value.start_mark.index, message)
@@ -106,7 +110,7 @@ def _bases(mapping: yaml.Node) -> list[yaml.Node]:
 
 
 def _is_frozen(mapping: yaml.Node) -> bool:
-    """Return True for a role with `trainable: false`, of its own or of a mapping that it merges."""
+    """Return True for a role with `trainable: false`, in its own mapping or in a merged one."""
     written = (pairs(it).get("trainable") for it in (mapping, *_bases(mapping)))
     first = next(filter(None, written), None)
     return first is not None and _is_false(first[1])
@@ -117,10 +121,10 @@ def _is_false(node: yaml.Node) -> bool:
 
 
 def _is_extending(document: Document) -> bool:
-    """Return True for a spec that extends another, which may set more keys of a role."""
+    """Return True for a spec with `extends`, whose base may set further keys of a role."""
     return document.root is not None and "extends" in pairs(document.root)
 
 
 def _is_open(document: Document, mapping: yaml.Node, name: str) -> bool:
-    """Return True where a key of a role may also come from the spec that this one extends, or from `<<`."""
+    """Return True if a role's key may also come from the base spec or from `<<`."""
     return _is_extending(document) or any(name in pairs(base) for base in _bases(mapping))

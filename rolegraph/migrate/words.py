@@ -1,4 +1,4 @@
-"""Rewrites of keys and words: one form for each thing."""
+"""Rewrites of keys and words that version 2 names otherwise."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _KEYS = (
     ("roles.*.tool.arguments.*.one_of", 6, "enum"),
     ("roles.*.run.call", 4, "function"),
 )
-"""Keys that have another name: the dotted path, the number of its parts (0 for any), and the new name."""
+"""Keys with a new name: (pattern of the dotted path, number of its parts or 0 for any, new name)."""
 _ROUNDS = (("roles.*.needs.*", 4), ("roles.*.needs.*.round", 5))
-"""Paths of rounds of an edge, with the numbers of their parts."""
+"""Patterns of paths of an edge's rounds, with their numbers of parts."""
 _SCHEDULED = ("weight", "coefficient", "temperature")
-"""Keys whose number may have been a schedule."""
+"""Keys whose number may be a schedule in version 1."""
 _CREDIT = ("roles.*.credit", "roles.*.group.credit", "roles.*.group.*.credit")
 
 
 def words(document: Document) -> Iterator[Change]:
-    """Write the new names of keys, and `previous` for the round `last`."""
+    """Write the new names of keys, and `previous` for the value `last` of a round."""
     for entry in document.every:
         path, parts = ".".join(entry.path), len(entry.path)
         for pattern, length, name in _KEYS:
@@ -41,7 +41,8 @@ def words(document: Document) -> Iterator[Change]:
 
 
 def argument_types(document: Document) -> Iterator[Change]:
-    """Write the type of an argument that has none; in JSON Schema, none allows all types."""
+    """Write `type: string` into an argument without a type, because in JSON Schema a missing type allows all
+    types."""
     for entry in document.entries("roles.*.tool.arguments.*"):
         keys = pairs(entry.value)
         if len(entry.path) == 5 and keys and "type" not in keys:
@@ -52,7 +53,7 @@ def argument_types(document: Document) -> Iterator[Change]:
 
 
 def bodies(document: Document) -> Iterator[Change | Problem]:
-    """Write a role's `body` as that of its model."""
+    """Write a role's `body` as the `body` of its model."""
     for entry in document.entries("roles.*.body"):
         if len(entry.path) != 3 or entry.key is None:
             continue
@@ -68,7 +69,7 @@ def bodies(document: Document) -> Iterator[Change | Problem]:
 
 
 def short_forms(document: Document) -> Iterator[Change]:
-    """Write the one form of chunks, of a discounted return, and of a conversation of the role's own."""
+    """Write chunks, a discounted return and a role's own conversation in the one form that version 2 has."""
     for entry in document.entries("roles.*.needs.*.join"):
         if "chunks" in pairs(entry.value):
             yield Change(
@@ -93,7 +94,7 @@ def short_forms(document: Document) -> Iterator[Change]:
 
 
 def verdicts(document: Document) -> Iterator[Change]:
-    """Name the verdict of a turn in templates as expressions do, `.right`."""
+    """Write `.right` for the verdict of a turn in templates, as in expressions."""
     for entry in document.every:
         text = scalar(entry.value) or ""
         if ".is_correct" in text and ("{{" in text or "{%" in text):
@@ -101,7 +102,8 @@ def verdicts(document: Document) -> Iterator[Change]:
 
 
 def numbers(document: Document) -> Iterator[Change | Problem]:
-    """Write `ramp(…)` for a schedule, and name expressions over the step, which counts from 0 now."""
+    """Write `ramp(…)` for a schedule, and report expressions that read the step, which counts from 0 in
+    version 2."""
     for entry in document.every:
         keys = pairs(entry.value)
         if entry.name in _SCHEDULED and {"from", "to", "steps"} <= keys.keys():
@@ -115,14 +117,14 @@ def numbers(document: Document) -> Iterator[Change | Problem]:
 
 
 def as_scalar(document: Document, entry: Entry, text: str) -> Change:
-    """Return the change that puts a text on the line of the key in place of a mapping."""
+    """Return the change that replaces a mapping by a text on the line of its key."""
     if entry.key is None or (isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style):
         return document.replace(entry.value, text)
     return Change(entry.key.end_mark.index, document.end(entry.value), f": {text}")
 
 
 def _removed(document: Document, entry: Entry) -> Change:
-    """Return the change that removes an entry of a mapping that has others."""
+    """Return the change that removes an entry from a mapping that has further entries."""
     order = [key.start_mark.index for key, _ in pairs(entry.parent).values()]
     key = entry.key if entry.key is not None else entry.value
     place = order.index(key.start_mark.index)

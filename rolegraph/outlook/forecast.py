@@ -1,7 +1,8 @@
 """Forecast of a training's first step: model calls, tokens, time, groups that teach, gradient shares, cost.
 
-Pure. Input: a plan, and episodes of a probe or of an earlier run; without episodes only the spec's bounds are
-known. Estimates are plain means with their sample size n, without an interval.
+Pure. Input: a plan, and episodes of a probe or of an earlier run; without episodes, only the bounds that
+follow
+from the spec. Estimates are plain means with their sample size n, without an interval.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, 
 
 @dataclass(frozen=True, slots=True)
 class ObservedEpisodes:
-    """Episodes that a forecast extrapolates from."""
+    """Episodes from which a forecast extrapolates."""
 
     source: str
-    """Description of their origin, for the user."""
+    """Origin of the episodes, as a text for the user."""
     episodes: Sequence[Episode]
     seconds: float = 0.0
     """Wall-clock seconds of all episodes together; 0 if unknown."""
     update_seconds: float = 0.0
-    """Seconds of one policy update, if the episodes are a training's first step."""
+    """Seconds of one policy update if the episodes are a training's first step; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,20 @@ class RoleForecast:
     """Upper bound of model calls, without retries."""
     response_tokens_at_most: int
     scorings_at_most: int = 0
-    """Upper bound of requests for log-probabilities of given tokens: by teachers, and by likelihoods."""
+    """Upper bound of requests for log-probabilities of given tokens, by teachers and likelihoods."""
     prompt_tokens: SampleMean | None = None
-    """Expected prompt tokens of the step, a mean over n tasks; None without episodes."""
+    """Expected number of prompt tokens in the step, a mean over n tasks; None without episodes."""
     response_tokens: SampleMean | None = None
     groups: float | None = None
-    """Expected number of groups; None without episodes, and for groups over all tasks of a step."""
+    """Expected number of groups; None without episodes, and if groups span all tasks of a step."""
     group_sizes: tuple[int, int] | None = None
-    """Members of the smallest and of the largest group; None where they depend on the answers or tasks."""
+    """Numbers of members of the smallest and the largest group; None if they depend on answers or tasks."""
     teaching: SampleMean | None = None
-    """Share of the observed groups that teach, from 0 to 1, as `GroupOutcome` says; n counts groups."""
+    """Share of the observed groups that teach, from 0 to 1, by `GroupOutcome`; n is the number of groups."""
     failing: SampleMean | None = None
     """Share of the observed groups in which every answer failed."""
     share: float | None = None
-    """Share of its policy's gradient, from 0 to 1, by the sum of |advantage| over tokens."""
+    """Share of the gradient of the role's policy, from 0 to 1, by the sum of |advantage| over tokens."""
     cost: float | None = None
 
 
@@ -76,17 +77,18 @@ class Forecast(Summarized):
     """Forecast of a training's first step."""
 
     source: str
-    """Description of the episodes that it extrapolates from, or of the spec's bounds."""
+    """Description of the episodes from which the forecast extrapolates, or of the spec's bounds."""
     tasks: int
     rollouts: int
-    """Episodes of each task."""
+    """Number of episodes of each task."""
     calls_at_most: int
     chain: int
     """Upper bound of consecutive model calls in one episode."""
     roles: Mapping[str, RoleForecast]
     numbers: Mapping[str, Sequence[tuple[int, float]]]
-    """Curve of each number that follows the step, by path: the steps, from 0, at which its slope changes,
-    with its values."""
+    """Curve of each number that changes with the step, by path: (step, value) for each step, from 0, at which
+    the
+    slope changes."""
     seconds: float | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -103,11 +105,11 @@ class Forecast(Summarized):
 
     @property
     def scorings_at_most(self) -> int:
-        """Upper bound of requests for log-probabilities of given tokens, beside the calls."""
+        """Upper bound of requests for log-probabilities of given tokens, which are not counted as calls."""
         return sum(role.scorings_at_most for role in self.roles.values())
 
     def summary(self) -> Summary:
-        """Return the bound of calls, and a row for each role."""
+        """Return the bound of calls as text, and a table row for each role."""
         rows = [
             (
                 role.name,
@@ -123,7 +125,7 @@ class Forecast(Summarized):
         return Summary(title, ("role", "calls at most", "group", "tokens", "teaching", "share"), rows)
 
     def tokens(self, kind: str = "response") -> float | None:
-        """Return the expected tokens of all roles together.
+        """Return the expected number of tokens of all roles together.
 
         Args:
             kind: `prompt` or `response`.
@@ -137,13 +139,14 @@ class Forecast(Summarized):
 
 
 def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Price | None = None) -> Forecast:
-    """Forecast the first step of RL of a plan's training.
+    """Forecast the first step of RL in a plan's training.
 
     Args:
         plan: The compiled spec.
-        observed: Episodes to extrapolate from; None gives the spec's bounds alone.
-        price: Price of every role's tokens, in place of those of the spec's models. Where the endpoint
-            counted the cost of the observed answers itself, that is the cost.
+        observed: Episodes to extrapolate from; None for the spec's bounds alone.
+        price: Price of every role's tokens, instead of the prices of the spec's models. If the endpoint
+            counted
+            the cost of the observed answers itself, that cost is used instead.
     """
     plan = plan_at(plan, plan.first_step_of_rl)
     train, size = plan.spec.train, size_of(plan)
@@ -215,18 +218,18 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
 
 @dataclass(slots=True)
 class _RoleGroups:
-    """Sizes, outcomes and gradient mass of one role's groups in the episodes that a forecast observed."""
+    """Sizes, outcomes and gradient mass of one role's groups in the observed episodes."""
 
     tasks: set[str] = field(default_factory=set[str])
     sizes: list[int] = field(default_factory=list[int])
-    """Members of each group that has any."""
+    """Number of members of each group that is not empty."""
     outcomes: Outcomes = field(default_factory=Outcomes)
     mass: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Weighted sum of |advantage| over tokens, by policy."""
 
 
 def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _RoleGroups]:
-    """Group observed episodes and estimate advantages, as training would; return the tally of each role.
+    """Group observed episodes and estimate advantages, as training would; return the groups' data by role.
 
     Tasks with fewer than `train.rollouts` episodes are left out.
     """
@@ -262,8 +265,14 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
 def _mean_in(
     name: str, amount: Callable[[Step], float], observed: ObservedEpisodes, episodes: int
 ) -> SampleMean:
-    """Estimate an amount of a role's steps, such as their tokens, in `episodes` episodes, from observed
-    ones."""
+    """Estimate the sum of an amount, such as tokens, over a role's steps in `episodes` episodes.
+
+    Args:
+        name: Name of the role.
+        amount: Function that returns the amount of a step.
+        observed: Episodes to extrapolate from.
+        episodes: Number of episodes to estimate for.
+    """
     by_task: defaultdict[str, list[float]] = defaultdict(list)
     for episode in observed.episodes:
         steps = [step for t in episode.trajectories if t.name == name for step in t.steps]
@@ -274,8 +283,9 @@ def _mean_in(
 
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
-    """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if answers
-    decide it."""
+    """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if the sizes
+    depend on
+    answers or tasks, or for a role without groups."""
     plain = len(role.groupings) == 1 and all(
         grouping.by in ("task", "turn") and grouping.over is Extent.TASK for grouping in role.groupings
     )
@@ -297,7 +307,8 @@ def _warnings(
     plan: Plan, rows: Mapping[str, RoleForecast], observed: ObservedEpisodes | None
 ) -> Iterator[str]:
     """Yield warnings about the forecast: stages, refills, failures, and roles that will not learn or cannot
-    be judged."""
+    be
+    judged."""
     for stage in plan.stages:
         train = stage.spec.train
         yield (
@@ -343,7 +354,7 @@ def _warnings(
 
 
 def _reward_spread(observed: ObservedEpisodes, name: str) -> str:
-    """Explain why no group of a role had different rewards."""
+    """Return a text that explains why no group of a role had different rewards."""
     trajectories = [t for e in observed.episodes for t in e.trajectories if t.name == name]
     rewards = {t.reward for t in trajectories if t.reward is not None}
     if len(rewards) == 1:

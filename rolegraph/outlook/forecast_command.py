@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from rolegraph.outlook.forecast import Forecast
 
 CORNERS = 8
-"""Points of a curve that are shown at most."""
+"""Largest number of points shown of a curve."""
 PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 """Field of `Price` for each key of `--price`."""
 
 
 def _price(_context: click.Context, _option: click.Parameter, text: str | None) -> rg.Price | None:
-    """Parse `in=0.4,out=1.2,train=2`; raise UsageError for another key or an amount that is no number."""
+    """Parse a price such as `in=0.4,out=1.2,train=2`; None without a text.
+
+    Raises:
+        UsageError: A key is unknown, or an amount is no number.
+    """
     amounts: dict[str, float] = {}
     for part in text.split(",") if text else ():
         key, _, amount = part.partition("=")
@@ -119,7 +123,7 @@ def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
 
 
 def _forecast_table(forecast: Forecast) -> Table:
-    """Build the table of roles; unknown figures are dashes."""
+    """Return the table of roles; unknown values are shown as dashes."""
     fails = any(row.failing and row.failing.mean for row in forecast.roles.values())
     table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
     if fails:

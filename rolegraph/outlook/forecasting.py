@@ -29,16 +29,15 @@ async def forecast_async(
 ) -> Forecast:
     """Forecast the first step of a workflow's training: calls, tokens, time, groups that teach, cost.
 
-    Without `probe` and `run` the forecast has only the bounds that the spec gives.
+    Without `probe` and `run`, the forecast has only the bounds that follow from the spec.
 
     Args:
         flow: The workflow.
-        probe: Number of episodes to make now, at least one group's; the number made is rounded to whole
-            groups plus single episodes of other tasks. They are episodes that a training with the same
-            `seed` begins with.
+        probe: Number of episodes to run now, at least the size of a group; it is rounded to whole groups plus
+            single episodes of other tasks. A training with the same `seed` begins with the same episodes.
         run: Folder of a run of the same roles, or of a training, whose first step is read.
-        price: Price of a million tokens of every role; None takes those of the spec's models, and leaves the
-            cost out where they have none and the endpoint counts none.
+        price: Price of a million tokens of every role; None for the prices of the spec's models. The cost is
+            left out if they have no prices and the endpoint counts no cost.
         seed: Seed of the task order and of the probe's sampling.
         observe: Function called with each event of the probe.
 
@@ -48,8 +47,8 @@ async def forecast_async(
     Raises:
         UsageError: For a spec without training data, for both `probe` and `run`, and for a run without
             episodes or with other roles.
-        SpecError: For a spec that is not permitted what it uses.
-        WorldError: For a model service that fails during the probe.
+        SpecError: The spec uses something for which no permission is given.
+        WorldError: A model service fails during the probe.
     """
     if "train" not in flow.plan.data:
         raise UsageError(f"{flow.name} has no training data; a forecast needs `data.train` in the spec")
@@ -67,8 +66,10 @@ forecast = blocking(forecast_async)
 
 
 async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
-    """Run `wanted` of the episodes that the first step of a training with this seed would run; return
-    them."""
+    """Run and return `wanted` of the episodes that the first step of a training with this seed would run.
+
+    The number is rounded as in `probe_sizes`.
+    """
     rollouts, batch_size = flow.plan.spec.train.rollouts, flow.plan.spec.train.batch_size
     rows = shuffled(flow.tasks("train"), seed)
     sizes = probe_sizes(wanted, rollouts, batch_size, len(rows))
@@ -86,13 +87,15 @@ async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Obser
 
 
 def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[int]:
-    """Return the rollouts of each task of a probe.
+    """Return the number of rollouts of each task of a probe.
 
     Only whole groups show whether they teach, but tokens vary more between tasks than between rollouts. So
-    about half of the episodes are single ones of the step's other tasks, or fewer where the step has too few.
+    about
+    half of the episodes are single episodes of the step's other tasks, or fewer if the step has too few
+    tasks.
 
     Args:
-        wanted: Number of episodes; all are made unless the data has fewer.
+        wanted: Number of episodes; fewer are returned only if the data has too few tasks.
         rollouts: Size of a group.
         batch_size: Number of tasks of a step.
         rows: Number of training tasks.
@@ -114,7 +117,11 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
 
 def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
     """Read the episodes to forecast from, with their times: all of a run, or those of a training's first
-    step."""
+    step.
+
+    Raises:
+        UsageError: The folder has no episodes, or episodes of another workflow.
+    """
     info = folder.info()
     file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
     if info.kind == "train":

@@ -1,8 +1,9 @@
 """Renders the prompts of a plan without a model: its episodes run as usual, on made-up answers.
 
-In: a plan, a task, and a recorded episode, if any. Out: each role's prompts, rendered by the run's own code.
-No model is called, tools return recorded or example results, no reward is computed, and hidden fields hold
-their names; `stand_ins.py` has what takes their place.
+Input: a plan, a task, and optionally a recorded episode. Output: each role's prompts, rendered by the run's
+own
+code. No model is called, tools return recorded or example results, no reward is computed, and hidden fields
+contain their names; `stand_ins.py` has the replacements.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from rolegraph.outlook.stand_ins import (
 )
 
 MOST = 6
-"""Most prompts of one role and task that are kept."""
+"""Largest number of prompts kept for one role and task."""
 ROUNDS = 3
-"""Rounds of a loop whose prompts are kept; later rounds continue in the same way."""
+"""Number of rounds of a loop whose prompts are kept; later rounds continue in the same way."""
 MOST_WAYS = 8
-"""Most runs of one task, each with other example answers of the parsers."""
+"""Largest number of runs of one task, each with other example answers of the parsers."""
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?(?: of outer round \d+)?\]")
 
 
@@ -51,16 +52,16 @@ class SentPrompt(NamedTuple):
     """Prompt, and the turns that send the same prompt."""
 
     nodes: Sequence[NodeId]
-    """The turns that send this prompt; prompts that differ by numbers in made-up answers count as one."""
+    """Turns that send this prompt; prompts that differ only by numbers in made-up answers count as equal."""
     endpoint: int
-    """Position in the plan's endpoints of the endpoint that the first turn calls."""
+    """Endpoint that the first turn calls, as a position in the plan's endpoints."""
     messages: Sequence[Message]
     functions: Sequence[Function] = ()
     """Functions that the model may call."""
     note: str = ""
-    """Remark on the prompt, such as that it was not reached."""
+    """Remark on the prompt, such as that no turn reached it."""
     pieces: Sequence[tuple[str, bool]] = ()
-    """The prompt in the model's chat template, in parts; True for those that are special tokens."""
+    """Prompt in the model's chat template, as (part, whether it is a special token)."""
     tokens: int | None = None
     """Length in tokens; None without the model's tokenizer."""
 
@@ -74,20 +75,20 @@ class RolePrompts:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further facts by name: loop, condition, tools."""
     more: int = 0
-    """Number of prompts left out: of rounds after `ROUNDS`, or beyond `MOST`."""
+    """Number of prompts left out: those of rounds after `ROUNDS`, and those beyond `MOST`."""
     values: list[str] = field(default_factory=list[str])
-    """Arguments of the tool that the role runs in place of a model."""
+    """Arguments of the tool that the role runs instead of a model."""
     problems: list[str] = field(default_factory=list[str])
     """Failures, such as prompts that cannot be rendered."""
 
     def add_value(self, value: str) -> None:
-        """Add an argument that the role's tool was called with, unless it is listed already."""
+        """Add an argument of a call of the role's tool, unless it is listed already."""
         if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
             self.values.append(value)
 
     @property
     def records(self) -> Sequence[Mapping[str, object]]:
-        """Plain data: a row for each message of a prompt, each value of a tool, and each problem."""
+        """Rows of plain data, one for each message of a prompt, each argument of a tool, and each problem."""
         messages: list[Mapping[str, object]] = [
             {
                 "turns": self.who(asked),
@@ -105,14 +106,15 @@ class RolePrompts:
         ]
 
     def who(self, asked: SentPrompt) -> str:
-        """Name the turns of a prompt: `solver 1–2, round 2`."""
+        """Return the names of a prompt's turns, such as `solver 1–2, round 2`."""
         name = self.role.name
         if self.role.count > 1:
             name += f" {_numbers(node.index for node in asked.nodes)}"
         return name if self.role.loop is None else f"{name}, {self._rounds(asked)}"
 
     def _rounds(self, asked: SentPrompt) -> str:
-        """Name the rounds of a prompt: `rounds 2–3`, and in a nested loop `round 1 of outer rounds 1–2`."""
+        """Return the rounds of a prompt, such as `rounds 2–3`, or in a nested loop `round 1 of outer rounds
+        1–2`."""
         inner: dict[int, list[int]] = {}
         for node in asked.nodes:
             number, outer = self.role.round_at(node.round)
@@ -135,10 +137,10 @@ def message_text(message: Message) -> str:
 
 
 class TaskPrompts(NamedTuple):
-    """The prompts of all roles on one task."""
+    """Prompts of all roles on one task."""
 
     task: Task
-    """Each hidden field holds its name."""
+    """Task in which each hidden field contains its name."""
     hidden: Sequence[str]
     roles: Sequence[RolePrompts]
 
@@ -149,11 +151,11 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     Args:
         plan: The workflow.
         task: The task; values of its hidden fields are replaced by their names.
-        recorded: An episode whose answers are used; an answer that it lacks, or that may quote a hidden
+        recorded: Episode whose answers are used. A missing answer, or an answer that may quote a hidden
             field, is made up.
 
     Returns:
-        The prompts by role. A prompt that no example of an answer reaches has its condition as note.
+        The prompts by role. If no example answer leads to a prompt, its condition is the note.
     """
     hidden = [key for key in task if key in plan.hidden]
     shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
@@ -170,7 +172,9 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 
 def _words(shape: Mapping[str, Any]) -> int:
-    """Return how many words an action, or one of its fields, may be: a prompt may depend on each of them."""
+    """Return the number of words that an action, or one of its fields, may be, because a prompt may depend on
+    each
+    word."""
     parts = (shape, *cast("Mapping[str, Any]", shape.get("properties", {})).values())
     return max(len(part.get("enum", ())) for part in parts if part not in (True, False))
 
@@ -183,14 +187,16 @@ async def made_up(
     Args:
         plan: The workflow.
         task: The task, with its hidden fields.
-        answer: Text that fills the example of each role's parser, which is the role's answer.
-        texts: Whole answers, by role, in place of the parser's example.
+        answer: Text that replaces the placeholder in the example of each role's parser; the result is the
+            role's
+            answer.
+        texts: Whole answers by role, instead of the parser's example.
     """
     return await _Runs(plan, task, None, texts).run(0, answer=answer)
 
 
 class _Runs:
-    """Episodes of one task that are run without a real model, to collect the prompts for `preview`."""
+    """Episodes of one task that run without a real model, to collect the prompts for `preview`."""
 
     def __init__(
         self,
@@ -202,11 +208,11 @@ class _Runs:
         self._plan, self._task, self._recorded, self._texts = plan, task, recorded, texts
         self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
         self._answering = {it.name for it in recorded.trajectories} if recorded else set[str]()
-        """Roles with a recorded answer."""
+        """Names of the roles with a recorded answer."""
         self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
         self._by_name = {asked.role.name: asked for asked in self.roles}
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
-        """Position in `asked` of each prompt of a role; -1 for a prompt that is left out."""
+        """Position in `asked` of each prompt, by role; -1 for a prompt that is left out."""
 
     async def run(
         self, way: int | None, *, only_new: bool = False, ignores_conditions: bool = False, answer: str = ""
@@ -214,9 +220,10 @@ class _Runs:
         """Run one episode with made-up answers and collect its prompts.
 
         Args:
-            way: Position of the parser's example to answer with; None for another of each instance.
-            only_new: True to keep only the prompts of turns that have none so far.
-            ignores_conditions: True to let every turn run, each with its condition as note.
+            way: Position of the parser's example to answer with; None for a different example for each
+                instance.
+            only_new: True to keep only the prompts of turns that have no prompt yet.
+            ignores_conditions: True to run every turn, with its condition as note.
             answer: Text that replaces the placeholder of the example.
         """
         reached = {
@@ -244,7 +251,10 @@ class _Runs:
         return episode
 
     def _condition(self, node: NodeId) -> str:
-        """Return the condition of a turn that no example reaches: its role's, a loop's, or that of others."""
+        """Return the condition of a turn that no example answer leads to: its role's condition, or a loop's.
+
+        Without such a condition, the turn depends on the conditions of other turns.
+        """
         role = self._by_name[node.role].role
         if role.when is not None and not _on_itself(role.when):
             return f"if {role.when.source}"
@@ -259,7 +269,9 @@ class _Runs:
         return "after turns that other answers lead to"
 
     def _unknown(self, failure: FailureMetadata) -> str:
-        """Explain a failed prompt that reads the unknown answer of a service; empty for any other failure."""
+        """Return a text that explains a failed prompt that reads the unknown answer of a service; empty for
+        any other
+        failure."""
         needs = self._by_name[failure["role"]].role.spec.needs
         upstream = [edge.of or name for name, edge in needs.items()]
         runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
@@ -289,8 +301,8 @@ class _Runs:
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
     def _harmless(self, way: int, answer: str, ignores_conditions: bool) -> Plan:
-        """Return a copy of the plan that computes no reward, runs no tool and moves no environment; for
-        `preview`."""
+        """Return a copy of the plan for `preview` that computes no reward, runs no tool and changes no
+        environment."""
         plan = self._plan
         return replace(
             plan,
@@ -309,7 +321,7 @@ class _Runs:
         )
 
     def _moves(self, env: EnvPlan) -> bool:
-        """Return whether an environment needs no permission, and each of its players has recorded moves."""
+        """Return True if an environment needs no permission, and each of its players has recorded moves."""
         players = {self._plan.roles[position].name for position in env.players}
         return not env.environment.permissions and self._answering.issuperset(players)
 
@@ -336,12 +348,13 @@ class _Runs:
 
 
 def _on_itself(condition: Expression | None) -> bool:
-    """Return True for a condition such as `self.round > 1`, which no answer changes."""
+    """Return True for a condition that reads only `self`, such as `self.round > 1`, so that no answer changes
+    it."""
     return condition is not None and {it.partition(".")[0] for it in condition.mentions} == {"self"}
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
-    """Return facts of a role for the preview page, by name: its inputs, loop, condition, tools."""
+    """Return facts about a role for the preview page, by name: its inputs, loop, condition, tools."""
     written, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
     if role.loop is not None:
         of = plan.loops[role.loop]
@@ -374,7 +387,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
 
 
 def _edge(name: str, edge: Edge) -> str:
-    """Describe an edge, without its defaults: `rival (of candidate, each, history)`."""
+    """Return a text for an edge, without defaults, such as `rival (of candidate, each, history)`."""
     join = f"chunks of {edge.chunk_size}" if edge.chunks else edge.join
     parts = (
         f"of {edge.of}" if edge.of not in (None, name) else "",
@@ -385,13 +398,13 @@ def _edge(name: str, edge: Edge) -> str:
 
 
 def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
-    """Return the tools of a role that need a permission which was not given."""
+    """Return the tools of a role that lack a permission."""
     withheld = {permission.name for permission in plan.withheld}
     return [tool for tool in role.tools if not withheld.isdisjoint(tool.permissions)]
 
 
 def _numbers(numbers: Iterable[int]) -> str:
-    """Format numbers as ranges: `1–3, 5`."""
+    """Return numbers as ranges, such as `1–3, 5`."""
     numbers = sorted(set(numbers))
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
@@ -399,12 +412,13 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 
 def _counted(noun: str, numbers: Iterable[int]) -> str:
-    """Format a noun with its numbers: `round 2`, `rounds 1–3`."""
+    """Return a noun with its numbers, such as `round 2` or `rounds 1–3`."""
     shown = _numbers(numbers)
     return f"{noun}{'' if shown.isdigit() else 's'} {shown}"
 
 
 def _unmarked(text: str) -> str:
-    """Remove instance and round numbers from the made-up answers in a text, so that equal prompts compare
+    """Return a text without the instance and round numbers of its made-up answers, so that equal prompts
+    compare
     equal."""
     return _MARK.sub(r"[\1]", text)

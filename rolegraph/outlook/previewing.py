@@ -1,4 +1,4 @@
-"""`rolegraph preview`, the prompts of each role of a spec."""
+"""`rolegraph preview`: the prompts of each role of a spec."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from rolegraph.outlook.preview import SentPrompt, TaskPrompts, preview_task
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Preview(Summarized):
-    """The prompts of a workflow on some tasks; made by `preview`."""
+    """Prompts of a workflow on some tasks; made by `preview`."""
 
     name: str
     description: str
     tasks: Sequence[TaskPrompts]
-    """The prompts of each task, role by role."""
+    """Prompts of each task, by role."""
     answers: str
-    """Origin of the answers that later roles see: `made up`, or the file they are from."""
+    """Origin of the answers that later roles see: `made up`, or the path of a recording."""
     no_tokens: str = ""
-    """Reason for missing tokens; empty where there are tokens or none were wanted."""
+    """Reason why token counts are missing; empty if there are counts, or if none were wanted."""
 
     def of(self, *roles: str) -> Preview:
-        """Return a copy with some roles only.
+        """Return a copy that has only some of the roles.
 
         Args:
             roles: Names of the roles to keep; unknown names are ignored.
@@ -51,7 +51,7 @@ class Preview(Summarized):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Plain data: a row for each message of a prompt, each value of a tool, and each problem."""
+        """Rows of plain data, one for each message of a prompt, each argument of a tool, and each problem."""
         return [
             {"task": str(task.task.get("id", "")), "role": of.role.name, **row}
             for task in self.tasks
@@ -60,29 +60,34 @@ class Preview(Summarized):
         ]
 
     def table(self) -> Any:
-        """Return the messages of the prompts.
+        """Return a table of the prompts' messages.
 
         Returns:
-            A pandas DataFrame where pandas is installed, else a list of dicts: `task`, `role`, `turns` (which
-            send the prompt), `speaker` (the message's role, `tool` or `problem`), `content`, `tokens` of the
-            whole prompt and `note`.
+            A pandas DataFrame if pandas is installed, else a list of dicts: `task`, `role`, `turns` (those
+                that send
+            the prompt), `speaker` (the message's role, `tool` or `problem`), `content`, `tokens` of the whole
+            prompt,
+            and `note`.
         """
         return as_table(self.records)
 
     def summary(self) -> Summary:
-        """Return the number of tasks, and a row for each message."""
+        """Return the number of tasks as text, and a table row for each message."""
         title = f"Preview of {self.name}, {len(self.tasks)} tasks; answers are {self.answers}"
         columns = ("task", "role", "turns", "speaker", "content")
         return Summary(title, columns, [[row.get(name) for name in columns] for row in self.records])
 
     def save(self, file: str | Path) -> Path:
-        """Write the preview as one page that opens offline; raises WorldError.
+        """Write the preview as one page that opens offline.
 
         Args:
             file: Path of the page.
 
         Returns:
             The path.
+
+        Raises:
+            WorldError: The file cannot be written.
         """
         from rolegraph.pages.report.html import render  # prompts are shown in a terminal without it
 
@@ -105,15 +110,16 @@ async def preview_async(
 
     Args:
         flow: The workflow.
-        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+        split: Split of the tasks, `train` or `validation`; by default `validation` if the spec has it.
         limit: Number of tasks, the first ones, at least 1.
         recorded: Folder of a run, or its episodes file, for tasks and the answers that later roles see; None
-            makes answers up.
-        tokens: Whether to render each prompt with its model's chat template as well, where the model is a
-            folder of this machine.
+            to
+            make up the answers.
+        tokens: True to render each prompt with its model's chat template as well, if the model is a folder of
+            this machine.
 
     Returns:
-        The prompts of each task, role by role.
+        The prompts of each task, by role.
 
     Raises:
         UsageError: No data for the split, or no task.
@@ -143,8 +149,19 @@ preview = blocking(preview_async)
 
 
 def _episodes(path: Path, limit: int) -> list[Episode]:
-    """Return the first episode of each of the first `limit` tasks of a run, without answers that may quote
-    what the run's spec hides; the spec of the preview may hide other fields, and have other roles."""
+    """Return the first episode of each of the first `limit` tasks of a run.
+
+    Answers that may quote fields hidden by the run's spec are removed, because the preview's spec may hide
+    other
+    fields and have other roles.
+
+    Args:
+        path: Folder of the run, or its episodes file.
+        limit: Largest number of tasks.
+
+    Raises:
+        DataError: The file is damaged, or has no episodes.
+    """
     folder = RunFolder(path if path.is_dir() else path.parent)
     file = folder.episodes if path.is_dir() else path
     rule = read_rule(folder) if folder.info_file.is_file() else None
@@ -159,7 +176,8 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
 
 
 def _chat_format(provider: str, name: str) -> ChatFormat | str:
-    """Return the chat format of a local model, or else a text that says why there is no tokenizer."""
+    """Return the chat format of a local model, or else a text with the reason why it has no tokenizer
+    here."""
     if provider != "local":
         return f"the tokenizer of {provider}:{name} is not on this machine"
     from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
@@ -172,7 +190,8 @@ def _chat_format(provider: str, name: str) -> ChatFormat | str:
 
 
 def _with_tokens(task: TaskPrompts, formats: Sequence[ChatFormat | str]) -> TaskPrompts:
-    """Return a copy of a task's prompts with the tokens of each, where its model's chat format was loaded."""
+    """Return a copy of a task's prompts with the tokens of each prompt whose model's chat format was
+    loaded."""
 
     def with_tokens(prompt: SentPrompt) -> SentPrompt:
         chat = formats[prompt.endpoint]

@@ -1,7 +1,8 @@
-"""Replacements for what a preview does not use: hidden values, models, tools and moving environments.
+"""Replacements for values and parts that a preview does not use: hidden values, models, tools and
+environments.
 
-A hidden value is replaced by its name. A model and a tool answer with a recorded answer, or else with an
-example of the vocabulary, in which `…` stands for what a model would write.
+A hidden value is replaced by its name. A model or a tool answers with a recorded answer, or else with an
+example of the vocabulary, in which `…` stands for text that a model would write.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rolegraph.engine.vocabulary import (
 )
 
 PLACEHOLDER = "…"
-"""Placeholder in an example for what a model would write."""
+"""Placeholder in an example for text that a model would write."""
 
 # hidden values
 
@@ -43,7 +44,7 @@ _Method = Callable[[Any, Any], Any]
 
 
 def _operators(word: str, sign: str) -> tuple[_Method, _Method]:
-    """Return the method of a binary operator and its reflected form; the result's name is like `target +
+    """Return (method of a binary operator, its reflected method); their result has a name such as `target +
     1`."""
     compute: Callable[[float, float], float] = getattr(operator, word)
 
@@ -106,7 +107,7 @@ def _hidden(value: object, name: str) -> object:
 
 
 def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
-    """Return a copy of nested lists and mappings in which each other value is `leaf(value, its name)`."""
+    """Return a copy of nested lists and mappings in which each leaf becomes `leaf(value, its name)`."""
     match value:
         case list():
             return [
@@ -123,11 +124,12 @@ def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
 
 
 class PreviewModel:
-    """Model for `preview` that keeps its requests and answers from a recording, or with the parser's example.
+    """Model for `preview` that keeps its requests, and answers from a recording or with the parser's example.
 
-    Of several examples, `way` is the position of the one to take, at most the last; None takes another for
-    each instance of a role. Its placeholder becomes `answer`, or else the name of the node. A role in `texts`
-    answers with its text there.
+    `way` is the position of the example to use, or the last one if there are fewer; None gives each instance
+    of a
+    role another example. The placeholder of the example becomes `answer`, or without `answer` the name of the
+    node. A role in `texts` answers with its text there.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class PreviewModel:
 
 
 _EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-"""Example of an argument by its type; a text names the role and the argument."""
+"""Example argument by its type; for a text, the example names the role and the argument."""
 
 
 def _example_call(role: RolePlan, function: Function) -> ToolCall:
@@ -178,13 +180,13 @@ def _example_call(role: RolePlan, function: Function) -> ToolCall:
 
 
 def example_answer(role: RolePlan, way: int, answer: str) -> str:
-    """Return the example of a role's parser at position `way`, or its last, filled with `answer`."""
+    """Return the example of a role's parser at position `way`, or the last example, filled with `answer`."""
     examples = role.parser.examples or (PLACEHOLDER,)
     return examples[min(way, len(examples) - 1)].replace(PLACEHOLDER, answer)
 
 
 def lenient_parser(parser: Parser, example: str) -> Parser:
-    """Return a copy of a parser that parses `example` instead where it cannot parse a response."""
+    """Return a copy of a parser that parses `example` if it cannot parse the response."""
 
     def parse(response: str, upstream: Upstream) -> Any:
         try:
@@ -196,7 +198,7 @@ def lenient_parser(parser: Parser, example: str) -> Parser:
 
 
 def _name(node: NodeId, role: RolePlan) -> str:
-    """Return a turn's name for made-up answers, such as `solver 2, round 1`."""
+    """Return the name of a turn for made-up answers, such as `solver 2, round 1`."""
     index = f" {node.index}" if role.count > 1 else ""
     if role.loop is None:
         return f"{node.role}{index}"
@@ -205,9 +207,15 @@ def _name(node: NodeId, role: RolePlan) -> str:
 
 
 def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
-    """Return a copy of `run` whose tool computes nothing: it gives its argument to `keep`.
+    """Return a copy of `run` whose tool computes nothing, and passes its argument to `keep`.
 
-    Its result is the recorded one, or else made up from the tool's example.
+    The result is the recorded one, or else made up from the tool's example.
+
+    Args:
+        run: The tool that a role runs.
+        role: Name of the role.
+        recorded: Episode with recorded results, if any.
+        keep: Function that gets the argument.
     """
     trajectories = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
     steps = (step for trajectory in trajectories for step in trajectory.steps)
@@ -225,7 +233,7 @@ def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callabl
 
 
 def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
-    """Return a tool whose functions compute nothing: each returns its recorded result, else `[NAME]`."""
+    """Return a tool whose functions compute nothing: each returns its recorded result, or else `[NAME]`."""
     given = _results(recorded)
 
     async def call(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -240,7 +248,7 @@ def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
 
 
 def _results(recorded: Episode | None) -> Mapping[str, str]:
-    """Return the results of tool calls in an episode's chats, keyed by the call's name and arguments."""
+    """Return the results of tool calls in an episode's chats, by the call's name and arguments."""
     given: dict[str, str] = {}
     for trajectory in recorded.trajectories if recorded else ():
         for step in trajectory.steps:
@@ -257,8 +265,8 @@ def _key(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def still_environment(env: EnvPlan) -> EnvPlan:
-    """Return a copy of `env` for `preview`, in which every player moves in each round and moves change
-    nothing.
+    """Return a copy of `env` for `preview`, in which every player moves in each round and moves have no
+    effect.
 
     An environment that needs a permission is not opened at all.
     """

@@ -1,4 +1,4 @@
-"""Sandbox for Python programs of a model: no files, no network; bounded time, memory and output."""
+"""Sandbox for Python programs that a model wrote: no files, no network; limited time, memory and output."""
 
 from rolegraph.engine.errors import SandboxError, WorldError
 from rolegraph.sandbox.grading import run_tests

@@ -1,7 +1,8 @@
 """Full CPython for a model's programs: in a container, or at a SandboxFusion server.
 
-A program has all of Python there, and with it the means to cheat: it shares its process with the harness, so
-a program that sets out to can read a test or forge a result. Monty's programs cannot (see `process`).
+There a program has all of Python, and with it ways to cheat: it shares its process with the harness, so it
+can
+read a test or forge a result. Monty's programs cannot (see `process`).
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 from rolegraph.sandbox.process import ProgramLimits
 
 START_SECONDS = 60.0
-"""Longest start of a container."""
+"""Largest number of seconds for the start of a container."""
 PAUSE = 1.0
-"""Seconds before a second try, where a container or a server failed."""
+"""Seconds before a second attempt after a container or a server failed."""
 MARGIN = 10.0
-"""Seconds beyond a program's own limit after which its server counts as gone."""
+"""Seconds after a program's own time limit until its server counts as dead."""
 NO_RESULT = "its process wrote no result that can be read"
 
 
 class ScriptOutput(NamedTuple):
-    """Output of a script that a container ran to its end, without a caller that talks to it."""
+    """Output of a script that ran in a container to its end."""
 
     text: str
-    """Standard output, cut after PROGRAM_TEXT and some more."""
+    """Standard output; of a longer output, only the last `_MOST` characters."""
     too_long: bool
-    """Whether it was stopped at its time limit."""
+    """True if the script was stopped at its time limit."""
 
 
 class CPythonProcess(AbstractContextManager["CPythonProcess"]):
-    """Pieces of code that run one after the other with the same globals, as in a SandboxProcess.
+    """Runs of pieces of code, one after the other, with the same globals, as in a SandboxProcess.
 
-    Each piece runs in a new process, after the pieces before it.
+    Each piece runs in a new process, in which the earlier pieces run first.
     """
 
     def __init__(self, interpreter: str, limits: ProgramLimits) -> None:
@@ -90,17 +91,16 @@ class CPythonProcess(AbstractContextManager["CPythonProcess"]):
         return value, printed
 
     def explain(self, error: SandboxError, code: str) -> SandboxError:
-        """Return the error unchanged; a SandboxProcess would mark what its interpreter lacks, but CPython has
-        it."""
+        """Return the error unchanged: CPython has all parts of Python that Monty lacks."""
         return error
 
     def stop(self) -> None:
-        """Do nothing: what runs ends at its time limit."""
+        """Do nothing: a running script ends at its time limit."""
 
 
 @cache
 def require_image(engine: str, image: str) -> None:
-    """Raise UsageError if docker or podman is not installed, or has no such image."""
+    """Raise UsageError if docker or podman is not installed, or does not have the image."""
     if shutil.which(engine) is None:
         raise UsageError(f"{engine} is not installed, which --allow python={engine}:{image} names")
     asked = subprocess.run(
@@ -114,7 +114,13 @@ def require_image(engine: str, image: str) -> None:
 
 
 def _run_script(interpreter: str, script: str, limits: ProgramLimits) -> ScriptOutput:
-    """Run a script in a free container, or at the server."""
+    """Run a script in a free or new container, or at a server.
+
+    Args:
+        interpreter: URL of a server, or engine and image of a container.
+        script: The script.
+        limits: Its limits.
+    """
     if interpreter.startswith("http"):
         return _at_server(interpreter, script, limits)
     pool = _pool(interpreter)
@@ -129,7 +135,8 @@ def _run_script(interpreter: str, script: str, limits: ProgramLimits) -> ScriptO
 
 @cache
 def _pool(interpreter: str) -> SimpleQueue[_Container]:
-    """Return the free containers of an interpreter; they end with this process, as their input does."""
+    """Return the queue of an interpreter's free containers; containers end with this process, as their input
+    closes."""
     return SimpleQueue()
 
 
@@ -153,7 +160,11 @@ class _Container:
         self._answer(START_SECONDS)  # a line once it is ready
 
     def run(self, script: str, limits: ProgramLimits) -> ScriptOutput:
-        """Run a script; raise WorldError where the container does not answer."""
+        """Run a script.
+
+        Raises:
+            WorldError: The container does not answer.
+        """
         request = {"script": script, "seconds": limits.seconds, "memory": limits.memory, "most": _MOST}
         assert self._process.stdin is not None
         try:
@@ -164,8 +175,13 @@ class _Container:
         return ScriptOutput(*json.loads(self._answer(limits.seconds + MARGIN)))
 
     def _answer(self, seconds: float) -> str:
-        """Read and return the server's next line; if none comes in time, kill the container and raise
-        WorldError."""
+        """Read and return the server's next line.
+
+        If no line comes in time, the container is killed.
+
+        Raises:
+            WorldError: No line comes in time.
+        """
         assert self._process.stdout is not None and self._process.stderr is not None
         watch = threading.Timer(seconds, self._process.kill)
         watch.start()
@@ -186,7 +202,7 @@ class _RunResult(BaseModel):
 
 
 class _Reply(BaseModel):
-    """Fields of SandboxFusion's response that are read; others are ignored."""
+    """Fields of SandboxFusion's response that are used; other fields are ignored."""
 
     status: Literal["Success", "Failed", "SandboxError"]
     message: str | None = None
@@ -235,9 +251,10 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
 
 
 _RESULT = TypeAdapter(tuple[str | None, str, str | None], config=ConfigDict(strict=True))
-"""Result of a script as `driver.py` writes it: value, printed text, error."""
+"""Result of a script as `driver.py` writes it: (value, printed text, error)."""
 _MOST = 8 * PROGRAM_TEXT.most + (1 << 16)
-"""Characters of a script's output that are read, from its end: the result as JSON, escapes included."""
+"""Largest number of characters of a script's output that are kept, from its end: the result as JSON, with
+escapes."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Script around pieces of code in CPython, to which this file is sent as text; it imports nothing of ours."""
+"""Script that runs pieces of code in CPython. This file is sent as text, and imports nothing of Rolegraph."""
 
 import ast
 import io
@@ -12,9 +12,11 @@ from typing import Any
 def run(steps: str, mark: str) -> None:
     """Run pieces of code with the same globals; print the mark, and the last piece's result as JSON.
 
+    After a piece that raises an error, the rest is not run.
+
     Args:
-        steps: JSON of the pieces, each the code and its further globals by name.
-        mark: Text in front of the result: `[value, printed text, error or null]`.
+        steps: JSON list of (code, further globals by name).
+        mark: Text before the result `[value, printed text, error or null]`.
     """
     sys.setrecursionlimit(10_000)
     random.seed(0)

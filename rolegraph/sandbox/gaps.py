@@ -1,6 +1,6 @@
-"""Gaps of Monty: whether a program failed by what Monty lacks, and may be right in CPython.
+"""Gaps of Monty: whether a program may have failed because Monty lacks a part of Python.
 
-In doubt a failure is the interpreter's, so that no right program earns 0. Nothing of a program is run here.
+If in doubt, the interpreter is blamed, so that no right program earns 0. No part of a program runs here.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ SILENT = frozenset(
     "bool format getattribute setattr delattr delitem new missing del init_subclass "
     "class_getitem set_name".split()
 )
-"""Special methods of a class, without their underscores, that Monty leaves out without an error."""
+"""Special methods, without their underscores, that Monty ignores in a class without an error."""
 LOUD = frozenset(
     "lt le gt ge len abs reversed bytes getattr iadd isub imul itruediv ifloordiv imod ipow iand ior ixor "
     "ilshift irshift imatmul".split()
 )
-"""Special methods in whose place Monty raises an error that names the class."""
+"""Special methods, without their underscores, for which Monty raises an error that names the class."""
 WHOLE = frozenset("sum list tuple set frozenset dict sorted min max join Counter deque".split())
-"""Functions that read all items of a generator expression, which Monty makes a list at once."""
+"""Functions that read all items of a generator expression; Monty makes every generator expression a list at
+once."""
 LAZY = frozenset("map filter zip enumerate reversed".split())
 """Functions whose results are iterators in CPython, and lists in Monty."""
 
 
 def needs_cpython(error: str, code: str) -> bool:
-    """Return True if a program's error in Monty may be due to what Monty lacks, so that CPython should run
-    it.
+    """Return True if a program's error in Monty may come from a part of Python that Monty lacks, so that
+    CPython should
+    run the program.
 
     Args:
-        error: The message of the SandboxError, as `AttributeError: type object 'str' has … (line 2)`.
+        error: Message of the SandboxError, such as `AttributeError: type object 'str' has … (line 2)`.
         code: The program, with the test that it failed.
     """
     kind, _, text = error.partition(": ")
@@ -63,11 +65,12 @@ _PARSING = threading.Lock()
 
 
 def parse_program(code: str, *, strictly: bool = False) -> ast.Module | None:
-    """Parse a program; None where it is not valid Python.
+    """Parse a program; None if it is not valid Python.
 
     Args:
         code: The program.
-        strictly: Refuse what CPython refuses to run as well, such as `return` outside a function.
+        strictly: True to refuse also programs that CPython parses but does not compile, such as a `return`
+            outside a function.
     """
     try:
         with _PARSING, warnings.catch_warnings(action="ignore"):
@@ -79,7 +82,7 @@ def parse_program(code: str, *, strictly: bool = False) -> ast.Module | None:
 
 
 def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
-    """Return True if an error comes from a name, option or syntax that CPython has and Monty lacks."""
+    """Return True if an error comes from a name, option or syntax of CPython that Monty lacks."""
     match kind, re.findall(r"'([^']*)'", text):
         case "RuntimeError", _:
             return "not supported in this environment" in text
@@ -104,8 +107,8 @@ def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
 
 
 def _lacks_attribute(owner: str, name: str, tree: ast.Module) -> bool:
-    """Return True if CPython's type or module `owner` has attribute `name`, or the program may have set
-    it."""
+    """Return True if CPython's type or module `owner` has the attribute `name`, or if the program may have
+    set it."""
     if owner == "function":
         return any(
             isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
@@ -119,7 +122,8 @@ def _lacks_attribute(owner: str, name: str, tree: ast.Module) -> bool:
 
 @cache
 def _has(module: str, *path: str) -> bool:
-    """Return True if a module of CPython, which Monty has as well, has the attribute at a dotted path."""
+    """Return True if a module that both CPython and Monty have has, in CPython, the attribute at a dotted
+    path."""
     if module not in MODULES | {"builtins"}:
         return False
     try:
@@ -130,7 +134,7 @@ def _has(module: str, *path: str) -> bool:
 
 
 def _is_unlike(node: ast.AST, text: str) -> bool:
-    """Return True if a program's node uses a part of Python that Monty lacks or ignores, given an error's
+    """Return True if a node of a program uses a part of Python that Monty lacks or ignores, given an error's
     text."""
     match node:
         case ast.ClassDef():
@@ -173,6 +177,6 @@ def _called(tree: ast.Module) -> set[str]:
 
 
 def _callee(node: ast.AST) -> str:
-    """Return the name of the function that a node calls; empty for another node."""
+    """Return the name of the function that a node calls; empty for a node that is no call."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

@@ -1,4 +1,4 @@
-"""Share of the tests that a program passes, measured without trusting the program."""
+"""Share of tests that a program passes, measured without trusting the program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rolegraph.sandbox.python import MEMORY, SECONDS, execute_program, open_proc
 def run_tests(
     code: str, tests: Sequence[str], *, seconds: float = SECONDS, interpreter: str = MONTY
 ) -> float:
-    """Return the share of tests, from 0 to 1, that a program passes; 0 for a program that fails by itself.
+    """Return the share of tests, from 0 to 1, that a program passes; 0 for a program that fails without a
+    test.
 
     Each test has a new process, in which the program runs before the test. Protected against: reading the
     test; redefining builtins such as `abs`, `len` or `AssertionError`; state left by an earlier test; and
@@ -62,8 +63,8 @@ def run_tests(
 
 
 def _guarded(test: str) -> tuple[str, list[str]]:
-    """Return a test's source with comparisons that a program cannot fake, and the program's names that it
-    reads."""
+    """Return (source of a test with comparisons that a program cannot fake, names of the program that the
+    test reads)."""
     try:
         tree = ast.parse(test, "it")
     except (SyntaxError, ValueError) as error:

@@ -1,29 +1,37 @@
-"""Harness of a program inside the interpreter, to which this file is sent as text.
+"""Harness that runs a program inside the interpreter. This file is sent to the interpreter as text.
 
-It uses only the part of Python that Monty supports. A program has its own namespace and cannot see the
-harness. Values leave as JSON text, built and cut here under the program's limits: rebuilding a value outside
-could take unbounded time for a small dictionary of a hostile shape.
+Only the part of Python that Monty supports is used. A program has its own namespace and cannot see the
+harness.
+Values leave as JSON text, built and cut here under the program's limits: rebuilding a value outside could
+take
+unbounded time for a small dictionary of a hostile shape.
 """
 
 import json
 from typing import Any
 
 CUT = "… (cut)"
-"""Mark in place of a part that was too long or too deep."""
+"""Mark that replaces a part that is too long or too deep."""
 LISTS: Any = (list, tuple, set, frozenset)
 MAPPINGS: Any = (dict,)
 OPERATORS = (
     "__eq__ __ne__ __contains__ __iter__ __getitem__ __call__ __hash__ __abs__ __neg__ __round__ "
     "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __rmod__"
 ).split()
-"""Methods by which an object decides its own equality, membership, value or arithmetic."""
+"""Methods by which an object defines its own equality, membership, value or arithmetic."""
 
 
 def execute(code: str, end: str, names: dict[str, Any], longest: int, deepest: int) -> str:
-    """Run a program with the globals `names`; return the value of the expression `end` as JSON, null without
-    one.
+    """Run a program with the globals `names`; return the value of an expression as JSON.
 
     The JSON is cut after about `longest` characters, and at `deepest` levels.
+
+    Args:
+        code: The program.
+        end: The expression; empty for the result `null`.
+        names: The globals.
+        longest: Largest number of characters.
+        deepest: Largest number of levels.
     """
     exec(code, names)
     if end == "":
@@ -36,7 +44,7 @@ def execute(code: str, end: str, names: dict[str, Any], longest: int, deepest: i
 def plain(value: Any, room: list[int], levels: int) -> Any:
     """Return a value as JSON data, cut to `room[0]` characters and `levels` levels; objects become text.
 
-    `room` holds one number, from which the characters of the value are subtracted.
+    The number of characters used is subtracted from `room[0]`, the only item of `room`.
     """
     room[0] = room[0] - 1
     if value is None or isinstance(value, (bool, float)):
@@ -69,8 +77,8 @@ def plain(value: Any, room: list[int], levels: int) -> Any:
 
 
 def short(text: str, room: list[int]) -> str:
-    """Return a text cut to `room[0]` characters, with a mark where it is cut, and subtract its length from
-    `room`."""
+    """Return a text cut to `room[0]` characters, with a mark if it is cut, and subtract its length from
+    `room[0]`."""
     kept = text[: max(room[0], 0)]
     room[0] = room[0] - len(kept)
     return kept if len(kept) == len(text) else kept + CUT
@@ -88,8 +96,9 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def holds(item: Any, container: Any) -> bool:
-    """Return True if a container holds an item, compared by `equal`, so that no operator of the program
-    counts."""
+    """Return True if a container holds an item, compared by `equal`, so that the program's own operators have
+    no
+    effect."""
     if isinstance(container, LISTS + MAPPINGS):
         return any(equal(item, each) for each in container)
     return odd(item) == odd(container) and item in container

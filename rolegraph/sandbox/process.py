@@ -21,9 +21,10 @@ from rolegraph.sandbox.gaps import needs_cpython
 from rolegraph.sandbox.inside import CUT
 
 _POLICY = {"sleep": "zero", "random_start": {"seed": 0}}
-"""Sleeps end at once, since other programs wait; random numbers are seeded, so that runs repeat."""
+"""Options of Monty: sleeps end at once, because other programs wait; random numbers are seeded, so that runs
+repeat."""
 _LOOKING = threading.Lock()
-"""Lock for the library's search for its binary by `sysconfig`, whose first use is not thread-safe."""
+"""Lock for the first search of Monty's library for its binary by `sysconfig`, which is not thread-safe."""
 
 
 class ProgramLimits(NamedTuple):
@@ -36,7 +37,7 @@ class ProgramLimits(NamedTuple):
 
 
 def require_monty() -> None:
-    """Raise UsageError if the interpreter is not installed."""
+    """Raise UsageError if Monty is not installed."""
     require_library("pydantic_monty", "sandbox", "programs in the sandbox")
 
 
@@ -83,7 +84,7 @@ class SandboxProcess:
         self._opened.close()
 
     def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
-        """Run code with the globals of earlier calls; return its last expression's value and its output.
+        """Run code with the globals of earlier calls; return (value of its last expression, printed text).
 
         The value should be a string: a container would be rebuilt here in a shape that the program chose.
 
@@ -98,15 +99,15 @@ class SandboxProcess:
         raise SandboxError(problem, printed.text)  # without its cause, which may be large
 
     def explain(self, error: SandboxError, code: str) -> SandboxError:
-        """Return an UnsupportedProgram if `error` may be due to what Monty lacks, else the error
-        unchanged."""
+        """Return an UnsupportedProgram if `error` may come from a part of Python that Monty lacks, else the
+        error unchanged."""
         if isinstance(error, UnsupportedProgram) or not needs_cpython(str(error), code):
             return error
         message = f"{error}; Monty, the interpreter, is a subset of Python and cannot run this program"
         return UnsupportedProgram(message, error.output)
 
     def stop(self) -> None:
-        """Kill the process; before it starts, keep it from starting."""
+        """Kill the process; if it has not started yet, prevent its start."""
         with self._lock:
             self._stopped = True
             if self._pid is not None:
@@ -135,7 +136,7 @@ _IN_SOURCE = re.compile(r" \(<string>, line (\d+)\)$")
 
 
 class _OutputBuffer:
-    """Callback that collects the output of a program up to PROGRAM_TEXT characters, and cuts the rest."""
+    """Callback that collects a program's output, cut after PROGRAM_TEXT characters."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -34,12 +34,13 @@ class ProgramResult(NamedTuple):
     """Value and output of a program."""
 
     value: Any
-    """Value of its last expression as JSON data, other objects as text; None without one.
+    """Value of the program's last expression as JSON data, with other objects as text; None without an
+    expression.
 
-    Cut after PROGRAM_TEXT, some 10,000 characters, and marked where it is cut.
+    The value is cut after PROGRAM_TEXT, about 10,000 characters, and marked.
     """
     output: str
-    """Printed text, cut likewise."""
+    """Printed text, cut in the same way as `value`."""
 
 
 class PythonSandbox:
@@ -49,8 +50,8 @@ class PythonSandbox:
         seconds: Wall-clock limit of each program.
         memory: Memory limit of each program in bytes.
         interpreter: The interpreter of Python, as for `open_process`.
-        processes: Largest number of concurrent programs; 0 for the number of processors, so that the time
-            limit of a program does not depend on the others.
+        processes: Largest number of concurrent programs; 0 for the number of processors, so that concurrent
+            programs do not use up each other's time limits.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class PythonSandbox:
 
         Args:
             code: The program.
-            inputs: Plain data, by the global names under which the program finds each value.
+            inputs: Values of global variables by name, as plain data.
 
         Raises:
             SandboxError: The program raised an exception or exceeded a limit.
@@ -86,11 +87,11 @@ Process = SandboxProcess | CPythonProcess
 
 
 def open_process(interpreter: str, limits: ProgramLimits) -> Process:
-    """Return a process that has not started, a context manager.
+    """Return a process that has not started yet; it is a context manager.
 
     Args:
-        interpreter: `monty`, or a CPython: docker:IMAGE, podman:IMAGE or the URL of a SandboxFusion server.
-        limits: Limits of each piece of code that it runs.
+        interpreter: `monty`, or CPython as docker:IMAGE, podman:IMAGE or the URL of a SandboxFusion server.
+        limits: Limits of each piece of code.
 
     Raises:
         UsageError: The interpreter is not installed.
@@ -100,7 +101,7 @@ def open_process(interpreter: str, limits: ProgramLimits) -> Process:
 
 
 def require_interpreter(interpreter: str) -> None:
-    """Raise UsageError if an interpreter, or the engine or image of its containers, is missing."""
+    """Raise UsageError if an interpreter is missing, or the engine or image of its containers."""
     engine = interpreter.partition(":")[0]
     if interpreter == MONTY:
         require_monty()
@@ -111,11 +112,11 @@ def require_interpreter(interpreter: str) -> None:
 def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> ProgramResult:
     """Run a program and return the value of its last expression and its output.
 
-    Its definitions stay in `process`, in the global mapping `names`, for later code.
+    The program's definitions stay in `process`, in the global mapping `names`, for later code.
 
     Raises:
         SandboxError: The program raised an exception or exceeded a limit.
-        UnsupportedProgram: The interpreter lacks what the program needs.
+        UnsupportedProgram: The interpreter lacks a part of Python that the program needs.
     """
     around = f"{_inside()}\nexecute(code, end, names, {PROGRAM_TEXT.most}, {PROGRAM_DEPTH.most})"
     code = code.replace("\r\n", "\n").replace("\r", "\n")
@@ -131,8 +132,8 @@ def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> Pr
 
 
 def _last_expression(code: str) -> int:
-    """Return the position in `code` at which its final expression begins; the length of `code` without
-    one."""
+    """Return the position in `code` of its final expression; the length of `code` if its last statement is no
+    expression."""
     tree = parse_program(code)
     if tree is None or not tree.body or not isinstance(tree.body[-1], ast.Expr):
         return len(code)
@@ -157,7 +158,11 @@ def _run_once(process: Process, code: str, names: Mapping[str, Any]) -> ProgramR
 
 
 def program_names(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the globals of a program with copies of the inputs; raise UsageError for invalid ones."""
+    """Return the globals of a program, with copies of the inputs.
+
+    Raises:
+        UsageError: An input is not plain data, or its name is no identifier.
+    """
     for name in inputs:
         if not name.isidentifier() or keyword.iskeyword(name):
             raise UsageError(f"input {name!r} is not a Python identifier")

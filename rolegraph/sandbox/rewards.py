@@ -1,4 +1,4 @@
-"""Rewards that run programs in the sandbox: a model's programs, and a spec's own."""
+"""Rewards that run programs in the sandbox: programs that a model wrote, and programs of a spec."""
 
 from __future__ import annotations
 
@@ -85,15 +85,19 @@ def python(
 
 
 class _Reads:
-    """Finder of the task fields that a program reads, in its syntax tree."""
+    """Task fields that a program reads, found in its syntax tree."""
 
     def __init__(self, tree: ast.Module) -> None:
         """Walk a program's syntax tree and collect the task fields that it reads in `fields` and `others`."""
         self.fields: list[str] = []
-        """Fields that each row must have: `task["…"]`."""
+        """Fields that each row must have, read as `task["…"]`."""
         self.others: list[str] = []
-        """Fields that a row may lack, `task.get("…")`; where the program reads `task` in any other way, each
-        text that it writes may be the name of a field."""
+        """Fields that a row may lack, read as `task.get("…")`.
+
+        If the program reads `task` in another way, all of its string constants are included, because each may
+        be the
+        name of a field.
+        """
         nodes = [*ast.walk(tree)]
         for node in nodes:
             match node:
@@ -113,7 +117,7 @@ class _Reads:
 
 
 def program_of(text: str) -> str:
-    """Return the last fenced block of Python, or of no language; the whole text without such a block."""
+    """Return the last fenced block of Python, or of no language; without such a block, the whole text."""
     blocks = [block for block in fenced_blocks(text, glued=True)[0] if block.language in _LANGUAGES]
     return blocks[-1].text if blocks else text
 

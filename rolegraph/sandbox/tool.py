@@ -1,4 +1,4 @@
-"""The tool `python`: programs that a model wrote, or a spec."""
+"""Tool `python`: runs programs that a model or a spec wrote."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ async def _execute(seconds: float, memory: int, interpreter: str, code: Any, hea
 def _sandbox(seconds: float, memory: int, interpreter: str) -> PythonSandbox:
     """Return the PythonSandbox for these limits, shared by all episodes.
 
-    So no more programs run at once than there are processors.
+    So the number of concurrent programs is at most the number of processors.
     """
     return PythonSandbox(seconds=seconds, memory=memory, interpreter=interpreter)
 
 
 def _unfenced(code: str) -> str:
-    """Return a program without the Markdown fence around it."""
+    """Return a program without a surrounding Markdown fence."""
     first, *lines = code.strip().split("\n")
     fenced = lines and first.strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
     return "\n".join(lines[:-1]) if fenced else code

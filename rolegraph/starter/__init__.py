@@ -1,1 +1,1 @@
-"""Workflows of one's own: `rolegraph new`, from a shipped spec or from a table of tasks."""
+"""New workflows of the user's: `rolegraph new`, from a shipped spec or from a table of tasks."""

@@ -1,7 +1,8 @@
-"""Columns of a table of tasks: which of them is the label, of what kind the label is, which are inputs.
+"""Columns of a table of tasks: the label, its kind, and the inputs.
 
-A guess is only made where one column fits, and comes with its reason; all else is an error that names the
-columns and the option that chooses one.
+A column is chosen only if no other fits, and with a reason; otherwise an error names the columns and the
+option
+that chooses one.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.vocabulary import EXAMPLES, Row, short_repr
 
 Kind = Literal["class", "boolean", "rating", "number", "text", "long text", "fields"]
-"""Kind of a label, which decides the parser, the reward and the words of the prompts."""
+"""Kind of a label, which decides the parser, the reward and the wording of the prompts."""
 LABEL_NAMES = (
     "label|labels|answer|target|class|category|output|response|completion|solution|expected|gold|y|"
     "sentiment|topic|intent|rating|stars|grade".split("|")
 )
-"""Names that a column with the label usually has, in small letters."""
+"""Usual names of the column with the label, in lower case."""
 MOST_CLASSES = 20
-"""Different labels at most that a prompt can list."""
+"""Largest number of different labels that a prompt can list."""
 ROWS_OF_A_CLASS = 4
-"""Rows that each class has on average at least; values that are rarer are texts."""
+"""Smallest average number of rows for each class; labels with fewer rows are texts."""
 CLASS_TEXT, SHORT_TEXT = 40, 80
-"""Characters of a class and of a short text at most."""
+"""Largest numbers of characters of a class and of a short text."""
 MOST_STARS = 10
-"""Largest rating; whole numbers beyond it are numbers."""
+"""Largest rating; labels with larger whole numbers are numbers."""
 MOST_DIGITS = 20
-"""Characters of a number at most; a longer one, such as a phone number's list, is a text."""
+"""Largest number of characters of a number; a longer label, such as a list of phone numbers, is a text."""
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _BOOLEANS = ({"true", "false"}, {"yes", "no"})
 _TAKEN = {"id", EXAMPLES, *dir(dict)}
@@ -50,35 +51,39 @@ class Label:
     """Reason for the choice of the column, as the end of a sentence."""
     kind: Kind
     values: Sequence[Any]
-    """The label of each row in the form in which it is compared: a class and a text as text, a number as a
-    number, an object as an object; None for a row without a label."""
+    """Label of each row in the form for comparison; None for a row without a label.
+
+    A class and a text are texts, a number is a number, an object is an object.
+    """
     classes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of rows of each class, the commonest first; empty for a label of any other kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Label and inputs of a table, with the names that they have as fields of a task."""
+    """Label and inputs of a table, with their names as fields of a task."""
 
     label: Label
     inputs: Sequence[str]
     """Columns that the prompts show."""
     left_out: Mapping[str, str]
-    """Columns that are neither, each with the reason."""
+    """Columns that are neither label nor input, each with the reason."""
     fields: Mapping[str, str]
-    """Field of a task by column: the column's name, changed where templates could not read it."""
+    """Field of a task by column: the column's name, changed if templates could not read it."""
 
 
 def read_columns(rows: Sequence[Row], named: str | None, shown: str) -> Columns:
-    """Decide which columns of a table are the label and the inputs.
+    """Choose the label and the inputs among the columns of a table.
 
     Args:
-        rows: The rows, all with the same columns; `id` is not looked at.
-        named: Column of the label; None to choose by names and values.
-        shown: The name of the table in messages.
+        rows: The rows, all with the same columns; `id` is ignored.
+        named: Column of the label; None to choose it by names and values.
+        shown: Name of the table in messages.
 
     Raises:
-        UsageError: No column or several may be the label, it has a single value, or nothing is left as input.
+        UsageError: No column or several may be the label, the label has a single value, or no column is left
+            as
+            input.
     """
     columns = [column for column in rows[0] if column != "id"]
     column, why = _label_column(rows, columns, named, shown)
@@ -94,7 +99,11 @@ def read_columns(rows: Sequence[Row], named: str | None, shown: str) -> Columns:
 def _label_column(
     rows: Sequence[Row], columns: Sequence[str], named: str | None, shown: str
 ) -> tuple[str, str]:
-    """Return the column of the label, and why it is that one."""
+    """Return (column of the label, reason for the choice).
+
+    Raises:
+        UsageError: The named column does not exist, or no column or several may be the label.
+    """
     if named is not None:
         if named not in columns:
             hint = did_you_mean(named, columns)
@@ -119,7 +128,7 @@ def _undecided(what: str, rows: Sequence[Row], columns: Sequence[str], shown: st
 
 
 def _found(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """List columns with the kind and an example of their values."""
+    """Return a text that lists columns with the number and an example of their values."""
     parts: list[str] = []
     for column in columns[:12]:
         values = [row[column] for row in rows if not _is_missing(row[column])]
@@ -129,7 +138,11 @@ def _found(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
-    """Return the label of a column, with its kind; raises UsageError where it has fewer than two values."""
+    """Return the label of a column, with its kind.
+
+    Raises:
+        UsageError: The column has fewer than two values.
+    """
     present = [value for value in raw if not _is_missing(value)]
     if len({*_texts(present)}) < 2:
         only = f"has one value, {short_repr(present[0])}" if present else "is empty"
@@ -158,7 +171,7 @@ def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
 
 
 def _left_out(rows: Sequence[Row], columns: Sequence[str], label: Label) -> Iterator[tuple[str, str]]:
-    """Yield the columns that no prompt shows, each with the reason."""
+    """Yield (column, reason) for each column that no prompt shows."""
     labels = [None if value is None else _text(value) for value in label.values]
     for column in columns:
         if column == label.column:
@@ -179,7 +192,7 @@ def _numbered(rows: Sequence[Row], start: int) -> list[str]:
 
 
 def _fields(columns: Sequence[str]) -> dict[str, str]:
-    """Return a field's name for each column: of letters, digits and _, and different from all others."""
+    """Return a unique field name of letters, digits and _ for each column."""
     fields: dict[str, str] = {}
     for number, column in enumerate(columns, 1):
         plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
@@ -201,14 +214,15 @@ def _texts(values: Any) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """Return a value as a cell of a table would hold it."""
+    """Return a value as text, as it would stand in a table's cell."""
     if isinstance(value, str):
         return value.strip()
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _are_classes(texts: Iterator[str] | Sequence[str]) -> bool:
-    """Return True for few different texts, each short and in one line, with some rows each."""
+    """Return True if the texts are classes: few different texts, each short, in one line and with several
+    rows."""
     counts = Counter(text for text in texts if text)
     is_short = all(len(text) <= CLASS_TEXT and text.isprintable() for text in counts)
     differ = len({text.lower() for text in counts}) == len(counts)
@@ -227,7 +241,7 @@ def _number(text: str) -> int | float:
 
 
 def _objects(values: Sequence[object]) -> list[dict[str, Any]] | None:
-    """Return the values as mappings where all are JSON objects, also written as text; else None."""
+    """Return the values as mappings if all are JSON objects or their text; else None."""
     objects: list[dict[str, Any]] = []
     for value in values:
         try:

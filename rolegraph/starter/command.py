@@ -1,4 +1,4 @@
-"""`rolegraph new NAME`: a folder with a workflow of one's own."""
+"""`rolegraph new NAME`: a folder with a new workflow."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
 
 
 def _new_for_data(folder: Path, data: Path, label: str | None) -> int:
-    """Write a workflow for a table, and print what was decided about the table and the next commands."""
+    """Write a workflow for a table, and print the decisions about the table and suggested commands."""
     from rolegraph.engine.shipped import FIRST_MODEL
     from rolegraph.starter.data_starting import new_for_data
 

@@ -1,8 +1,8 @@
 """`rolegraph new NAME --data FILE`: a workflow for the rows of a table, with prompts, reward, splits, a test.
 
-A solver answers; README.md of the folder has the file that adds a validator. The label's kind decides the
-parser, the reward and the words that name the form of an answer. Three files hold the rows: to learn from, to
-choose the best weights, and a test that chooses nothing.
+A solver answers; README.md of the folder shows how to add a validator. The label's kind decides the parser,
+the reward and the words that describe the form of an answer. Three files hold the rows: for training, for
+choosing the best weights, and a test set that chooses nothing.
 """
 
 from __future__ import annotations
@@ -40,35 +40,36 @@ from rolegraph.starter.starting import (
 )
 
 MOST_ROWS = 10_000
-"""Rows that are read; a longer table is cut, and a note says so."""
+"""Largest number of rows that are read; a longer table is cut, and a note says so."""
 PROMPTS = {
     "solver_system.j2": "data_system.j2.j2",
     "solver.j2": "data_solver.j2.j2",
     "solver_answer.j2": "data_answer.j2.j2",
     "validator.j2": "data_validator.j2.j2",
 }
-"""Template of each prompt's file."""
+"""Template of each prompt file."""
 LEAST_ROWS = 20
-"""Rows with a label that the three files need."""
+"""Smallest number of rows with a label that the three files need."""
 VALIDATION, TEST = (0.15, 64), (0.25, 128)
-"""Share of the rows in a file, and their number at most."""
+"""Share of the rows in each file, with the largest number of rows."""
 MOST_COPIES = 3
-"""Times that a training row of a rare class is written at most."""
+"""Largest number of copies of a training row of a rare class."""
 MOST_KEYS = 8
-"""Keys of an object that the reward compares."""
+"""Largest number of keys of an object that the reward compares."""
 EXAMPLES_SHOWN = 3
-"""Examples before a prompt; a label of up to twice as many classes has one of each."""
+"""Number of examples before a prompt; a label with up to twice as many classes has one example of each
+class."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedData:
-    """Files of a new workflow for a table's rows, and what was decided about its columns."""
+    """Files of a new workflow for a table's rows, and the decisions about its columns."""
 
     files: Sequence[Path]
     notes: Sequence[str]
-    """Sentences: the label and the reason for it, its kind, the inputs, the rows of each file."""
+    """Sentences about the label and the reason for it, its kind, the inputs, and the rows of each file."""
     test_tasks: int
-    """Rows that choose nothing."""
+    """Number of rows of the test set, which chooses nothing."""
 
 
 async def new_for_data_async(folder: str | Path, data: str | Path, label: str | None = None) -> StartedData:
@@ -117,7 +118,7 @@ new_for_data = blocking(new_for_data_async)
 
 
 def _read(data: Path) -> list[Row]:
-    """Return the rows of a table, up to one more than MOST_ROWS."""
+    """Return the rows of a table, at most MOST_ROWS + 1, so that a longer table is noticed."""
     if data.suffix not in SUFFIXES:
         raise UsageError(f"cannot read {data}; expected a file that ends in {', '.join(SUFFIXES)}")
     dataset = open_dataset(ItemCall("file", data.name, {}, has_value=True), split="train", folder=data.parent)
@@ -125,7 +126,12 @@ def _read(data: Path) -> list[Row]:
 
 
 def _labelled(rows: Sequence[Row], columns: Columns) -> tuple[list[Row], list[str]]:
-    """Return the rows that have a label, by the names of fields in place of columns, and notes on others."""
+    """Return (rows that have a label, notes).
+
+    The rows have the names of fields instead of columns. The notes count rows without a label, and questions
+    with
+    several labels.
+    """
     label, fields = columns.label, columns.fields
     kept: list[Row] = []
     for row, value in zip(rows, label.values, strict=True):
@@ -146,9 +152,14 @@ def _asked(row: Row, columns: Columns) -> str:
 
 
 def _divided(rows: Sequence[Row], columns: Columns) -> dict[str, list[Row]]:
-    """Return the rows of `train`, `validation` and `test`: rows that ask the same are in one of them.
+    """Divide rows into `train`, `validation` and `test`; rows with equal inputs are in the same file.
 
-    The order of the rows does not count, and within a file it says nothing of the label.
+    The files depend on the rows' content, not on the order of `rows`, and within a file the order is
+    unrelated to
+    the label.
+
+    Raises:
+        UsageError: The rows have too few different inputs, or too few rows of each label.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -171,7 +182,12 @@ def _divided(rows: Sequence[Row], columns: Columns) -> dict[str, list[Row]]:
 
 
 def _balanced(rows: Sequence[Row], field: str) -> list[Row]:
-    """Return the rows with further copies of those of rare classes, spread over the file."""
+    """Return the rows, with further copies of rows of rare classes, spread over the file.
+
+    Args:
+        rows: The rows.
+        field: Field of the label.
+    """
     counts = Counter(str(row[field]) for row in rows)
     most = max(counts.values())
     copies = {value: min(MOST_COPIES, round(most / count)) for value, count in counts.items()}
@@ -190,7 +206,7 @@ def _balanced(rows: Sequence[Row], field: str) -> list[Row]:
 
 
 def _caption(column: str) -> str:
-    """Return a column's name as it stands in a prompt: one line, without the signs of templates."""
+    """Return a column's name for a prompt: in one line, without characters of the template language."""
     plain = " ".join(re.sub(r"[{}%#<>|\[\]\x00-\x1f\x7f-\x9f]", " ", column).replace("_", " ").split())
     return plain[:60].strip() or "value"
 
@@ -254,7 +270,7 @@ def _parser(label: Label) -> object:
 
 
 def _rewarded(label: Label, field: str) -> dict[str, object]:
-    """Return the keys of a role that say what it earns."""
+    """Return the keys of a role that set its reward."""
     match label.kind:
         case "class" | "boolean":
             return {"reward": {"exact_match": {"field": field}}}
@@ -275,7 +291,11 @@ def _rewarded(label: Label, field: str) -> dict[str, object]:
 
 
 def _keys(label: Label) -> list[str]:
-    """Return the keys that every object has, in the order of the first, up to MOST_KEYS."""
+    """Return the keys that all objects of a label have, in the order of the first object, at most MOST_KEYS.
+
+    Raises:
+        UsageError: The objects have no key in common.
+    """
     objects: list[Mapping[str, Any]] = [it for it in label.values if it is not None]
     shared = set(objects[0]).intersection(*objects)
     keys = [key for key in objects[0] if key in shared][:MOST_KEYS]
@@ -285,13 +305,14 @@ def _keys(label: Label) -> list[str]:
 
 
 def _tokens(label: Label) -> int:
-    """Return the most tokens of an answer: about one for two characters of the longest label."""
+    """Return the largest number of tokens of an answer: about one for every two characters of the longest
+    label."""
     longest = max(len(_written(label, value)) for value in label.values if value is not None)
     return max(8, min(128, 4 + longest // 2))
 
 
 def _written(label: Label, value: object) -> str:
-    """Return a label as the text of an answer."""
+    """Return the text of an answer that equals a label's value."""
     return json.dumps(value, ensure_ascii=False) if label.kind == "fields" else str(value)
 
 
@@ -341,7 +362,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
 def _first_files(
     name: str, columns: Columns, splits: Mapping[str, Sequence[Row]], about: Mapping[str, Any]
 ) -> Files:
-    """Return by file name the spec, prompts and rows, which loading the workflow needs."""
+    """Return the spec, prompts and rows by file name, which are needed to load the workflow."""
     spec = dump_yaml(_spec(name, columns, about))
     head = f"# yaml-language-server: $schema={SCHEMA}\n"
     rows = {f"{split}.jsonl": b"".join(json_line(dict(row)) for row in its) for split, its in splits.items()}
@@ -352,7 +373,7 @@ def _first_files(
 async def _later_files(
     made: Workflow, columns: Columns, train: Sequence[Row], about: Mapping[str, Any]
 ) -> Files:
-    """Return by file name README, AGENTS.md, the test with its recorded answers, and the JSON Schema."""
+    """Return README, AGENTS.md, the test with its recorded answers, and the JSON Schema, by file name."""
     label, field = columns.label, about["field"]
     right, wrong = train[:2]  # the two tasks that the test runs
     another = next(row[field] for row in train if row[field] != wrong[field])

@@ -1,8 +1,9 @@
 """New folders from a spec: `rolegraph new`, and the files that a copied spec needs.
 
-`new` copies a shipped spec as it is written, with rows of its own in place of generated ones, and with a
-reward in Python in place of the reward that those rows are for. A spec with `extends` is written out in full,
-so the new folder depends on no shipped file.
+`new` copies a shipped spec as written, but with rows in a file instead of generated rows, and with a reward
+in
+Python instead of the generated rows' reward. A spec with `extends` is written out in full, so the new folder
+depends on no shipped file.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ DEFAULT = "solver_judge"
 STARTER = Path(__file__).parent / "templates"
 """Folder of the templates."""
 ROWS = 10
-"""Rows of each split."""
+"""Number of rows of each split."""
 BATCH = 5
-"""Tasks in a training step, so that the rows fill two steps."""
+"""Number of tasks in a training step, so that the rows fill two steps."""
 GENERATED = "countdown"
-"""Name of the dataset and of the reward that rows and a Python function replace."""
+"""Name of the dataset that the rows replace, and of the reward that a Python function replaces."""
 SCHEMA = "rolegraph.schema.json"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SPEC = "spec.yaml"
@@ -51,14 +52,15 @@ Files = Mapping[str, bytes]
 
 
 async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
-    """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, guides.
+    """Write a new workflow into a new folder: spec, prompts, tasks, a reward, a test, guides.
 
-    Its `rolegraph.toml` names the reward's file; `trust` makes it count.
+    `rolegraph.toml` names the reward's file; it has no effect until `trust`.
 
     Args:
         folder: The folder, which must be new or empty; its name becomes the workflow's name.
-        spec: Name of the shipped spec to start from, or of a recipe (`rolegraph list recipes`), whose folder
-            has its specs, a row, and no reward or test.
+        spec: Name of the shipped spec to start from, or of a recipe (`rolegraph list recipes`). A recipe's
+            folder
+            has its specs and a row, but no reward or test.
 
     Returns:
         The paths of the files, sorted.
@@ -92,7 +94,8 @@ new = blocking(new_async)
 
 
 def _from_recipe(folder: Path, name: str, recipe: Recipe) -> list[Path]:
-    """Write a recipe's specs and a row into a new folder, with what the spec may do and the language."""
+    """Write a recipe's specs and a row into a new folder, with the permissions, AGENTS.md and the JSON
+    Schema."""
     with new_files(folder) as made:
         made.write({file: text.encode() for file, text in recipe.files(name).items()})
         allow = list(dict.fromkeys(it.name for it in load(folder / f"{name}.yaml").plan.permissions))
@@ -103,8 +106,11 @@ def _from_recipe(folder: Path, name: str, recipe: Recipe) -> list[Path]:
 
 
 def workflow_name(folder: Path) -> str:
-    """Return the name of the workflow in a folder, which is the folder's; raises UsageError for another
-    name."""
+    """Return the name of a folder, as the name of its workflow.
+
+    Raises:
+        UsageError: The folder's name cannot be a workflow's name.
+    """
     name = folder.resolve().name
     if not _IDENTIFIER.fullmatch(name):
         fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
@@ -135,8 +141,7 @@ def _is_generated(item: Item) -> bool:
 
 
 def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
-    """Return by file name the contents of the spec, rows, reward and project file that loading a new spec
-    needs."""
+    """Return the spec, rows, reward and project file by file name, which are needed to load a new spec."""
     # The text is kept as it is written, unless it extends another spec: then the whole is copied.
     written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
     spec = written if parse_yaml(written, "").data == parse_yaml(whole, "").data else whole
@@ -153,7 +158,7 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
 
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
-    """Return by file name the contents made from the loaded new spec: guides, JSON Schema, tests."""
+    """Return the files made from the loaded new spec by file name: guides, JSON Schema, tests."""
     files = {**guide_files("README.md.j2", about), SCHEMA: schema_file(imports)}
     if not about["allow"]:
         split: Split = about["split"]
@@ -164,7 +169,7 @@ async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, 
 
 
 def guide_files(readme: str, about: Mapping[str, Any]) -> Files:
-    """Return by file name the README for people and AGENTS.md, the language in two pages, for agents."""
+    """Return the README for people, and AGENTS.md, the language in two pages for agents, by file name."""
     return {
         "README.md": rendered(STARTER, readme, about),
         "AGENTS.md": language_text(about["words"]).encode(),
@@ -172,10 +177,10 @@ def guide_files(readme: str, about: Mapping[str, Any]) -> Files:
 
 
 def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Files:
-    """Return by file name what `rolegraph test` reads: made-up answers, and their expected results.
+    """Return the files that `rolegraph test` reads by file name: made-up answers, and their expected results.
 
     Args:
-        episodes: Episodes of two tasks: one whose answer is right, one whose answer is wrong.
+        episodes: Episodes of two tasks, the first with a right and the second with a wrong answer.
         about: Variables of the templates; `rewarded` is the role whose reward is tested, or empty.
     """
     name, role = about["name"], about["rewarded"]
@@ -191,12 +196,12 @@ def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Fil
 
 
 def schema_file(imports: list[Path]) -> bytes:
-    """Return the JSON Schema of a spec that may use the items of some imported files."""
+    """Return the JSON Schema of a spec that may use the items of imported files."""
     return f"{json.dumps(json_schema(imports), indent=1, ensure_ascii=False)}\n".encode()
 
 
 def _changed(text: str, about: Mapping[str, Any]) -> str:
-    """Return a spec's text with the new name, data files and reward in place of its own."""
+    """Return a spec's text with the new name, data files and reward."""
     text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
     if about["rows"]:
         lines = "".join(f"  {split}: {split}.jsonl\n" for split in about["rows"])
@@ -210,13 +215,17 @@ def _changed(text: str, about: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewFiles:
-    """Files that a command writes into a folder that is missing or empty."""
+    """Files that a command writes into a missing or empty folder."""
 
     folder: Path
     written: list[Path] = field(default_factory=list[Path])
 
     def write(self, files: Files) -> None:
-        """Write files that do not exist yet; raises WorldError."""
+        """Write files that do not exist yet.
+
+        Raises:
+            WorldError: A file exists, or cannot be written.
+        """
         for name, content in files.items():
             path = self.folder / name
             confined.make_folder(path.parent)
@@ -225,7 +234,7 @@ class NewFiles:
             self.written.append(path)
 
     def remove(self) -> None:
-        """Delete the files again, and the folders that they leave empty."""
+        """Delete the written files, and the folders that are then empty."""
         folders = {above for path in self.written for above in path.parents if self.folder in above.parents}
         for path in (*self.written, *sorted(folders, reverse=True), self.folder):
             with suppress(OSError):
@@ -234,7 +243,8 @@ class NewFiles:
 
 @contextmanager
 def new_files(folder: Path) -> Generator[NewFiles]:
-    """Create a folder for a block that writes files into it; after an error, nothing of them is left.
+    """Create a folder for a block that writes files into it; if the block raises an error, the files are
+    removed.
 
     Raises:
         UsageError: The folder has files.
@@ -252,7 +262,7 @@ def new_files(folder: Path) -> Generator[NewFiles]:
 
 
 def prompt_files(plan: Plan) -> Files:
-    """Return the template files that a plan's roles name, by their paths beside the spec."""
+    """Return the template files named by a plan's roles, by their paths relative to the spec."""
     return {
         f"prompts/{written}": template.source.encode()
         for role in plan.roles
@@ -266,7 +276,7 @@ def prompt_files(plan: Plan) -> Files:
 
 
 def spec_files(plan: Plan, source: Source) -> Files:
-    """Return the spec, the templates and rows that it names, and the files that are imported for it."""
+    """Return the spec, its templates and rows, and the imported files, by file name."""
     data: dict[str, Any] = yaml.safe_load(plan.resolved)
     files: dict[str, bytes] = {Path(name).name: Path(name).read_bytes() for name in source.imports}
     files |= prompt_files(plan)
@@ -292,5 +302,5 @@ def rendered(folder: Path, template: str, about: Mapping[str, Any]) -> bytes:
 
 
 def _literal(value: object) -> str:
-    """Return a list of texts as Python source, with the quotes that formatters choose."""
+    """Return a list of texts as Python source, with the quotes that formatters prefer."""
     return str(value).replace("'", '"') if '"' not in str(value) else repr(value)

@@ -24,7 +24,8 @@ from mutating import copied
 
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import ModelError, RolegraphError, UsageError
-from rolegraph.engine.limits.listing import LIMITS
+from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs
+from rolegraph.engine.limits import tools as tool_limits
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.records import RunFolder, read_episodes
@@ -32,6 +33,7 @@ from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.spec.sweep import grid_points
 from rolegraph.engine.vocabulary import ItemCall, ParseFailure, ToolError, open_dataset, parsers, tools
 from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
+from rolegraph.local import limits
 from rolegraph.roles import countdown
 from rolegraph.sandbox import SandboxError
 from rolegraph.sandbox.python import evaluate
@@ -536,7 +538,12 @@ REFUSED: Mapping[str, Probe] = {
     "service_checkpoint_seconds": Probe(lambda n: saved(ttl_seconds=n)),
 }
 
-MOST = {limit.name: limit.most for limit in LIMITS}
+MOST = {
+    limit.name: limit.most
+    for module in (answers, limits, prompts, records, service, specs, tool_limits)
+    for limit in vars(module).values()
+    if isinstance(limit, Limit)
+}
 
 
 def limit_of(name: str) -> str:

@@ -2,7 +2,7 @@
 
 A limit is data, so that a message can name it. Sizes let the largest honest input through several times over.
 One file for each kind of input, in which the docstring of a limit gives its subject and the reason for its
-size; `listing.py` collects them. The bounds of an item's option are part of the option's type.
+size. The bounds of an item's option are part of the option's type.
 """
 
 from typing import NamedTuple

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from rolegraph.engine.limits import service as limits
+from rolegraph.local import limits
 from rolegraph.local.service.batcher import Batcher, SampleJob
 from rolegraph.local.service.bodies import AdamSettings
 from rolegraph.local.service.checkpoints import CheckpointEntry, CheckpointStore, SaveOptions

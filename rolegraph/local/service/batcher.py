@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from rolegraph.engine.limits import service as limits
+from rolegraph.local import limits
 from rolegraph.local.service.decoder import Decoder
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.free_memory import MEMORY_SHARE, free_memory

@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rolegraph.engine.limits import service as limits
+from rolegraph.engine.limits.service import NAME, NUMBER
 from rolegraph.engine.prompts.chat_bodies import Count, Name, RequestBody, at_most, no_longer
+from rolegraph.local import limits
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import LocalModel
@@ -26,13 +27,13 @@ def _check_temperature(value: float) -> float:
     return value
 
 
-Positive = Annotated[int, Field(ge=1), at_most(limits.NUMBER)]
+Positive = Annotated[int, Field(ge=1), at_most(NUMBER)]
 Seed = Annotated[int, at_most(limits.SEED)]
 StopText = Annotated[str, no_longer(limits.STOP_TEXT)]
 Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_check_temperature)]
 Rate = Annotated[float, Field(allow_inf_nan=False), at_most(limits.RATE)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-TopK = Annotated[int, Field(ge=-1), at_most(limits.NUMBER)]
+TopK = Annotated[int, Field(ge=-1), at_most(NUMBER)]
 """-1 and 0 stand for all tokens."""
 TopP = Annotated[float, Field(gt=0, le=1)]
 Stop = (
@@ -265,7 +266,7 @@ class _PromptChunk(BaseModel):
     # A prompt may have a hundred thousand chunks, so no Python validator is called for each.
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
+    type: Annotated[str, Field(max_length=NAME.most)] = "encoded_text"
     tokens: Annotated[list[int], Field(fail_fast=True)] = []
 
 

@@ -27,11 +27,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
 from rolegraph.engine.records.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 from rolegraph.local.launcher import model_name
+from rolegraph.local.limits import CHECKPOINT_SECONDS
 from rolegraph.local.service.adapters import write_adapter
 from rolegraph.local.service.errors import NotFoundError, RequestError
 from rolegraph.local.service.lora import LoraShape

@@ -14,8 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.limits import service as limits
+from rolegraph.engine.limits.service import NAME
 from rolegraph.engine.prompts.chat_bodies import RequestBody, without_effect
+from rolegraph.local import limits
 from rolegraph.local.service.errors import NotFoundError, RequestError
 
 B = TypeVar("B", bound=RequestBody)
@@ -59,9 +60,7 @@ async def _handle(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
     if isinstance(error, HTTPException):  # of the router: an unknown path or method
-        error = NotFoundError(
-            f"{request.method} {path[: limits.NAME.most]} is not served by this local service"
-        )
+        error = NotFoundError(f"{request.method} {path[: NAME.most]} is not served by this local service")
     return error_response(request_error(error, path), path)
 
 
@@ -108,7 +107,7 @@ def _body_error(error: ValidationError, *, status: int) -> RequestError:
     # only a bound is exceeded, or else the one in which the error lies deepest.
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     detail = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
-    field = ".".join(str(part) for part in detail["loc"] if _is_in_body(part))[: limits.NAME.most]
+    field = ".".join(str(part) for part in detail["loc"] if _is_in_body(part))[: NAME.most]
     message = detail["msg"].removeprefix("Value error, ")
     return RequestError(f"{field}: {message}" if field else message, status=status, param=field or None)
 

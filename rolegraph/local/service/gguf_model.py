@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line, panics_as_errors
-from rolegraph.engine.limits.models import GGUF_HEADER
 from rolegraph.engine.vocabulary.isolation import limit_memory, memory_taken
 from rolegraph.local.fetching.program import announce, main
+from rolegraph.local.limits import GGUF_HEADER
 from rolegraph.local.service.model_files import check_names, model_shell
 from rolegraph.local.service.tensors import tensor_faults
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, first_line, panics_as_errors
-from rolegraph.engine.limits import service as limits
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.chat import CLOSE
 from rolegraph.engine.vocabulary import Function
+from rolegraph.local import limits
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import LocalModel
 from rolegraph.local.service.openai_bodies import ChatBody

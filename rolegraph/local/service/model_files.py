@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.limits.models import MODEL_BUFFERS
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.local.limits import MODEL_BUFFERS
 from rolegraph.local.service.tensors import read_tensors, tensor_faults
 
 WEIGHTS = "model.safetensors"

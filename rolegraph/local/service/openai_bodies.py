@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rolegraph.engine.limits import service as limits
 from rolegraph.engine.prompts.chat_bodies import (
     HINTS,
     ChatFields,
@@ -18,6 +17,7 @@ from rolegraph.engine.prompts.chat_bodies import (
     StreamFields,
     at_most,
 )
+from rolegraph.local import limits
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.bodies import Positive, SamplingFields, context_exceeded
 from rolegraph.local.service.local_model import LocalModel

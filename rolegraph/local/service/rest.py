@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from rolegraph.engine.limits.service import LISTED
+from rolegraph.local.limits import LISTED
 from rolegraph.local.service.admission import SIGNED
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.bodies import TtlBody

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rolegraph.engine.limits import service as limits
 from rolegraph.engine.models.types import PROCESS
+from rolegraph.local import limits
 from rolegraph.local.service import bodies, wire
 from rolegraph.local.service.admission import Admission
 from rolegraph.local.service.backend import Backend

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from rolegraph.engine.limits import service as limits
+from rolegraph.local import limits
 from rolegraph.local.service.errors import NotFoundError, RequestError
 
 R = TypeVar("R")

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from rolegraph.engine.errors import first_line
-from rolegraph.engine.limits import service as limits
+from rolegraph.engine.limits.service import NAME
+from rolegraph.local import limits
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import TopTokens
@@ -91,8 +92,8 @@ class TrainRequest:
             message.ParseFromString(body)
         except Exception as error:  # protobuf's DecodeError moves between its modules
             raise RequestError(f"not a ForwardBackwardRequest: {error}") from error
-        self.model_id, self.seq_id = message.model_id[: limits.NAME.most], message.seq_id
-        self.loss, self.backward = message.loss_fn[: limits.NAME.most], not message.forward_only
+        self.model_id, self.seq_id = message.model_id[: NAME.most], message.seq_id
+        self.loss, self.backward = message.loss_fn[: NAME.most], not message.forward_only
         self.config: dict[str, float] = dict(message.loss_fn_config)
         for name, value in message.loss_fn_config_v2.items():
             if value.HasField("text"):

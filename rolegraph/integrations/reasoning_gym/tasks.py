@@ -46,8 +46,8 @@ from rolegraph.engine.vocabulary import (
 )
 from rolegraph.engine.vocabulary.imports import Loaded
 from rolegraph.engine.vocabulary.isolation import CallLimit, shared_isolation
+from rolegraph.integrations.reasoning_gym.harmless import is_harmless, is_harmless_row
 from rolegraph.roles.equality import Seconds, as_text
-from rolegraph.roles.harmless import is_harmless, is_harmless_row
 
 COLUMNS = ("id", "question", "answer", "metadata", "config")
 HIDDEN = frozenset({"answer", "metadata", "config"})

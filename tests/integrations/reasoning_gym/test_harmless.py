@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolegraph.roles.harmless import is_bits, is_expression, is_harmless, is_harmless_row, is_literal
+from rolegraph.integrations.reasoning_gym.harmless import (
+    is_bits,
+    is_expression,
+    is_harmless,
+    is_harmless_row,
+    is_literal,
+)
 
 CODE = [
     "__import__('os').system('true')",

@@ -48,7 +48,7 @@ def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
         if text.startswith("{{", start):
             written = text[start:end]
             bare = written.removeprefix("{{").removesuffix("}}").strip() if key in EXPRESSIONS else written
-            message = "`{{` begins a mapping of YAML: a text that begins so needs quotes"
+            message = "a text that begins with {{ needs quotes"
             yield Slip(start, end, message, _written(key, bare))
         else:
             yield from _split(_pieces(node), text)

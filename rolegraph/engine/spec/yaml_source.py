@@ -265,7 +265,7 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         mistake = explain(text, error)
         place = lines.place(mistake.position, mistake.width)
         message = f"not valid YAML: {mistake.message}"
-        return unreadable_source(place, message, mistake.expected, mistake.hint)
+        return unreadable_source(place, message, "", mistake.hint)
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
         return unreadable_source(place, f"not valid YAML: character U+{error.character:04X} is not allowed")

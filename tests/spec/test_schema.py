@@ -146,8 +146,6 @@ def test_every_short_form_of_a_role_is_taken(keys: dict[str, Any]) -> None:
         {"data": {"train": {"tasks.jsonl": {"hidden": ["x"]}}, "hidden": "x"}},
         {"data": {"train": {"tasks.parquet": None, "hidden": ["x"]}, "validation": {"countdown": True}}},
         {"data": {"train": {"countdown": {"count": 8}}, "validation": {"reasoning_gym": {"task": "x"}}}},
-        {"data": {"train": {"file": "tasks.csv", "split": 0.9, "seed": 1}}},
-        {"data": {"train": {"tasks.csv": None, "split": 0.9}}},
         {"loops": {"l": {"roles": "solver", "times": 2}}},
         {"loops": {"l": {"roles": ["solver"], "times": 2, "until": "solver.action == 1"}}},
         {"train": {"schedule": "linear"}},

@@ -10,9 +10,9 @@ import types
 from collections.abc import Iterator, Mapping
 from itertools import chain, takewhile
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_EXAMPLES, SPEC_ROUNDS
@@ -94,29 +94,6 @@ class Data(SpecModel):
     """Fields that no prompt may show, in addition to those that the dataset and the rewards hide."""
     examples: Examples | None = None
     """Rows of `train` that each task carries for its prompts; a number is their count."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _split_of_file(cls, value: object) -> object:
-        """Move a `split` inside `train: {file: rows.csv, split: 0.9}`, the share to train on, to
-        `data.split`."""
-        if not isinstance(value, dict):
-            return value
-        written = cast("dict[str, object]", value)
-        train = written.get("train")
-        call = cast("dict[str, object]", train) if isinstance(train, dict) else {}
-        name = next(iter(call), "")
-        if "split" not in call or not (name == "file" or name.endswith(vocabulary.SUFFIXES)):
-            return written
-        share = call["split"]
-        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
-            raise ValueError("a `split` of the file between 0 and 1, the share of its rows to train on")
-        if "split" in written:
-            raise ValueError("one `split`, beside `train` or in it")
-        rest = {key: part for key, part in call.items() if key not in ("split", "seed")}
-        # Rounded, so that 1 - 0.9 is the 0.1 that a person would write beside `train`.
-        split = {"share": round(1 - share, 12), "seed": call.get("seed", 0)}
-        return {**written, "train": rest, "split": split}
 
 
 class EpisodeSpec(SpecModel):

@@ -41,11 +41,6 @@ EXTENDS = {"type": "string", "description": "File name of the spec that this one
 
 Schema = dict[str, Any]
 
-_SPLIT: Mapping[str, Schema] = {
-    "split": {"type": "number", "description": "share of the rows to train on; the others are validation"},
-    "seed": {"type": "integer", "description": "with `split`: another seed divides the rows otherwise"},
-}
-"""Keys of a file of training rows that `Data` moves to `data.split`."""
 TEACHER = "teacher"
 """Option of a signal whose form is part of the language, not of the signal."""
 
@@ -199,8 +194,7 @@ def _keys(registry: Registry[Any], name: str, definitions: dict[str, Schema]) ->
     if registry is signals:
         forms = Teacher | TeacherChoice | ModelRef
         options = [replace(option, hint=forms) if option.name == TEACHER else option for option in options]
-    keys = {option.name: _option(option, prefix, definitions) for option in options}
-    return {**keys, **_SPLIT} if registry is datasets and name == "file" else keys
+    return {option.name: _option(option, prefix, definitions) for option in options}
 
 
 def _mapping(keys: Mapping[str, Schema], *, more: bool) -> Schema:

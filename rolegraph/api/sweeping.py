@@ -20,13 +20,14 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.plugins import optional_plugin
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.info import source_fields
+from rolegraph.engine.records.means import TOKENS_OUT, means_by_task
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.sweep import NAME, SWEEP, newest_sweep, read_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.training.analysis.intervals import Interval, interval
-from rolegraph.engine.training.analysis.sides import TOKENS_OUT, read_side
 from rolegraph.engine.vocabulary import Split
 
 
@@ -120,12 +121,15 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
 
     Empty without episodes. Raises UsageError if the folder is not a run's, DataError if it is damaged.
     """
-    results = read_side(folder.name, folder, best=True).results
-    if results is None:
-        return {}
-    metrics = RunFolder(folder).info().metrics
-    names = [name for name in ("correct", *metrics, TOKENS_OUT) if name in results.figures]
-    return {name: interval(results.figures[name]) for name in names}
+    run = RunFolder(folder)
+    rows: list[tuple[str, Mapping[str, float]]] = []
+    for _, file in run.compared_files(best=True)[:1]:
+        for episode in read_episodes(file):
+            tokens = sum(step.response_tokens for it in episode.trajectories for step in it.steps)
+            rows.append((episode.task_id, {**episode.figures, TOKENS_OUT: float(tokens)}))
+    values = means_by_task(rows)
+    names = [name for name in ("correct", *run.info().metrics, TOKENS_OUT) if name in values]
+    return {name: interval(values[name]) for name in names}
 
 
 def metric_names(points: Sequence[SweepPointFigures]) -> list[str]:

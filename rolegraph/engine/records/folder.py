@@ -444,6 +444,22 @@ class RunFolder:
             if file.parent == self.steps and match["split"] == split and match["end"] == ".jsonl"
         )
 
+    def compared_files(self, *, best: bool) -> list[tuple[str, Path]]:
+        """Return (description, file) of each file of episodes to compare; empty if there is no file.
+
+        A training has two, or one if they are the same: the last validation and that of the best checkpoint,
+        which comes first if `best`.
+        """
+        if self.info().kind == "run":
+            return [("episodes", self.episodes)] if self.episodes.exists() else []
+        validations = dict(self.validation.episodes_files("validation"))
+        saved = (it.step for it in reversed(self.checkpoints()) if it.best and it.step in validations)
+        at_best, at_last = next(saved, None), max(validations, default=None)
+        order = (at_best, at_last) if best else (at_last, at_best)
+        steps = dict.fromkeys(step for step in order if step is not None)
+        name = "validation, step"
+        return [(f"{'best ' * (step == at_best)}{name} {step}", validations[step]) for step in steps]
+
     def parts(self) -> list[RunPart]:
         """Return the files of episodes; for a training, ordered by step, and within a step the validation
         first."""

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rolegraph.engine.records.episode import Episode
 
+TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
+"""Names of the figures of an episode that count its prompts' and its answers' tokens."""
+
 
 class Means:
     """Running means of values by name, each over the rows that have the value.

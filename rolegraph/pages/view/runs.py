@@ -26,8 +26,8 @@ from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.analysis.intervals import ByTask
-from rolegraph.engine.training.analysis.sides import side_names
 from rolegraph.pages.recorded_credit import recorded_rows
+from rolegraph.pages.sides import side_names
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.rows import EpisodeCounts, EpisodeLocation, EpisodeRows
 from rolegraph.pages.view.timeline import Dag, read_dag

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records.means import EqualFigures
+from rolegraph.engine.records.means import TOKENS_IN, TOKENS_OUT, EqualFigures
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
-from rolegraph.engine.training.analysis.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.pages.drawing.drawing import Drawing
 from rolegraph.pages.drawing.ink import PALETTE
 from rolegraph.pages.report.compare.differences import (
@@ -32,6 +31,7 @@ from rolegraph.pages.report.compare.differences import (
 )
 from rolegraph.pages.report.compare.flips import TaskFlips, shared_tasks, task_flips
 from rolegraph.pages.report.sweep import FigurePanel, interval_mark, rows_picture
+from rolegraph.pages.sides import Side, SideResults
 
 _OF_TASKS = ("data", "seed", "split", "tasks")
 """First parts of the keys and settings that choose the tasks."""

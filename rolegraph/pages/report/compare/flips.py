@@ -11,9 +11,9 @@ from typing import NamedTuple
 from rolegraph.engine.records import Episode, Trajectory
 from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.records.numbers import number
-from rolegraph.engine.training.analysis.sides import SideResults
 from rolegraph.pages.report.charts import share_bar
 from rolegraph.pages.report.digest import instance, question
+from rolegraph.pages.sides import SideResults
 
 SOLVED = 0.5
 """Share of correct rollouts above which a task counts as solved."""

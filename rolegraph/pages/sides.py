@@ -15,13 +15,10 @@ from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
-from rolegraph.engine.records.means import figures_with_rewards, means_by_task
+from rolegraph.engine.records.means import TOKENS_IN, TOKENS_OUT, figures_with_rewards, means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rewards
 from rolegraph.engine.training.analysis.intervals import ByTask
-
-TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
-"""Names of the metrics that every episode has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ def read_side(name: str, path: Path, *, best: bool = False) -> Side:
     """
     folder = RunFolder(path)
     info = folder.info()
-    side = _side(name, folder, info, _episodes(folder, info, best=best))
+    side = _side(name, folder, info, folder.compared_files(best=best))
     return replace(side, seconds=info.duration, training=path if info.kind == "train" else None)
 
 
@@ -205,22 +202,6 @@ def results_of(
         calls=calls,
         rule=rule,
     )
-
-
-def _episodes(folder: RunFolder, info: RunInfo, *, best: bool) -> list[tuple[str, Path]]:
-    """Return (description, file) of each file of episodes to compare; empty if there is no file.
-
-    A training has two, or one if they are the same: the last validation and that of the best checkpoint,
-    which comes first if `best`.
-    """
-    if info.kind == "run":
-        return [("episodes", folder.episodes)] if folder.episodes.exists() else []
-    validations = dict(folder.validation.episodes_files("validation"))
-    saved = (c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations)
-    at_best, at_last = next(saved, None), max(validations, default=None)
-    order = (at_best, at_last) if best else (at_last, at_best)
-    steps = dict.fromkeys(step for step in order if step is not None)
-    return [(f"{'best ' * (step == at_best)}validation, step {step}", validations[step]) for step in steps]
 
 
 def _settings(info: RunInfo) -> dict[str, str]:

@@ -8,10 +8,11 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs, tools
+from rolegraph.engine.limits import Limit, answers, prompts, records, specs, tools
 from rolegraph.local import limits
+from rolegraph.serving import limits as served
 
-MODULES = (answers, limits, prompts, records, service, specs, tools)
+MODULES = (answers, limits, prompts, records, served, specs, tools)
 LIMITS = {
     name: value for module in MODULES for name, value in vars(module).items() if isinstance(value, Limit)
 }

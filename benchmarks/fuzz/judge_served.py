@@ -18,13 +18,13 @@ import train_requests
 from judge_written import FAULT, RESULT
 from uvicorn.server import ServerState
 
-from rolegraph.engine.http_server import BoundedConnection, bounded_server
 from rolegraph.local.launcher import BASE_MODEL
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.local_model import LocalModel
 from rolegraph.local.service.server import Service
 from rolegraph.local.service.wire import public
+from rolegraph.serving.server import BoundedConnection, bounded_server
 
 KEY = "key"
 PROTOBUF = "application/x-protobuf"

@@ -24,7 +24,7 @@ from mutating import copied
 
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import ModelError, RolegraphError, UsageError
-from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs
+from rolegraph.engine.limits import Limit, answers, prompts, records, specs
 from rolegraph.engine.limits import tools as tool_limits
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.templates import compile_template
@@ -37,6 +37,7 @@ from rolegraph.local import limits
 from rolegraph.roles import countdown
 from rolegraph.sandbox import SandboxError
 from rolegraph.sandbox.python import evaluate
+from rolegraph.serving import limits as served_limits
 from tests.attack import tables
 
 LABEL = "(limit: {name})"
@@ -540,7 +541,7 @@ REFUSED: Mapping[str, Probe] = {
 
 MOST = {
     limit.name: limit.most
-    for module in (answers, limits, prompts, records, service, specs, tool_limits)
+    for module in (answers, limits, prompts, records, served_limits, specs, tool_limits)
     for limit in vars(module).values()
     if isinstance(limit, Limit)
 }

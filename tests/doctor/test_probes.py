@@ -20,7 +20,6 @@ uvicorn = pytest.importorskip("uvicorn")
 from rolegraph.cli.main import run  # noqa: E402
 from rolegraph.doctor.probes import PROBES  # noqa: E402
 from rolegraph.doctor.probing import ServiceReport, doctor  # noqa: E402
-from rolegraph.engine.http_server import listen  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.local.service.backend import Backend  # noqa: E402
 from rolegraph.local.service.batcher import SampleJob  # noqa: E402
@@ -30,6 +29,7 @@ from rolegraph.local.service.errors import RequestError  # noqa: E402
 from rolegraph.local.service.local_model import LocalModel  # noqa: E402
 from rolegraph.local.service.server import Service  # noqa: E402
 from rolegraph.local.service.trainer import Datum  # noqa: E402
+from rolegraph.serving.server import listen  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 
 pytestmark = pytest.mark.service

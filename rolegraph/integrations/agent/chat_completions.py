@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import model_validator
 
-from rolegraph.engine.prompts.chat_bodies import ChatFields, StreamFields
 from rolegraph.engine.vocabulary import AgentAnswer
 from rolegraph.integrations.agent.wire import MODEL, AgentRequest, Json, Wire, event, named_calls, new_id
+from rolegraph.serving.chat_bodies import ChatFields, StreamFields
 
 
 class _ChatBody(ChatFields, StreamFields):

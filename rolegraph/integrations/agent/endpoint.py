@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.engine.limits.tools import AGENT_REQUEST
 from rolegraph.engine.vocabulary import Ask
 from rolegraph.integrations.agent.chat_completions import CHAT_COMPLETIONS
 from rolegraph.integrations.agent.messages import MESSAGES, estimate
 from rolegraph.integrations.agent.responses import RESPONSES
 from rolegraph.integrations.agent.wire import MODEL, Json, Wire
+from rolegraph.serving.server import bounded_server, listen
 
 T = TypeVar("T")
 WIRES = (CHAT_COMPLETIONS, MESSAGES, RESPONSES)

@@ -16,7 +16,6 @@ from rolegraph.engine.errors import describe_error
 from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.vocabulary import Ask, Tool, ToolError
 from rolegraph.engine.vocabulary.children import program_environment, supervised
-from rolegraph.integrations.agent.endpoint import AgentEndpoint
 
 PROMPT = "{prompt}"
 """Placeholder of the prompt in a command; without the placeholder the program reads the prompt from standard
@@ -81,6 +80,8 @@ async def run_agent(
     Raises:
         ToolError: The program cannot be started, takes too long, fails, or gives too much output.
     """
+    from rolegraph.integrations.agent.endpoint import AgentEndpoint  # needs the room `serving`
+
     async with AgentEndpoint(ask) as endpoint:
         words = [word.replace(PROMPT, prompt) for word in command]
         given = b"" if words != [*command] else prompt.encode()

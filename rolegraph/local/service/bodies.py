@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rolegraph.engine.limits.service import NAME, NUMBER
-from rolegraph.engine.prompts.chat_bodies import Count, Name, RequestBody, at_most, no_longer
 from rolegraph.local import limits
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import LocalModel
 from rolegraph.local.service.lora import LoraShape
 from rolegraph.local.service.sampling import SampleRequest
+from rolegraph.serving.chat_bodies import Count, Name, RequestBody, at_most, no_longer
+from rolegraph.serving.limits import NAME, NUMBER
 
 
 def _check_temperature(value: float) -> float:

@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.limits.service import NAME
-from rolegraph.engine.prompts.chat_bodies import RequestBody, without_effect
 from rolegraph.local import limits
 from rolegraph.local.service.errors import NotFoundError, RequestError
+from rolegraph.serving.chat_bodies import RequestBody, without_effect
+from rolegraph.serving.limits import NAME
 
 B = TypeVar("B", bound=RequestBody)
 

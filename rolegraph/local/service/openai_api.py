@@ -17,7 +17,6 @@ from starlette.routing import Route
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.chat import encode
-from rolegraph.engine.prompts.chat_bodies import without_effect
 from rolegraph.local.service.backend import Backend
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.endpoints import IGNORED, openai_error, read_body, request_error
@@ -31,6 +30,7 @@ from rolegraph.local.service.openai_answers import (
     prompt_logprobs,
 )
 from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody, SampledBody
+from rolegraph.serving.chat_bodies import without_effect
 
 _PROMPT_IDS = "prompt_token_ids"
 _CONSTRAINED = "x-rolegraph-constrained"

@@ -8,7 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rolegraph.engine.prompts.chat_bodies import (
+from rolegraph.local import limits
+from rolegraph.local.service.batcher import SampleJob
+from rolegraph.local.service.bodies import Positive, SamplingFields, context_exceeded
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.serving.chat_bodies import (
     HINTS,
     ChatFields,
     Count,
@@ -17,10 +21,6 @@ from rolegraph.engine.prompts.chat_bodies import (
     StreamFields,
     at_most,
 )
-from rolegraph.local import limits
-from rolegraph.local.service.batcher import SampleJob
-from rolegraph.local.service.bodies import Positive, SamplingFields, context_exceeded
-from rolegraph.local.service.local_model import LocalModel
 
 OWNER = "/v1"
 """Owner of all requests of /v1, which have no session: together they take turns with the sessions."""

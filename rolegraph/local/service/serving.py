@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
-from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.engine.records.confined import below, check
 from rolegraph.local.launcher import LocalService, ServiceOptions, check_model_folder, model_name
 from rolegraph.local.service.sessions import is_running
+from rolegraph.serving.server import bounded_server, listen
 
 if TYPE_CHECKING:
     from rolegraph.local.service.server import Service

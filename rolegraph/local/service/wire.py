@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from rolegraph.engine.errors import first_line
-from rolegraph.engine.limits.service import NAME
 from rolegraph.local import limits
 from rolegraph.local.service.batcher import SampleJob
 from rolegraph.local.service.errors import RequestError
 from rolegraph.local.service.local_model import TopTokens
 from rolegraph.local.service.trainer import Datum
+from rolegraph.serving.limits import NAME
 
 _NAME = "tinker.proto.tinker_public_pb2"
 

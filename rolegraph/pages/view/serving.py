@@ -21,11 +21,11 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from rolegraph.engine.errors import DataError, RolegraphError, SpecError, UsageError
-from rolegraph.engine.http_server import bounded_server, listen
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.overview import RunsQuery
 from rolegraph.pages.view.pages import ComparisonQuery, PageLinks, Pages
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+from rolegraph.serving.server import bounded_server, listen
 
 HOST = "127.0.0.1"
 _HEADERS = {

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rolegraph.engine import http_server
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import AgentAnswer, Function
 from rolegraph.integrations.agent.endpoint import AgentEndpoint
+from rolegraph.serving import server as http_server
 from tests.cli.conftest import ENVIRONMENT
 from tests.pages.view.runs import write_run
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rolegraph.engine.errors import WorldError
-from rolegraph.engine.limits.service import HEADER_BYTES, HEADER_SECONDS
+from rolegraph.serving.limits import HEADER_BYTES, HEADER_SECONDS
 
 
 class BoundedConnection(H11Protocol):

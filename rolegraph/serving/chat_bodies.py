@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.limits import service as limits
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function
 from rolegraph.engine.vocabulary.tool import never_called
+from rolegraph.serving import limits
 
 T = TypeVar("T")
 HINTS = frozenset(

@@ -39,13 +39,13 @@ TEMPLATES = [
     (
         "Hello\n{{ task.target }}\n{% endif %}\n",
         (24, "{% endif %}"),
-        "`{% endif %}` closes nothing",
+        "`{% endif %}` has no `if`",
         "write {% if … %} before it, or delete it",
     ),
     (
         "Hello\n{% endfor %}\n",
         (6, "{% endfor %}"),
-        "`{% endfor %}` closes nothing",
+        "`{% endfor %}` has no `for`",
         "write {% for … %} before it, or delete it",
     ),
     (
@@ -56,7 +56,7 @@ TEMPLATES = [
     ),
     (
         "{% if task.target %}\na\n{% else if task.numbers %}\nb\n{% endif %}",
-        (26, "else if task.numbers"),
+        (26, "else if"),
         "there is no tag `else if`",
         "write {% elif task.numbers %}",
     ),
@@ -71,13 +71,13 @@ TEMPLATES = [
     (
         "{% if task.target && task.numbers %}\na\n{% endif %}",
         (18, "&&"),
-        "an expression has no `&`",
+        "an expression has no `&&`",
         "write and, or, not",
     ),
     (
         "{% if !task.target %}\na\n{% endif %}",
         (6, "!"),
-        "an expression has no `!` alone",
+        "an expression has no `!`",
         "write and, or, not",
     ),
     ("{% if %}\na\n{% endif %}", (3, "if"), "`if` has no expression", ""),
@@ -145,14 +145,14 @@ TEMPLATES = [
     (
         "Hello\n{# note\n{{ task.target }}\n",
         (6, "{#"),
-        "the comment that opens here is not closed",
+        "`{#` is not closed",
         "end it with #}",
     ),
     (
         "Hello\n{% raw %}\n{{ x }}\n",
         (6, "{% raw %}"),
         "`{% raw %}` is not closed",
-        "write {% endraw %} after it",
+        "end it with {% endraw %}",
     ),
     (
         "Hello\n{{ if task.target }}a{{ endif }}\n",
@@ -162,7 +162,7 @@ TEMPLATES = [
     ),
     (
         "Hello\n{% task.target %}\n",
-        (6, "{% task.target %}"),
+        (9, "task.target"),
         "`{% %}` holds a tag such as `if`; a value stands in `{{ }}`",
         "write {{ task.target }}",
     ),
@@ -184,7 +184,7 @@ TEMPLATES = [
     (
         "Hello\n{{ task.numbers | join(“, ”) }}\n",
         (29, "“"),
-        "this is no quote of an expression",
+        "an expression has no `“`",
         "write straight quotes: ' or \"",
     ),
     ("Hello\n{{ $target }}\n", (9, "$"), "an expression has no `$`", "write the name alone"),
@@ -206,8 +206,8 @@ TEMPLATES = [
 """For each template (position, text) of the carets, message and hint."""
 EXPRESSIONS = [
     ("self.index = 0", (11, "="), "`=` is no comparison", "compare with =="),
-    ("self.index == 0 && self.count > 1", (16, "&&"), "an expression has no `&`", "write and, or, not"),
-    ("!self.index", (0, "!"), "an expression has no `!` alone", "write and, or, not"),
+    ("self.index == 0 && self.count > 1", (16, "&&"), "an expression has no `&&`", "write and, or, not"),
+    ("!self.index", (0, "!"), "an expression has no `!`", "write and, or, not"),
     ("solver[0].action == 'yes", (20, "'"), "the quote ' that opens here is not closed", "close it with '"),
     ("(self.index == 0", (0, "("), "the bracket `(` that opens here is not closed", "close it with )"),
     ("self.index == 0)", (15, ")"), "the bracket `)` closes nothing", ""),
@@ -232,7 +232,7 @@ EXPRESSIONS = [
     (
         "solver[0].action == “yes”",
         (20, "“"),
-        "this is no quote of an expression",
+        "an expression has no `“`",
         "write straight quotes: ' or \"",
     ),
     ("self.index == 0 ? true : false", (16, "?"), "an expression has no `?`", "write: a if condition else b"),

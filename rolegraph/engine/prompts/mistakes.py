@@ -16,21 +16,19 @@ from rolegraph.engine.prompts.checks import TemplateFault
 from rolegraph.engine.secrets import without_secrets
 
 _FROM_JINJA = re.compile(r"(?i)expected|unexpected|encountered|missing end|more than one expression")
-_OPENING = re.compile(r"\{[{%#]")
-_CLOSING = {"{{": "}}", "{%": "%}", "{#": "#}"}
+_OPENING = re.compile(r"\{[{%]")
+_CLOSING = {"{{": "}}", "{%": "%}"}
+_VERBATIM = {"{#": "#}", "{%": "{% endraw %}"}
+"""End of what is not read, a comment or a raw text, by its opening."""
 _TAGS = ("if", "elif", "else", "endif", "for", "endfor", "set", "raw", "endraw")
 _ENDS = {"if": "endif", "for": "endfor"}
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
-_OTHER_SIGNS = (
-    (re.compile("[“”‘’«»]"), "this is no quote of an expression", "write straight quotes: ' or \""),
-    (re.compile(r"&&?"), "an expression has no `&`", "write and, or, not"),
-    (re.compile(r"\|\|"), "an expression has no `||`", "write and, or, not"),
-    (re.compile(r"!(?!=)"), "an expression has no `!` alone", "write and, or, not"),
-    (re.compile(r"===|<>|=<|=>|\^|\?|;|\$|\+\+|--"), "", ""),
-)
-"""Signs of other languages, each with the message and the hint."""
+_SIGN = re.compile(r"[“”‘’«»^?;$]|===|<>|=[<>]|&&?|\|\||!(?!=)|(?:\+\+|--)(?=\s*$)")
+"""Signs of other languages."""
 _INSTEAD = {
+    **dict.fromkeys("“”‘’«»", "write straight quotes: ' or \""),
+    **dict.fromkeys(("&", "&&", "||", "!"), "write and, or, not"),
     "===": "compare with ==",
     "<>": "compare with !=",
     "=<": "compare with <=",
@@ -42,13 +40,14 @@ _INSTEAD = {
     "++": "write + 1",
     "--": "write - 1",
 }
+_EQUALS = re.compile("(?<![=!<>])=(?![=<>])")
 
 
 class _Tag(NamedTuple):
     """Tag of a template, or a whole expression."""
 
     kind: str
-    """`{{`, `{%` or `{#`; empty for an expression without braces."""
+    """`{{` or `{%`; empty for an expression without braces."""
     start: int
     """Position of the opening braces."""
     inside: int
@@ -126,26 +125,19 @@ def _shown(source: str, tag: _Tag) -> str:
 def _tags(source: str) -> Iterator[_Tag | TemplateFault]:
     """Yield the tags of a template, and at the end the fault of a tag without its end."""
     position = 0
-    while match := _OPENING.search(source, position):
-        start, kind = match.start(), match[0]
-        closing, inside = _CLOSING[kind], match.end()
-        end = source.find(closing, inside)
-        if kind == "{#":
-            if end < 0:
-                yield TemplateFault(
-                    start, kind, "the comment that opens here is not closed", "end it with #}"
-                )
-                return
-            position = end + 2
-            continue
-        if raw := re.match(r"[-+]?\s*raw\s*[-+]?%\}", source[inside:]) if kind == "{%" else None:
-            over = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}").search(source, inside + raw.end())
+    while match := re.compile(r"(?P<raw>\{#|\{%[-+]?\s*raw\s*[-+]?%\})|\{[{%]").search(source, position):
+        start, kind = match.start(), match[0][:2]
+        if raw := match["raw"]:
+            over = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}" if raw != kind else "#}").search(
+                source, match.end()
+            )
             if over is None:
-                message, hint = "`{% raw %}` is not closed", "write {% endraw %} after it"
-                yield TemplateFault(start, f"{kind}{raw[0]}", message, hint)
+                yield TemplateFault(start, raw, f"`{raw}` is not closed", f"end it with {_VERBATIM[kind]}")
                 return
             position = over.end()
             continue
+        closing, inside = _CLOSING[kind], match.end()
+        end = source.find(closing, inside)
         rest = source[inside:]
         blank = _QUOTED.sub(lambda quote: " " * len(quote[0]), rest.split("\n\n")[0])
         stop = re.compile(r"\}\}|%\}|\{\{|\{%").search(blank)
@@ -183,16 +175,8 @@ def _inside(tag: _Tag) -> Iterator[TemplateFault]:
         code = code[: quote.start()]
     if tag.kind == "{{" and re.match(r"\{[^:]*$", code):
         fault(0, "{", "one brace too many", "write {{ and }}")
-    for pattern, message, hint in _OTHER_SIGNS:
-        for match in pattern.finditer(code):
-            is_sum = match[0] in ("++", "--") and code[match.end() :].strip()
-            if not is_sum:
-                fault(
-                    match.start(),
-                    match[0],
-                    message or f"an expression has no `{match[0]}`",
-                    hint or _INSTEAD[match[0]],
-                )
+    for match in _SIGN.finditer(code):
+        fault(match.start(), match[0], f"an expression has no `{match[0]}`", _INSTEAD[match[0]])
     depths: list[tuple[str, int]] = []
     for offset, sign in enumerate(code):
         if sign in _BRACKETS:
@@ -209,7 +193,7 @@ def _inside(tag: _Tag) -> Iterator[TemplateFault]:
             if _BRACKETS[opening] != sign:
                 fault(opened, opening, f"the bracket `{opening}` that opens here is closed by `{sign}`")
                 break
-        elif sign == "=" and not depths and tag.word != "set" and _is_single(code, offset):
+        elif not depths and tag.word != "set" and _EQUALS.match(code, offset):
             fault(offset, "=", "`=` is no comparison", "compare with ==")
     else:
         if depths and not quote:
@@ -219,13 +203,31 @@ def _inside(tag: _Tag) -> Iterator[TemplateFault]:
     yield from sorted(faults, key=lambda it: it.position)
 
 
-def _is_single(code: str, offset: int) -> bool:
-    """Return True for a `=` that is no part of `==`, `!=`, `<=` or `>=`."""
-    return code[offset - 1 : offset] not in ("=", "!", "<", ">") and code[offset + 1 : offset + 2] not in (
-        "=",
-        "<",
-        ">",
-    )
+_KNOWN = "|".join((*_TAGS, "with", "endwith"))
+_TAG_MISTAKES = (
+    (
+        r"(?P<tag>elseif|elsif|else\s+if)\b\s*(?P<rest>.*)",
+        "there is no tag `{tag}`",
+        "write {{% elif {rest} %}}",
+    ),
+    ("(?P<tag>if|elif|for)", "`{tag}` has no expression", ""),
+    (
+        r"(?P<tag>for)\s+(?P<name>\w+)\s+(?:of\s+)?(?P<rest>(?!in\b)\S.*)",
+        "`for` has no `in`",
+        "write {{% for {name} in {rest} %}}",
+    ),
+    (
+        r"(?P<tag>set)\s+(?P<name>\w+)\s+(?P<rest>[^=|]+)",
+        "`set` has no `=`",
+        "write {{% set {name} = {rest} %}}",
+    ),
+    (
+        rf"(?P<tag>(?!(?:{_KNOWN})\b)\w+\s*[.|\[].*)",
+        "`{{% %}}` holds a tag such as `if`; a value stands in `{{{{ }}}}`",
+        "write {{{{ {tag} }}}}",
+    ),
+)
+"""Patterns of the text of a tag with a mistake in the group `tag`, each with the message and the hint."""
 
 
 def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateFault]:
@@ -236,64 +238,32 @@ def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateF
         opened: Tags that are open; `tag` is added, or closes the last of them.
         source: Source of the template.
     """
-    word, offset = tag.word, tag.word_at
-    rest = tag.text[tag.text.find(word) + len(word) :].strip() if word else ""
-    if word in ("elseif", "elsif") or (word == "else" and rest.startswith("if")):
-        wrong = word if word != "else" else f"else {rest.split()[0]}"
-        condition = rest if word != "else" else rest.removeprefix("if").strip()
-        message = f"there is no tag `{wrong}`"
-        yield TemplateFault(
-            offset,
-            word if word != "else" else tag.text.strip(" -+"),
-            message,
-            f"write {{% elif {condition} %}}",
-        )
-    elif word in ("end", "fi", "done") and opened:
-        yield TemplateFault(
-            offset, word, f"there is no tag `{word}`", f"write {{% {_ENDS[opened[-1].word]} %}}"
-        )
-    elif word in ("if", "elif", "for") and not rest:
-        yield TemplateFault(offset, word, f"`{word}` has no expression")
-    elif word == "for" and not re.search(r"\bin\b", rest):
-        parts = re.match(r"(\w+)\s+(?:of\s+)?(\S.*)", rest)
-        hint = f"write {{% for {parts[1]} in {parts[2]} %}}" if parts else "write {% for item in list %}"
-        yield TemplateFault(offset, word, "`for` has no `in`", hint)
-    elif word == "set" and "=" not in rest and "|" not in rest and " " in rest:
-        name, _, value = rest.partition(" ")
-        yield TemplateFault(offset, word, "`set` has no `=`", f"write {{% set {name} = {value.strip()} %}}")
-    elif word in ("endif", "endfor") or (word in ("elif", "else") and not opened):
-        begin = next((it for it, end in _ENDS.items() if end == word), "if")
-        if not opened:
-            message = (
-                f"`{{% {word} %}}` closes nothing"
-                if begin != "if" or word == "endif"
-                else f"`{{% {word} %}}` has no `if`"
-            )
-            yield TemplateFault(
-                tag.start, _shown(source, tag), message, f"write {{% {begin} … %}} before it, or delete it"
-            )
-        elif opened[-1].word != begin:
-            last = opened[-1]
+    text = tag.text.strip(" \t\n-+")
+    for pattern, message, hint in _TAG_MISTAKES:
+        if match := re.fullmatch(pattern, text, re.DOTALL):
+            words, place = match.groupdict(), tag.inside + tag.text.find(text) + match.start("tag")
+            yield TemplateFault(place, words["tag"], message.format(**words), hint.format(**words))
+            return
+    word = tag.word
+    begin = next((it for it, end in _ENDS.items() if end == word), "if")
+    if word in _ENDS:
+        opened.append(tag)
+    elif word in _ENDS.values() and opened:
+        last = opened.pop()
+        if last.word != begin:
             below = source.count("\n", last.start, tag.start)
             where = f"{below} line{'' if below == 1 else 's'} below" if below else "in the same line"
             message = f"`{{% {last.word} %}}` is not closed before the `{{% {word} %}}` {where}"
             hint = f"write {{% {_ENDS[last.word]} %}} before that"
             yield TemplateFault(last.start, _shown(source, last), message, hint)
-        else:
-            opened.pop()
-    elif word in _ENDS:
-        opened.append(tag)
-    elif word not in (*_TAGS, "with", "endwith"):
-        if re.match(r"[-+]?\s*\w+\s*[.|\[]", tag.text):
-            message = "`{% %}` holds a tag such as `if`; a value stands in `{{ }}`"
-            yield TemplateFault(
-                tag.start, _shown(source, tag), message, f"write {{{{ {tag.text.strip(' -+')} }}}}"
-            )
-        elif word not in _OF_JINJA:
-            hint = did_you_mean(word, _TAGS)
-            yield TemplateFault(
-                offset, word, f"there is no tag `{word}`", hint or "there is if, for, set and raw"
-            )
+    elif word in (*_ENDS.values(), "elif", "else") and not opened:
+        hint = f"write {{% {begin} … %}} before it, or delete it"
+        yield TemplateFault(tag.start, _shown(source, tag), f"`{{% {word} %}}` has no `{begin}`", hint)
+    elif not re.fullmatch(_KNOWN, word) and word not in _OF_JINJA:
+        hint = did_you_mean(word, _TAGS) or "there is if, for, set and raw"
+        if word in ("end", "fi", "done") and opened:
+            hint = f"write {{% {_ENDS[opened[-1].word]} %}}"
+        yield TemplateFault(tag.word_at, word, f"there is no tag `{word}`", hint)
 
 
 _OF_JINJA = set("macro call filter block extends include import from autoescape print".split())

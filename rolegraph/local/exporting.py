@@ -134,8 +134,8 @@ def _address(run: RunFolder) -> str | None:
 
 async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:
     """Download a service's weights into a folder; return the folder of their base model."""
-    from rolegraph.engine.models.download import download_adapter
     from rolegraph.engine.models.tokenizer import hub_name
+    from rolegraph.local.downloading import download_adapter
 
     # Rolegraph saves both kinds under one name, and services only export weights that can be trained on.
     name = await download_adapter(path.replace("/sampler_weights/", "/weights/"), folder, url)

@@ -9,13 +9,13 @@ from rolegraph.api.jobs import describe
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.ownership import write_output
-from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.pages.drawing.drawing import picture_path
 from rolegraph.pages.report import draw_curves, write_report
 from rolegraph.pages.report.compare.comparison import Comparison
 from rolegraph.pages.report.compare.comparison import compare as compare_sides
 from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
+from rolegraph.pages.run_folders import runs_in
 from rolegraph.pages.sides import Side, read_side, read_steps, side_names
 
 

@@ -15,9 +15,9 @@ from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.records.ownership import check_replaceable
-from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.records.staging import staged
 from rolegraph.engine.records.summary import Summarized, Summary
+from rolegraph.pages.run_folders import runs_in
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find

@@ -6,12 +6,12 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.wiring import Wiring, counters
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
+from rolegraph.pages.view.timeline import role_inputs_from_text
 from tests.edge import solver_judge, turn_dag
 
 

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 import rolegraph as rg
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.episodes import read_episodes
-from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.local.launcher import LocalService
+from rolegraph.pages.run_folders import runs_in
 from tests.trainings import assert_same, key, metrics, start, train, wait_for_lines
 
 SOLVER = """

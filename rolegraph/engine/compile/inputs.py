@@ -7,8 +7,6 @@ vocabulary must be neither imported nor run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
-from itertools import chain
 from typing import NamedTuple
 
 from rolegraph.engine.prompts.checks import ALL_OF_SELF, TemplateScope
@@ -70,30 +68,6 @@ def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
         inside = edge.round == "history" and spec.shared_rounds(reader, other).inside
         edges.append(RoleEdge(key, other, edge, is_earlier and not inside))
     return tuple(edges)
-
-
-def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
-    """Parse the templates and conditions of each role, and return the inputs of each role that follow from
-    them.
-
-    A text that is not a valid template or condition reads nothing.
-
-    Args:
-        spec: The parsed spec, with the conditions.
-        texts: By role, the sources of its prompt, system and tool value.
-    """
-    of_roles: dict[str, Set[str]] = {}
-    for name, role in spec.roles.items():
-        scope = TemplateScope(dict.fromkeys(role.needs, 1), self_fields=ALL_OF_SELF)
-        mentions = [mentions_of(text, scope) for text in texts.get(name, ())]
-        conditions = (role.when, role.memory and role.memory.reset)
-        mentions += [mentions_of(text or "", replace(scope, is_condition=True)) for text in conditions]
-        of_roles[name] = {*chain.from_iterable(mentions)}
-    of_loops: dict[str, Set[str]] = {}
-    for name, loop in spec.loops.items():
-        scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
-        of_loops[name] = mentions_of(loop.until or "", scope)
-    return role_inputs(spec, of_roles, of_loops)
 
 
 _SELF = TemplateScope({}, self_fields=ALL_OF_SELF, is_condition=True, has_value=True)

@@ -6,65 +6,22 @@ import contextlib
 import shutil
 import tarfile
 import tempfile
-from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 from urllib.parse import urlsplit
 
 import httpx
 
-from rolegraph.engine.connections import client_options, route
-from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
-from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client, tinker
-from rolegraph.engine.models.types import ServedModel
+from rolegraph.engine.connections import client_options
+from rolegraph.engine.errors import WorldError
+from rolegraph.engine.models.tinker import Pulse
+from rolegraph.engine.models.tinker_sdk import archive_url, tinker
 from rolegraph.engine.records.confined import open_to_write
 from rolegraph.engine.records.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config
-from rolegraph.engine.spec import ModelRef
 
 _LIFE_SECONDS = 3600
 """Lifetime in seconds of the archive that the service writes for the download; the least that the service
 accepts."""
-
-
-async def download_adapter(path: str, folder: Path, base_url: str | None = None) -> str:
-    """Download the adapter of a training checkpoint, in PEFT's form. Opens a training session at the service.
-
-    Args:
-        path: The checkpoint, `tinker://RUN/weights/NAME`.
-        folder: An existing folder, which receives the adapter's two files.
-        base_url: The service; None for the service that the environment names, or Tinker's own.
-
-    Returns:
-        The name of the base model.
-
-    Raises:
-        UsageError: There is no key, or no such checkpoint.
-        WorldError: The service or the download fails.
-    """
-    session = await open_session(
-        ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
-    )
-    pulse = Pulse(session.url)
-    status: Literal["success", "errored"] = "errored"
-    rest = rest_client(session.service, session.url, session.key)
-    load = partial(session.service.create_training_client_from_state, path)
-    try:
-        with saying_why(session.url):
-            base = (await pulse.result(rest.get_weights_info_by_tinker_path(path))).base_model
-            client = await pulse.result(created(load))
-            quiet(client)
-            await fetch_adapter(client, rest, pulse, folder)
-        status = "success"
-        return base
-    except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-        reason = service_message(error)
-        raise UsageError(f"{session.url} does not give the weights {path}: {reason}") from error
-    except (httpx.HTTPError, OSError) as error:
-        reason = str(error) or type(error).__name__
-        raise WorldError(f"cannot download {path}{route(session.url)}: {reason}") from error
-    finally:
-        close(session.service, status)
 
 
 async def _fetch_archive(url: str, folder: Path) -> None:

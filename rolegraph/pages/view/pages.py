@@ -21,13 +21,13 @@ from markupsafe import Markup
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.ownership import write_output
-from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.pages.report.compare.comparison import compare
 from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.html import CHARTS, render, script
 from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.run_folders import runs_in
 from rolegraph.pages.sides import Side, read_side, read_steps
 from rolegraph.pages.view import texts
 from rolegraph.pages.view.cards import EpisodeColumn, EpisodePage, TurnPair, anchor_of, episode_page

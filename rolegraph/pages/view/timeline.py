@@ -8,18 +8,20 @@ are not shown. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice, pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import chain, islice, pairwise
 from typing import NamedTuple, TypeAlias
 
 import networkx as nx
 
-from rolegraph.engine.compile.inputs import role_inputs_from_text
+from rolegraph.engine.compile.inputs import RoleInputs, role_inputs
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.structure import graph_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.wiring import dag_of, turn_graph
+from rolegraph.engine.prompts.checks import ALL_OF_SELF, TemplateScope
+from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.numbers import number
 from rolegraph.engine.spec import Spec
@@ -127,6 +129,29 @@ class DrawnTimeline(NamedTuple):
 
 _WIDTH, _MARGIN, _LANE, _COLOURS = 992, 4, 26, 8
 """Width of the picture without its margins, height of a lane, and number of colours of roles."""
+
+
+def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
+    """Parse the templates of each role and return the roles, fields and histories that they mention.
+
+    A text that is not a valid template or condition reads nothing.
+
+    Args:
+        spec: The parsed spec.
+        texts: By role, the sources of its prompt, system and tool value. Conditions are in the spec.
+    """
+    of_roles: dict[str, Set[str]] = {}
+    for name, role in spec.roles.items():
+        scope = TemplateScope(dict.fromkeys(role.needs, 1), self_fields=ALL_OF_SELF)
+        mentions = [mentions_of(text, scope) for text in texts.get(name, ())]
+        conditions = (role.when, role.memory and role.memory.reset)
+        mentions += [mentions_of(text or "", replace(scope, is_condition=True)) for text in conditions]
+        of_roles[name] = {*chain.from_iterable(mentions)}
+    of_loops: dict[str, Set[str]] = {}
+    for name, loop in spec.loops.items():
+        scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
+        of_loops[name] = mentions_of(loop.until or "", scope)
+    return role_inputs(spec, of_roles, of_loops)
 
 
 def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:

@@ -9,7 +9,7 @@ import pytest
 
 from rolegraph.engine.records import Episode, Trajectory
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter
-from rolegraph.engine.records.index import IndexNumbers, index_path, read_index
+from rolegraph.engine.records.index import IndexNumbers, index_path
 
 IDS = ['say "hi",', "back\\slash", "é 日本", '","rollout":7,"', "t1\n", "", "t1"]
 MANY = 5000
@@ -72,11 +72,3 @@ def test_a_line_that_left_the_episodes_leaves_their_entries(tmp_path: Path) -> N
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2000], *lines[2001:]]))
     assert read(path) == [*written[:2000], *written[2001:]]
-
-
-def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
-    written = write(path, IDS)
-    index_path(path).rename(tmp_path / "episodes.index.jsonl")
-    assert len([*read_index(path, IndexNumbers)]) == 1
-    assert read(path) == written

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.compile import compile_file
-from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.loop.schedule import batch_tasks
 from tests.edge import RIGHT, WRONG
-from tests.models.tinker_edge import failed
 from tests.training.edge import SEED, SMALL, STEPS, Training, tasks
 
 REFILL = ("train.refill=3", "train.checkpoint_every=1")
@@ -75,17 +73,3 @@ def test_a_training_goes_on_with_the_tasks_of_an_unbroken_one(
     training.run(*REFILL)
     assert training.folder.checkpoints()[1].batches != 2, "a step drew again"
     training.resumed(tmp_path / "broken", done, *REFILL)
-
-
-def test_a_checkpoint_of_an_earlier_version_drew_one_batch_for_each_step(
-    training: Training, tokenizer: Path, tmp_path: Path
-) -> None:
-    training.run()
-    broken = Training(training.workflow, tokenizer, tmp_path / "broken")
-    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
-    with pytest.raises(WorldError, match="the machine is gone"):
-        broken.run()
-    start = broken.folder.rewind()
-    assert start is not None
-    broken.run(start=start.model_copy(update={"batches": None}))
-    assert ids(broken.episodes("train", 3)) == ids(training.episodes("train", 3))

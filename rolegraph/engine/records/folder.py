@@ -67,9 +67,7 @@ RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a folder of a run, if the folder of a training is needed."""
 SPLITS: Sequence[EpisodePart] = ("validation", "train", "greedy")
 """Kinds of a training's episodes files, in the order in which files of one step are listed."""
-_STEP_FILE = re.compile(
-    rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})(?P<end>\.jsonl|\.index(\.jsonl)?)"
-)
+_STEP_FILE = re.compile(rf"(?P<split>{'|'.join(SPLITS)})-(?P<step>\d{{1,12}})(?P<end>\.jsonl|\.index)")
 _VALIDATION = "validation/"
 INFO = "run.json"
 """Name of the file with the settings of a run."""
@@ -188,7 +186,6 @@ class RunFolder:
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
-            make_folder(self.credit)
         started = {"version": version("rolegraph"), "started": _now()}
         write_record(self.info_file, info.model_copy(update=started))  # first, because it marks the folder
         self._write_spec(spec)
@@ -404,7 +401,7 @@ class RunFolder:
 
     def write_credit(self, step: int, rows: Iterable[CreditRow]) -> None:
         """Write the rows of a step's credit to their file, which replaces an earlier one."""
-        make_folder(self.credit)  # that of a training which an earlier version began is missing
+        make_folder(self.credit)
         write_whole(self.credit_file(step), b"".join(json_line(row._asdict()) for row in rows))
 
     def credit_rows(

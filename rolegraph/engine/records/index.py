@@ -215,8 +215,6 @@ def read_index(path: Path, numbers: Callable[[], IndexNumbers]) -> Iterator[Inde
         numbers: Function that returns the IndexNumbers for the next block.
     """
     index, end = index_path(path), 0
-    if not index.exists():
-        index = path.with_suffix(".index.jsonl")  # of versions before 0.3
     if is_no_file(path) or is_no_file(index):
         return
     with suppress(OSError, ValueError), open_to_read(path) as file, open_to_read(index) as entries:

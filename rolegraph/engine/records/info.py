@@ -251,9 +251,8 @@ class Checkpoint(_Record):
     """True if its validation was the best up to then."""
     validation: dict[str, OnErrorOmit[Figure]] = {}
     """Metrics of the validation after this step, by name; empty if the step was not validated."""
-    batches: Annotated[int, Field(ge=0)] | None = None
-    """Number of batches drawn before the checkpoint; None in files of earlier versions, where each step drew
-    one."""
+    batches: Annotated[int, Field(ge=0)] = 0
+    """Number of batches drawn before the checkpoint."""
     estimators: dict[str, dict[str, Mapping[str, Figure]]] = {}
     """States of the stateful estimators, by role and `Group.part`: numbers by key."""
 

@@ -142,7 +142,7 @@ class _Loop:
         self.states: States = start.estimators if start else {}
         """States of the stateful estimators."""
         check_state_keys(self.trained_roles.values(), setup.tasks)
-        self.drawn = (start.step if start.batches is None else start.batches) if start else 0
+        self.drawn = start.batches if start else 0
         """Number of batches drawn so far, those of `pending` included."""
         self.step: _Step | None = None
         if start is not None:

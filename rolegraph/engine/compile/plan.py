@@ -1,8 +1,24 @@
 """The Plan of a workflow: plain, immutable data with everything that running and training need, resolved.
 
-Roles, endpoints, nodes, blocks and joins are known by their positions in the plan's tables. A plan can be
-pickled; it carries the modules that must be imported before its vocabulary can be unpickled. Records that are
-read in every turn are dataclasses: reading a field of a NamedTuple takes several times as long.
+A plan is a set of tables whose rows know each other by position. R roles have N instances each, and take V
+turns in B blocks:
+
+    Plan         roles [R], nodes [V], blocks [B], endpoints [E], loops [L], envs [G], waits [B + transitions]
+    RolePlan     count N; nodes, a range of N * rounds in `Plan.nodes`; endpoints [N], samplings [N]
+    Node         one turn of one instance: role, block; id, a NodeId of role name, index 1…N and round
+    Block        turns of one role in one round that become ready together: role, round, nodes, inputs
+    InputEdge    earlier turns that a block reads under one name: role, nodes [instances * turns_per_instance]
+    Wait         nodes, and the sets of nodes that must end before they start
+    LoopPlan     rounds of the roles in it at most, with the conditions that end or skip it
+    EnvPlan      environment of a loop: player_nodes [times, players], one transition more than rounds
+    Endpoint     model that answers: its ModelRef, or the weights of a policy
+    GroupingPlan one way of comparing a role's rewards
+
+RolePlan and the rows below Wait are in `role_plan.py`, Wait is in `wiring.py`.
+
+A plan can be pickled; it carries the modules that must be imported before its vocabulary can be unpickled.
+Records that are read in every turn are dataclasses: reading a field of a NamedTuple takes several times as
+long.
 """
 
 from __future__ import annotations
@@ -36,7 +52,9 @@ class Node:
 
     id: NodeId
     role: int
+    """Position in `Plan.roles`."""
     block: int
+    """Position in `Plan.blocks`."""
     salt: int
     """Constant of this node in the seeds of its calls."""
     lineage: tuple[int, ...]
@@ -52,7 +70,9 @@ class InputEdge(NamedTuple):
 
     name: str
     role: int
+    """Position in `Plan.roles` of the role that is read."""
     nodes: Sequence[int]
+    """Positions in `Plan.nodes`, [instances * turns_per_instance]: by instance, of a history by round."""
     turns_per_instance: int = 1
     """Number of consecutive `nodes` that belong to one instance; the edge reads the last of these that
     ran."""
@@ -65,9 +85,12 @@ class Block:
     """Turns of one role in one round that become ready together and read the same earlier turns."""
 
     role: int
+    """Position in `Plan.roles`."""
     round: int
     nodes: Sequence[int]
+    """Positions in `Plan.nodes`: instances of the role that read the same turns."""
     inputs: tuple[InputEdge, ...]
+    """One for each entry of the role's `needs`."""
     until_inputs: tuple[InputEdge, ...] = ()
     """Turns of the previous round, on this branch, that the `until` of a loop reads."""
     until_loop: int = -1

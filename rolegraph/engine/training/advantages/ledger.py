@@ -529,15 +529,8 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
     baselines, tokens = estimates.baselines[number], whole.tokens
     if member.round:
         tokens = sum(call.response_tokens for call in member.steps)
-    return CreditRow(
-        whole.step,
-        whole.task,
-        whole.rollout,
-        whole.role,
-        whole.index,
+    return whole._replace(
         round=member.round,
-        call=0,
-        policy=whole.policy,
         source="signal" if of_members else "estimator",
         left_out=LeftOut.TOO_SMALL if group.too_small else None,
         group=group.number,
@@ -551,7 +544,6 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
         low=min(values, default=None),
         high=max(values, default=None),
         weight=group.weight,
-        loss_weight=whole.loss_weight,
         tokens=tokens,
         failed=member.failed,
     )

@@ -45,8 +45,7 @@ class Display:
     """Progress bar of a run while it is `shown`, and its metrics at the end.
 
     `floors` gives the lowest accepted values of metrics, by name: `answered` (the share of trajectories that
-    a
-    model answered), `correct`, the spec's metrics and `reward/{role}`.
+    a model answered), `correct`, the spec's metrics and `reward/{role}`.
     """
 
     def __init__(
@@ -311,8 +310,7 @@ class Display:
 
     def _constant(self, role: str) -> dict[str, Any] | None:
         """Return a role's commonest answer and best constant answer with their metrics; None if its answers
-        are not
-        discrete."""
+        are not discrete."""
         it = self._answers[role].result if role in self._answers else None
         names = ("commonest", "share", "best", "reward")
         return it and {name: getattr(it, name) for name in names}

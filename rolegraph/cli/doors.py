@@ -38,8 +38,7 @@ class Door(NamedTuple):
     """Commands by name."""
     options: Mapping[str, Decorate] = MappingProxyType({})
     """Options by place: the name of a command, `model` for each command that opens a model, or `episodes` for
-    `run`
-    and `train`."""
+    `run` and `train`."""
 
 
 @cache

@@ -61,8 +61,7 @@ _OPEN_FILES = 10_240
 INTERRUPTED = 128 + signal.SIGINT
 CLOSED_PIPE = 128 + 13
 """Exit code after the reader of a pipe has closed it, as in `rolegraph list | head -1`: that of SIGPIPE,
-which
-Windows lacks."""
+which Windows lacks."""
 COLLECT_AFTER = 100_000
 """Number of allocations between garbage collections, twice the number of objects that a subcommand's imports
 make.
@@ -215,8 +214,7 @@ def _interrupt(number: int, _frame: object) -> NoReturn:
 
 class _Output(FileIO):
     """Standard stream that drops text after its reader has gone: all text for a closed terminal, and progress
-    for a
-    closed pipe.
+    for a closed pipe.
 
     After its terminal has closed, a command saves its work, or continues if it ignores SIGHUP.
     """
@@ -269,8 +267,7 @@ def _open_streams() -> None:
     character.
 
     A file would otherwise get a closed stream's number, and a library that prints would write into the file.
-    An
-    ASCII stream becomes UTF-8, as in click; in other encodings, missing characters are escaped.
+    An ASCII stream becomes UTF-8, as in click; in other encodings, missing characters are escaped.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream: TextIOWrapper | None = getattr(sys, name)

@@ -220,8 +220,7 @@ def _with_replaced(names: Sequence[str], command: Callable[..., Any], *, force: 
 
 def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None) -> Decorator[F]:
     """Return an option that may be given several times, passed as the tuple `name`; with metavar `FILE…` the
-    values
-    become paths."""
+    values become paths."""
     type = click.Path() if metavar.startswith("FILE") else type
     return text(flag, metavar, f"{meaning} May be given again.", name, multiple=True, type=type)
 

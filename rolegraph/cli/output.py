@@ -67,8 +67,7 @@ class OutputOptions(NamedTuple):
         Args:
             text: The warning.
             above: Console of a live display, above which the warning is printed; another console would write
-                into the
-                display. None without a display.
+                into the display. None without a display.
         """
         console = self.warnings() if above is None or above.quiet else above
         text = api.printable(f"warning: {text}")

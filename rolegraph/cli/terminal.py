@@ -32,8 +32,7 @@ class FigureTable(Table):
     """Table that is split into several, one below the other, if its columns do not fit the console.
 
     Each of these tables begins with the first column. Columns with `no_wrap` hold numbers and keep their
-    width;
-    the others are folded.
+    width; the others are folded.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -96,8 +95,7 @@ def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) 
 
 def add_row(table: Table, *cells: str, style: str = "") -> None:
     """Add a row of plain texts to a table, without markup and control characters, because a model may have
-    written
-    the cells."""
+    written the cells."""
     table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
 
 
@@ -126,8 +124,7 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
 
     The first Ctrl-C, SIGTERM or SIGHUP cancels the coroutine, which may save its work; a second Ctrl-C or
     SIGTERM ends at once. Neither waits for threads: a thread in an import or a network call cannot be
-    stopped,
-    and `asyncio.run` would wait for it. The caller must end the process next.
+    stopped, and `asyncio.run` would wait for it. The caller must end the process next.
 
     Raises:
         Interrupted: A signal came.
@@ -152,8 +149,7 @@ async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T
     """Await a coroutine and return its result; append the number of each signal that comes to `received`.
 
     The first signal cancels the coroutine, a second one raises KeyboardInterrupt. A second SIGHUP does
-    nothing,
-    because both the kernel and the shell send it when a terminal closes.
+    nothing, because both the kernel and the shell send it when a terminal closes.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None

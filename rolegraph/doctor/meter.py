@@ -6,8 +6,7 @@ changes the log-probabilities of a text by eta · K · g: g are the gradients by
 depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and twice
 the gradient gives twice the change. An on-policy importance_sampling with the advantages A serves as the
 reference: its gradient by a log-probability is -A. Each measurement ends with a step that reverses its
-change,
-because services load no state into a client that has trained.
+change, because services load no state into a client that has trained.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ ANSWER_TOKENS = 28
 _EPS = 1e4
 _STEP = 0.03
 """Target for the largest change of a log-probability by a step, in nats: above rounding errors, and small
-enough
-to be linear."""
+enough to be linear."""
 _NATS = 0.02
 """Largest accepted mean difference between the log-probabilities of sampler and trainer, in nats."""
 ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
@@ -112,8 +110,7 @@ def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
 
 class ServiceMeter:
     """Measurements of a training service with one model: log-probabilities, effects of losses, and updates.
-    The methods
-    block."""
+    The methods block."""
 
     def __init__(self, session: TinkerSession, model: str) -> None:
         self.session, self.model = session, model

@@ -48,14 +48,12 @@ async def doctor_async(
 
     Takes about a minute. Trains new adapters, and leaves saved states named `rolegraph-doctor-…`. With a
     `base_url`, writes the record that `train` reads for that URL and model, unless the service breaks during
-    the
-    probes.
+    the probes.
 
     Args:
         base_url: URL of the service; None to serve a model folder of this machine for the probes.
         model: The model, as `tinker:NAME`, `local:FOLDER` or `openai:NAME`, or its name at `base_url`; None
-            for
-            the first model of the service, or the shipped model.
+            for the first model of the service, or the shipped model.
         observe: Function called with a note for each row.
 
     Returns:

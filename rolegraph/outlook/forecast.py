@@ -1,8 +1,7 @@
 """Forecast of a training's first step: model calls, tokens, time, groups that teach, gradient shares, cost.
 
 Pure. Input: a plan, and episodes of a probe or of an earlier run; without episodes, only the bounds that
-follow
-from the spec. Estimates are plain means with their sample size n, without an interval.
+follow from the spec. Estimates are plain means with their sample size n, without an interval.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ class Forecast(Summarized):
     roles: Mapping[str, RoleForecast]
     numbers: Mapping[str, Sequence[tuple[int, float]]]
     """Curve of each number that changes with the step, by path: (step, value) for each step, from 0, at which
-    the
-    slope changes."""
+    the slope changes."""
     seconds: float | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -145,8 +143,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         plan: The compiled spec.
         observed: Episodes to extrapolate from; None for the spec's bounds alone.
         price: Price of every role's tokens, instead of the prices of the spec's models. If the endpoint
-            counted
-            the cost of the observed answers itself, that cost is used instead.
+            counted the cost of the observed answers itself, that cost is used instead.
     """
     plan = plan_at(plan, plan.first_step_of_rl)
     train, size = plan.spec.train, size_of(plan)
@@ -284,8 +281,7 @@ def _mean_in(
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if the sizes
-    depend on
-    answers or tasks, or for a role without groups."""
+    depend on answers or tasks, or for a role without groups."""
     plain = len(role.groupings) == 1 and all(
         grouping.by in ("task", "turn") and grouping.over is Extent.TASK for grouping in role.groupings
     )
@@ -307,8 +303,7 @@ def _warnings(
     plan: Plan, rows: Mapping[str, RoleForecast], observed: ObservedEpisodes | None
 ) -> Iterator[str]:
     """Yield warnings about the forecast: stages, refills, failures, and roles that will not learn or cannot
-    be
-    judged."""
+    be judged."""
     for stage in plan.stages:
         train = stage.spec.train
         yield (

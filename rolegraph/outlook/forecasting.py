@@ -90,8 +90,7 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
     """Return the number of rollouts of each task of a probe.
 
     Only whole groups show whether they teach, but tokens vary more between tasks than between rollouts. So
-    about
-    half of the episodes are single episodes of the step's other tasks, or fewer if the step has too few
+    about half of the episodes are single episodes of the step's other tasks, or fewer if the step has too few
     tasks.
 
     Args:

@@ -1,9 +1,8 @@
 """Renders the prompts of a plan without a model: its episodes run as usual, on made-up answers.
 
 Input: a plan, a task, and optionally a recorded episode. Output: each role's prompts, rendered by the run's
-own
-code. No model is called, tools return recorded or example results, no reward is computed, and hidden fields
-contain their names; `stand_ins.py` has the replacements.
+own code. No model is called, tools return recorded or example results, no reward is computed, and hidden
+fields contain their names; `stand_ins.py` has the replacements.
 """
 
 from __future__ import annotations
@@ -173,8 +172,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 def _words(shape: Mapping[str, Any]) -> int:
     """Return the number of words that an action, or one of its fields, may be, because a prompt may depend on
-    each
-    word."""
+    each word."""
     parts = (shape, *cast("Mapping[str, Any]", shape.get("properties", {})).values())
     return max(len(part.get("enum", ())) for part in parts if part not in (True, False))
 
@@ -188,8 +186,7 @@ async def made_up(
         plan: The workflow.
         task: The task, with its hidden fields.
         answer: Text that replaces the placeholder in the example of each role's parser; the result is the
-            role's
-            answer.
+            role's answer.
         texts: Whole answers by role, instead of the parser's example.
     """
     return await _Runs(plan, task, None, texts).run(0, answer=answer)
@@ -270,8 +267,7 @@ class _Runs:
 
     def _unknown(self, failure: FailureMetadata) -> str:
         """Return a text that explains a failed prompt that reads the unknown answer of a service; empty for
-        any other
-        failure."""
+        any other failure."""
         needs = self._by_name[failure["role"]].role.spec.needs
         upstream = [edge.of or name for name, edge in needs.items()]
         runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
@@ -419,6 +415,5 @@ def _counted(noun: str, numbers: Iterable[int]) -> str:
 
 def _unmarked(text: str) -> str:
     """Return a text without the instance and round numbers of its made-up answers, so that equal prompts
-    compare
-    equal."""
+    compare equal."""
     return _MARK.sub(r"[\1]", text)

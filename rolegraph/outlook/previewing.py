@@ -66,8 +66,7 @@ class Preview(Summarized):
             A pandas DataFrame if pandas is installed, else a list of dicts: `task`, `role`, `turns` (those
                 that send
             the prompt), `speaker` (the message's role, `tool` or `problem`), `content`, `tokens` of the whole
-            prompt,
-            and `note`.
+            prompt, and `note`.
         """
         return as_table(self.records)
 
@@ -113,8 +112,7 @@ async def preview_async(
         split: Split of the tasks, `train` or `validation`; by default `validation` if the spec has it.
         limit: Number of tasks, the first ones, at least 1.
         recorded: Folder of a run, or its episodes file, for tasks and the answers that later roles see; None
-            to
-            make up the answers.
+            to make up the answers.
         tokens: True to render each prompt with its model's chat template as well, if the model is a folder of
             this machine.
 
@@ -152,8 +150,7 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
     """Return the first episode of each of the first `limit` tasks of a run.
 
     Answers that may quote fields hidden by the run's spec are removed, because the preview's spec may hide
-    other
-    fields and have other roles.
+    other fields and have other roles.
 
     Args:
         path: Folder of the run, or its episodes file.

@@ -127,9 +127,8 @@ class PreviewModel:
     """Model for `preview` that keeps its requests, and answers from a recording or with the parser's example.
 
     `way` is the position of the example to use, or the last one if there are fewer; None gives each instance
-    of a
-    role another example. The placeholder of the example becomes `answer`, or without `answer` the name of the
-    node. A role in `texts` answers with its text there.
+    of a role another example. The placeholder of the example becomes `answer`, or without `answer` the name
+    of the node. A role in `texts` answers with its text there.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Full CPython for a model's programs: in a container, or at a SandboxFusion server.
 
 There a program has all of Python, and with it ways to cheat: it shares its process with the harness, so it
-can
-read a test or forge a result. Monty's programs cannot (see `process`).
+can read a test or forge a result. Monty's programs cannot (see `process`).
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ LAZY = frozenset("map filter zip enumerate reversed".split())
 
 def needs_cpython(error: str, code: str) -> bool:
     """Return True if a program's error in Monty may come from a part of Python that Monty lacks, so that
-    CPython should
-    run the program.
+    CPython should run the program.
 
     Args:
         error: Message of the SandboxError, such as `AttributeError: type object 'str' has … (line 2)`.

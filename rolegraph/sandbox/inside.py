@@ -3,8 +3,7 @@
 Only the part of Python that Monty supports is used. A program has its own namespace and cannot see the
 harness.
 Values leave as JSON text, built and cut here under the program's limits: rebuilding a value outside could
-take
-unbounded time for a small dictionary of a hostile shape.
+take unbounded time for a small dictionary of a hostile shape.
 """
 
 import json
@@ -97,8 +96,7 @@ def equal(left: Any, right: Any) -> bool:
 
 def holds(item: Any, container: Any) -> bool:
     """Return True if a container holds an item, compared by `equal`, so that the program's own operators have
-    no
-    effect."""
+    no effect."""
     if isinstance(container, LISTS + MAPPINGS):
         return any(equal(item, each) for each in container)
     return odd(item) == odd(container) and item in container

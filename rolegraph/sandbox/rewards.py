@@ -95,8 +95,7 @@ class _Reads:
         """Fields that a row may lack, read as `task.get("…")`.
 
         If the program reads `task` in another way, all of its string constants are included, because each may
-        be the
-        name of a field.
+        be the name of a field.
         """
         nodes = [*ast.walk(tree)]
         for node in nodes:

@@ -1,8 +1,7 @@
 """Columns of a table of tasks: the label, its kind, and the inputs.
 
 A column is chosen only if no other fits, and with a reason; otherwise an error names the columns and the
-option
-that chooses one.
+option that chooses one.
 """
 
 from __future__ import annotations
@@ -82,8 +81,7 @@ def read_columns(rows: Sequence[Row], named: str | None, shown: str) -> Columns:
 
     Raises:
         UsageError: No column or several may be the label, the label has a single value, or no column is left
-            as
-            input.
+            as input.
     """
     columns = [column for column in rows[0] if column != "id"]
     column, why = _label_column(rows, columns, named, shown)

@@ -129,8 +129,7 @@ def _labelled(rows: Sequence[Row], columns: Columns) -> tuple[list[Row], list[st
     """Return (rows that have a label, notes).
 
     The rows have the names of fields instead of columns. The notes count rows without a label, and questions
-    with
-    several labels.
+    with several labels.
     """
     label, fields = columns.label, columns.fields
     kept: list[Row] = []
@@ -155,8 +154,7 @@ def _divided(rows: Sequence[Row], columns: Columns) -> dict[str, list[Row]]:
     """Divide rows into `train`, `validation` and `test`; rows with equal inputs are in the same file.
 
     The files depend on the rows' content, not on the order of `rows`, and within a file the order is
-    unrelated to
-    the label.
+    unrelated to the label.
 
     Raises:
         UsageError: The rows have too few different inputs, or too few rows of each label.

@@ -1,9 +1,8 @@
 """New folders from a spec: `rolegraph new`, and the files that a copied spec needs.
 
 `new` copies a shipped spec as written, but with rows in a file instead of generated rows, and with a reward
-in
-Python instead of the generated rows' reward. A spec with `extends` is written out in full, so the new folder
-depends on no shipped file.
+in Python instead of the generated rows' reward. A spec with `extends` is written out in full, so the new
+folder depends on no shipped file.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     Args:
         folder: The folder, which must be new or empty; its name becomes the workflow's name.
         spec: Name of the shipped spec to start from, or of a recipe (`rolegraph list recipes`). A recipe's
-            folder
-            has its specs and a row, but no reward or test.
+            folder has its specs and a row, but no reward or test.
 
     Returns:
         The paths of the files, sorted.

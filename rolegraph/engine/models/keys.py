@@ -1,8 +1,8 @@
 """Keys and URLs of providers, and which key may be sent to which URL. Reads the environment; knows no SDK.
 
-A spec is untrusted, and may name a `base_url`. So a key from the environment is
-sent only to the provider's own endpoint, to the URL that the environment names beside the key, to this
-machine, or to the URL that the person gave outside the spec (`trusted_url`). An explicit key is always sent.
+A spec is untrusted, and may name a `base_url`. So a key from the environment is sent only to the provider's
+own endpoint, to the URL that the environment names beside the key, to this machine, or to the URL that the
+person gave outside the spec (`trusted_url`). An explicit key is always sent.
 """
 
 from __future__ import annotations

@@ -247,8 +247,7 @@ class OpenEnvSession:
 
 def _failure(url: str, data: Message) -> EnvironmentFailure:
     """Return the EnvironmentFailure for an error reply: `NoFreeSession` from a full server, `RefusedAction`
-    for a
-    bad action."""
+    for a bad action."""
     message = f"{url} answers {str(data.get('code'))[:_SAID]}: {str(data.get('message'))[:_SAID]}"
     match data:
         case {"code": "CAPACITY_REACHED"}:

@@ -83,8 +83,7 @@ class SpecFlow:
     """AgentFlow of a plan; it returns one trajectory for each step, in the order of the answers.
 
     rLLM's gateway gives the k-th step the tokens of the k-th answer, whichever role called. The gateway
-    counts
-    answers as they leave the model; two that leave together may arrive here in the other order. So the
+    counts answers as they leave the model; two that leave together may arrive here in the other order. So the
     Evaluator gives each step the tokens of its own call, and joins the steps of a trajectory. Two kinds of
     trajectories are left out: those without an answer (named in the episode's metadata), and those of a role
     with a model of its own. `grouping_hook` keeps masked trajectories and untrained roles out of the
@@ -190,8 +189,7 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
 
 class SpecEvaluator:
     """Evaluator for every SpecFlow, whose episodes are scored during the run: returns the scores, and gives
-    each
-    step its tokens."""
+    each step its tokens."""
 
     def evaluate(self, task: Any, episode: theirs.Episode) -> EvalOutput:
         """Return an episode's scores, and give each of its steps the tokens of its own call.
@@ -268,8 +266,7 @@ def _flat_traces() -> None:
     """Make the gateways of this process keep whole traces instead of rLLM's default, the store `compact`.
 
     From compact traces an Evaluator gets copies of the steps (`_finish_episode` in engine/agentflow_engine.py
-    of
-    rLLM's branch terminal-rl), so it could neither match tokens nor join the turns of a trajectory.
+    of rLLM's branch terminal-rl), so it could neither match tokens nor join the turns of a trajectory.
 
     Raises:
         UsageError: The environment asks for the compact store.
@@ -290,8 +287,7 @@ def flow(plan: Plan, run: FlowRun = PLAIN_RUN) -> SpecFlow:
 
     Raises:
         UsageError: A permission is missing, or the plan has signals, imitation, retries, timeouts or other
-            parts
-            that do not work through rLLM's gateway.
+            parts that do not work through rLLM's gateway.
     """
     _flat_traces()
     if plan.withheld:
@@ -333,8 +329,7 @@ def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
 
     Raises:
         ImportError: The spec has faults, or `rllm train` would train its roles otherwise. rLLM prints only
-            the
-            message of an ImportError.
+            the message of an ImportError.
     """
     try:
         options = _train_options()

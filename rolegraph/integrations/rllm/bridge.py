@@ -61,8 +61,7 @@ def compile_agent_flow(
     """Compile a spec to the arguments `agent_flow` and `evaluator` of `agent_trainer`.
 
     rLLM's own AgentTrainer also accepts them, for specs whose roles all have AgentTrainer's estimator and
-    loss;
-    for other specs the first episode is refused.
+    loss; for other specs the first episode is refused.
 
     Args:
         spec: Name or path of a spec, or a plan.
@@ -86,8 +85,7 @@ def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Gro
     """Return a `traj_grouping_hook` for rLLM's synchronous trainers that sets every role's advantages.
 
     The hook is needed for specs in which one role has only a signal and another has an estimator, because
-    rLLM
-    alone does not train them together. Set `rllm.algorithm.use_precomputed_advantage=true` as well.
+    rLLM alone does not train them together. Set `rllm.algorithm.use_precomputed_advantage=true` as well.
 
     Args:
         spec: Name or path of a spec, or a plan.

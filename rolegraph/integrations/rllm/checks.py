@@ -2,9 +2,8 @@
 
 Pure: a plan, a backend and overrides go in, findings come out, each with its place in the spec and a fix. An
 error marks a run that would train wrongly, fail to train, or stop after the rollouts; a warning marks an
-option
-without effect. Each check was read in rLLM at the commit that the group `rllm` pins; paths in comments are
-below `rllm/`.
+option without effect. Each check was read in rLLM at the commit that the group `rllm` pins; paths in comments
+are below `rllm/`.
 """
 
 from __future__ import annotations

@@ -92,8 +92,7 @@ def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[str]:
 
 def config_folder(package: str) -> Path | None:
     """Return the folder of a package's hydra config, without importing the package; None if the package is
-    not
-    installed."""
+    not installed."""
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
         if (config := Path(folder) / "trainer" / "config").is_dir():

@@ -40,8 +40,7 @@ def trajectories_to_rllm(
 
     rLLM trains on every step of an episode, on every backend, and has no mark that excludes a step. So the
     steps of masked turns, of turns without a group and of untrained roles are put into the metadata. The
-    reward
-    is on the trajectory and on its last step, because rLLM adds up the steps' rewards.
+    reward is on the trajectory and on its last step, because rLLM adds up the steps' rewards.
 
     Args:
         episode: The trajectory's episode.

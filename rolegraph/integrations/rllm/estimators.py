@@ -24,15 +24,13 @@ def is_batch_wide(role: RolePlan) -> bool:
 
 def takes_estimators(backend: Backend) -> bool:
     """Return True if the backend's trainer accepts an estimator for each role; otherwise our grouping hook
-    computes
-    the advantages."""
+    computes the advantages."""
     return backend != "fireworks"  # which iterates over datums that a map turns into a dict by role
 
 
 def name_of(role: RolePlan, number: int) -> str:
     """Return rLLM's group name of a role in round `number`: `judge`, or `judge@2` if its turns are compared
-    round by
-    round."""
+    round by round."""
     apart = role.compares_turns and role.groupings[0].by != "task"
     return f"{role.name}@{number}" if apart else role.name
 

@@ -38,8 +38,7 @@ class GroupingHook:
     plan: Plan
     figures: dict[str, float] = field(default_factory=dict[str, float], compare=False)
     """Metrics `reward/*`, `advantage/*` and `batch/*` of the last training batch, because rLLM computes no
-    such metrics
-    if steps have advantages."""
+    such metrics if steps have advantages."""
 
     def __call__(
         self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
@@ -47,9 +46,8 @@ class GroupingHook:
         """Group a batch's trajectories, and set the advantages of their steps in place.
 
         Masked trajectories, untrained roles and groups below the estimator's minimum are left out. Each
-        advantage
-        is multiplied by its role's weight. Validation groups get no advantages, because rLLM reads only their
-        rewards.
+        advantage is multiplied by its role's weight. Validation groups get no advantages, because rLLM reads
+        only their rewards.
 
         Args:
             episodes: The episodes of rLLM.
@@ -96,8 +94,7 @@ def _regrouped(
     groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
 ) -> dict[GroupKey, theirs.TrajectoryGroup]:
     """Return rLLM's trajectories in new groups by task, role, policy and round, without masked trajectories
-    and
-    untrained roles."""
+    and untrained roles."""
     groups_by_key: dict[GroupKey, theirs.TrajectoryGroup] = {}
     for group in groups:
         for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):

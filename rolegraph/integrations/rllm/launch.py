@@ -149,9 +149,8 @@ def prepare(
     Raises:
         SpecError: The spec is faulty, or the backend cannot train it.
         UsageError: A file is missing, the backend is unknown, the GPUs have too little memory for the model,
-            a
-            key would be sent to a URL that only the spec names, or the data has changed since the start of a
-            training that is resumed.
+            a key would be sent to a URL that only the spec names, or the data has changed since the start of
+            a training that is resumed.
         DataError: The folder's digests of the data cannot be read.
     """
     backend = backend or DEFAULT_BACKEND
@@ -333,8 +332,7 @@ def script(job: RllmJob) -> str:
     """Return a formatted Python script of the launch, for the user to read, change and keep.
 
     The script has every setting of rLLM's config that follows from the spec; roles, prompts and rewards stay
-    in
-    the spec.
+    in the spec.
     """
     run = job.run
     ref = run.plan.spec.model

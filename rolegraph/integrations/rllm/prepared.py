@@ -19,8 +19,7 @@ def prepared(plan: Plan) -> PreparedPlan:
     """Return the plan prepared for rLLM; in each process, copies of a plan are prepared once.
 
     Estimators that rLLM does not have are registered here, because verl trains in another process, which gets
-    the
-    plan by pickle.
+    the plan by pickle.
     """
     if plan.hash not in _prepared:
         register(custom_estimators(plan, "custom"))

@@ -94,8 +94,7 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
 
 def _without_sampling(config: Any) -> Any:
     """Return a copy of a config without the sampling settings that rLLM's gateway would put into every call,
-    so that
-    each role keeps its own settings."""
+    so that each role keeps its own settings."""
     from omegaconf import open_dict
 
     config = deepcopy(config)

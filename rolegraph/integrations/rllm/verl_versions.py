@@ -2,8 +2,7 @@
 patch.
 
 `adapt` changes only the config, because rLLM trains in a Ray actor; there verl builds an object from the
-config
-by calling `checkpoint_config`.
+config by calling `checkpoint_config`.
 """
 
 # rLLM is absent where types are checked, so what comes of its modules is unknown there.
@@ -42,8 +41,7 @@ def adapt(config: Any) -> None:
 
 def checkpoint_config(**fields: Any) -> Any:
     """Return verl's CheckpointEngineConfig, after changing the CheckpointEngineManager of this process to
-    accept
-    rLLM's argument."""
+    accept rLLM's argument."""
     from verl.workers.config import CheckpointEngineConfig
 
     _rename_argument()

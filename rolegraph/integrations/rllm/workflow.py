@@ -40,8 +40,7 @@ from rolegraph.integrations.rllm.prepared import prepared, task_of
 
 class PolicyModel(LimitedModel):
     """rLLM's rollout engine as the model of one episode: rLLM limits and repeats the calls, and reads token
-    ids and
-    log-probabilities from the answers.
+    ids and log-probabilities from the answers.
 
     A TerminationEvent of the engine fails only the calling instance: with `timeout` for a timeout, else with
     `model_error`. The event's reason is kept in `ended`.
@@ -268,8 +267,7 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     """Return rLLM's TerminationReason for an episode.
 
     The reason follows from the failure of a role in `ending`, or from a failure if the policy answered no
-    call;
-    otherwise from the end of the episode.
+    call; otherwise from the end of the episode.
     """
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):

@@ -1,9 +1,8 @@
 """TextArena's games, played in worker processes.
 
 Importing TextArena takes 57 MB, and a game about 40 kB, so a few processes hold all games. Games in one
-process
-share the generators of `random` and `numpy.random`, so each game has its own states of them, which are
-restored before each move. Event loops of several threads may share the processes.
+process share the generators of `random` and `numpy.random`, so each game has its own states of them, which
+are restored before each move. Event loops of several threads may share the processes.
 """
 
 from __future__ import annotations
@@ -133,8 +132,7 @@ def _submit(number: int, function: Callable[..., T], *arguments: Any) -> Future[
 
 _workers: dict[tuple[int, int], Isolation] = {}
 """Worker processes by (number, id of the process that started them), because a forked process must not use
-its
-parent's workers."""
+its parent's workers."""
 
 
 def worker_of(number: int) -> Isolation:

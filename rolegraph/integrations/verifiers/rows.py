@@ -19,8 +19,7 @@ from typing import Any, cast
 Row = dict[str, Any]
 Request = Mapping[str, Any]
 """Request for a dataset's tasks, with `env`, `args`, `part` ("train", "eval", or None to follow `split`),
-`split`
-and `count`."""
+`split` and `count`."""
 
 _OWN = ("example_id", "prompt", "question", "answer", "info", "task")
 """Columns of a verifiers dataset that become columns of the tasks, or are left out."""

@@ -24,8 +24,6 @@ from mutating import copied
 
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import ModelError, RolegraphError, UsageError
-from rolegraph.engine.limits import Limit, answers, prompts, records, specs
-from rolegraph.engine.limits import tools as tool_limits
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.records import RunFolder, read_episodes
@@ -33,11 +31,10 @@ from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.spec.sweep import grid_points
 from rolegraph.engine.vocabulary import ItemCall, ParseFailure, ToolError, open_dataset, parsers, tools
 from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
-from rolegraph.local import limits
+from rolegraph.local.limit_list import LIMITS
 from rolegraph.roles import countdown
 from rolegraph.sandbox import SandboxError
 from rolegraph.sandbox.python import evaluate
-from rolegraph.serving import limits as served_limits
 from tests.attack import tables
 
 LABEL = "(limit: {name})"
@@ -539,12 +536,7 @@ REFUSED: Mapping[str, Probe] = {
     "service_checkpoint_seconds": Probe(lambda n: saved(ttl_seconds=n)),
 }
 
-MOST = {
-    limit.name: limit.most
-    for module in (answers, limits, prompts, records, served_limits, specs, tool_limits)
-    for limit in vars(module).values()
-    if isinstance(limit, Limit)
-}
+MOST = {limit.name: limit.most for limit in LIMITS}
 
 
 def limit_of(name: str) -> str:

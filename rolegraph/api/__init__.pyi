@@ -81,7 +81,6 @@ from rolegraph.engine.errors import did_you_mean as did_you_mean
 from rolegraph.engine.errors import is_out_of_files as is_out_of_files
 from rolegraph.engine.errors import is_out_of_memory as is_out_of_memory
 from rolegraph.engine.errors import printable as printable
-from rolegraph.engine.limits.listing import LIMITS as LIMITS
 from rolegraph.engine.models.rates import lower_rates as lower_rates
 from rolegraph.engine.models.rates import policy_rates as policy_rates
 from rolegraph.engine.records import MAIN as MAIN

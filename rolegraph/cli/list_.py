@@ -188,15 +188,6 @@ def _row(key: str, option: api.vocabulary.Option) -> tuple[str, str, str]:
     return f"{key}: {option.written}", f"{option.type}{required}", option.line
 
 
-@click.command("limits")
-def limits_command() -> None:
-    """Show every limit on an input, with the name that messages give it and its reason."""
-    name = max(len(limit.name) for limit in api.LIMITS)
-    most = max(len(limit.size) for limit in api.LIMITS)
-    for limit, reason in api.LIMITS.items():
-        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")
-
-
 @click.command("schema")
 @options.imports_option
 @options.path("--out", "out", "FILE", "File of the schema. Default: standard output.")

@@ -45,7 +45,6 @@ VERBS = {
     "list": Verb("Author", "Show the specs and the vocabulary that a spec may use.", "rolegraph.cli.list_"),
     "skill": Verb("Author", "Print the language in two pages, as a skill for agents.", "rolegraph.cli.list_"),
     "schema": Verb("Author", "Write the JSON Schema of a spec, for an editor.", "rolegraph.cli.list_"),
-    "limits": Verb("Author", "Show the limits on inputs, and their reasons.", "rolegraph.cli.list_"),
     "trust": Verb("Author", "Let the rolegraph.toml of a folder count.", "rolegraph.cli.trusting"),
     "run": Verb("Run", "Run a spec on its tasks and write the episodes.", "rolegraph.cli.running"),
     "eval": Verb("Run", "Compare a checkpoint with its base model.", "rolegraph.cli.running"),

@@ -1,0 +1,42 @@
+"""The command `rolegraph limits`: all limits, read from the files that declare them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from types import ModuleType
+
+import click
+
+from rolegraph.engine.limits import Limit, answers, prompts, records, specs, tools
+from rolegraph.local import limits as local
+from rolegraph.serving import limits as serving
+
+
+def _reasons(module: ModuleType) -> Iterator[tuple[Limit, str]]:
+    """Yield each limit that a module defines, with the docstring below it, which is its reason."""
+    for statement, following in pairwise(ast.parse(inspect.getsource(module)).body):
+        match statement, following:
+            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(reason))):
+                yield vars(module)[name], " ".join(reason.split())
+            case _:
+                pass
+
+
+LIMITS: Mapping[Limit, str] = {
+    limit: reason
+    for module in (specs, prompts, answers, tools, records, serving, local)
+    for limit, reason in _reasons(module)
+}
+"""All limits, file by file, each with its subject and the reason for its size."""
+
+
+@click.command("limits")
+def limits_command() -> None:
+    """Show every limit on an input, with the name that messages give it and its reason."""
+    name = max(len(limit.name) for limit in LIMITS)
+    most = max(len(limit.size) for limit in LIMITS)
+    for limit, reason in LIMITS.items():
+        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")

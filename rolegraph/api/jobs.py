@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rolegraph.api.trusting import check_models, resumed_source
-from rolegraph.api.workflow import Workflow, open_source, shipped_specs
+from rolegraph.api.workflow import Workflow, foreign_findings, open_source, shipped_specs
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.checkpoints import with_base
-from rolegraph.engine.plugins import optional_plugin, plugin, plugin_names
+from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.records import (
     EpisodeDone,
     Event,
@@ -223,8 +223,7 @@ def command_line() -> str:
 def foreign_prompts(plan: Plan) -> str:
     """Return a warning that names the roles whose prompts a shipped model was not trained on; empty without
     such roles."""
-    local = optional_plugin("models", "local")
-    return local.foreign_prompts(plan) if local else ""
+    return "; ".join(f"{it.message}; {it.hint}" for it in foreign_findings(plan))
 
 
 def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:

@@ -23,7 +23,7 @@ from rolegraph.engine.compile.compiler import PlanCheck
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.models.rates import rate_findings
-from rolegraph.engine.plugins import plugins
+from rolegraph.engine.plugins import optional_plugin, plugins
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Rows, Summarized, Summary
 from rolegraph.engine.shipped import SPECS
@@ -362,9 +362,16 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
 def _findings(plan: Plan) -> Iterator[Finding]:
     """Yield warnings that only a check gives: they need the data, or would repeat in every run of the
     spec."""
+    yield from coded("policy", foreign_findings(plan))
     yield from coded("data", data_findings(plan))
     yield from coded("policy", marker_findings(plan))
     yield from coded("training", rate_findings(plan))
+
+
+def foreign_findings(plan: Plan) -> Iterator[Finding]:
+    """Warn of the roles whose prompts a shipped model does not know."""
+    local = optional_plugin("models", "local")
+    yield from local.foreign_findings(plan) if local else ()
 
 
 def spec_source(source: Source, backend: str | None) -> Source:

@@ -112,9 +112,6 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     except api.UserError as error:
         click.echo(api.printable(f"error: {error}\n"), err=True)
         return {**row, "error": str(error)}
-    foreign = api.foreign_prompts(result.plan) if result and result.plan else ""
-    if foreign:
-        output.warn(foreign)
     for diagnostic in diagnostics:
         click.echo(f"{diagnostic}\n", err=True)
         row["diagnostics"].append(diagnostic.to_dict())
@@ -159,7 +156,7 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
         "trained": trained,
         "weights": weights,
         "learning_rates": {name: rate.value for name, rate in rates.items()},
-        "foreign_prompts": foreign,
+        "foreign_prompts": api.foreign_prompts(plan),
         "runs": bool(plan.data),
         "withheld": list(dict.fromkeys(permission.name for permission in plan.withheld)),
         "hash": plan.hash,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.shipped import BASE_NAME, PROMPTS
+from rolegraph.engine.spec import Finding
 
 
-def foreign_prompts(plan: Plan) -> str:
-    """Return a warning that names the roles whose prompts a shipped model was not trained on.
+def foreign_findings(plan: Plan) -> Iterator[Finding]:
+    """Warn, once for each shipped model, of the roles whose prompts it was not trained on.
 
     Args:
         plan: The plan.
-
-    Returns:
-        One sentence; empty if there is no such role.
     """
     roles: dict[str, list[str]] = {}
     for role in plan.asking:
@@ -23,11 +22,13 @@ def foreign_prompts(plan: Plan) -> str:
         prompts = {template.source for template in (role.system, role.prompt) if template}
         if model.is_shipped and not prompts <= _shipped_prompts():
             roles.setdefault(model.name or BASE_NAME, []).append(role.name)
-    return "; ".join(
-        f"{model} knows the shipped prompts alone, and the prompt of {', '.join(names)} is another: it can "
-        "neither answer it nor learn to; --model chooses another model"
-        for model, names in roles.items()
-    )
+    for model, names in roles.items():
+        message = (
+            f"{model} knows the shipped prompts alone, and the prompt of {', '.join(names)} is another: it "
+            "can neither answer it nor learn to"
+        )
+        path = ("roles", names[0], "prompt")
+        yield Finding(path, message, hint="--model chooses another model", severity="warning")
 
 
 @cache

@@ -26,7 +26,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.weights import base_of_adapter
 from rolegraph.engine.vocabulary.children import child_environment
 from rolegraph.local.launcher import LocalService, check_model_folder, running, start
-from rolegraph.local.taught import foreign_prompts as foreign_prompts
+from rolegraph.local.taught import foreign_findings as foreign_findings
 
 ANSWER_SECONDS = 20.0
 _LONGEST_PATH = 100

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+import rolegraph as rg
 from tests.cli.conftest import Command
 
 SPEC = """
@@ -45,11 +46,22 @@ def test_each_verb_names_the_cause_first_and_another_model_last(
 ) -> None:
     done = rolegraph(verb, "own.yaml", "--json", *(["--keep-going"] if verb == "train" else []))
     assert done.returncode == 0, done.stderr
-    first, *others = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
-    assert "the prompt of clerk" in first and "--model" in first
-    assert not any("prompt" in line for line in others), "the prompt is not blamed"
+    warnings = [line.partition("warning: ")[2] for line in done.stderr.splitlines() if "warning: " in line]
+    if verb == "validate":
+        warnings.reverse()  # by line: the data stands before the role
+    assert "the prompt of clerk" in warnings[0] and "--model chooses another model" in done.stderr
+    assert not any("prompt" in line for line in warnings[1:]), "the prompt is not blamed"
     again = f"rolegraph {follows} own.yaml --model local:smollm2-135m"
     assert json.loads(done.stdout)["next"] == [FETCH, again]
+
+
+def test_a_check_in_python_warns_of_it_at_the_prompt(own: Path) -> None:
+    (warning,) = rg.check(own / "own.yaml", "data.validation=null").diagnostics
+    assert (warning.severity, warning.place.line) == ("warning", 7)
+    assert warning.path == ("roles", "clerk", "prompt")
+    assert "clerk" in warning.message and "--model" in warning.hint
+    assert not rg.check(own / "own.yaml", "data.validation=null", model="local:smollm2-135m").diagnostics
+    assert not rg.check("solver_judge").diagnostics
 
 
 @pytest.mark.parametrize("words", [("solver_judge",), ("own.yaml", "--model", "openai:tiny")])

@@ -24,6 +24,7 @@ ROWS: Rows = [(f"question {n}", n) for n in range(200)]
 SPEC = """
 rolegraph: 2
 name: own
+model: local:smollm2-135m
 data: {train: rows.csv, split: 0.25}
 roles:
   solver:

@@ -115,6 +115,7 @@ from rolegraph.engine.spec import Diagnostic as Diagnostic
 from rolegraph.engine.spec import Patch as Patch
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
+from rolegraph.engine.spec.models import setting_named as setting_named
 from rolegraph.engine.training.analysis.changes import recorded_change as recorded_change
 from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
 from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers

@@ -70,7 +70,8 @@ def reward(
     def build(item_name: str, function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
         limit = None if pure else timeout
-        facts = RewardFacts(fields=tuple(labels), labels=tuple(labels))
+        fields = (labels,) if isinstance(labels, str) else tuple(labels)
+        facts = RewardFacts(fields=fields, labels=fields)
         return Reward(score, facts, timeout=limit, memory=memory)
 
     return _decorator(vocabulary.rewards, name, ("task", "action"), build)

@@ -24,6 +24,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from rolegraph.api.arguments import check_call
 from rolegraph.api.trusting import check_models, resumed_source
 from rolegraph.api.workflow import Workflow, foreign_findings, open_source, shipped_specs
 from rolegraph.engine.compile import Plan, RolePlan
@@ -65,11 +66,12 @@ LOGGERS = ("rolegraph", "tinker")
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a blocking function that runs the coroutine function `work` in a new event loop, for scripts.
 
-    The function raises UsageError if an event loop is already running.
+    The function raises UsageError for wrong arguments, and if an event loop is already running.
     """
 
     @wraps(work)
     def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_call(work, args, kwargs)
         try:
             asyncio.get_running_loop()
         except RuntimeError:

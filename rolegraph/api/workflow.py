@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rolegraph.api.arguments import checked
 from rolegraph.engine import run
 from rolegraph.engine.compile import (
     CompileResult,
@@ -263,6 +264,7 @@ class OpenWorkflow:
         return await self.make(run.EpisodeJob({"id": "task", **task}, seed=seed))
 
 
+@checked
 def load(
     spec: str | Path,
     *overrides: str,
@@ -309,6 +311,7 @@ def open_source(source: Source) -> Workflow:
     return Workflow(check_source(source).valid(), source)
 
 
+@checked
 def check(
     spec: str | Path,
     *overrides: str,

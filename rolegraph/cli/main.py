@@ -122,16 +122,18 @@ def _instead_of(name: str, names: Sequence[str]) -> str:
 
 
 def _named_here(error: click.ClickException) -> str:
-    """Return the line `next: COMMAND` for a usage error.
+    """Return a line with what to type after a usage error.
 
-    The errors are a command without its SPEC, and an option with the name of a command; other errors give an
-    empty text.
+    The errors are a command without its SPEC, and an option with the name of a command or of a key of specs;
+    other errors give an empty text.
     """
-    from rolegraph.api import specs_here
+    from rolegraph.api import setting_named, specs_here
     from rolegraph.cli.output import command as command_line
 
     if isinstance(error, click.NoSuchOption) and (name := error.option_name.lstrip("-")) in _verbs():
         return f"next: {command_line(name)}\n"
+    if isinstance(error, click.NoSuchOption) and (setting := setting_named(error.option_name.lstrip("-"))):
+        return f"{error.option_name} is a key of the spec: write {setting}=VALUE\n"
     context = error.ctx if isinstance(error, click.MissingParameter) else None
     is_spec = context is not None and "SPEC" in error.format_message()
     if context is not None and is_spec and (here := specs_here()):

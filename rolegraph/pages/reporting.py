@@ -8,6 +8,7 @@ from pathlib import Path
 from rolegraph.api.jobs import describe
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.folder import missing_run
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.pages.drawing.drawing import picture_path
@@ -89,6 +90,9 @@ def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path],
     if not isinstance(side, Workflow):
         if Path(side).is_dir():
             return read_side(name, Path(side), best=best)
+        path = Path(side)
+        if path.parent != Path() and not path.suffix and not path.exists():
+            raise missing_run(path)
         side = load(side, imports=imports)
     info = describe(side, "run", seed=0)
     return Side(name, side.hash, parse_yaml(side.plan.resolved, name).data, info.templates)

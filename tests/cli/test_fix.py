@@ -116,7 +116,7 @@ def test_fix_mends_names_and_leaves_every_other_character(
 
 def test_fix_with_json_lists_its_patches(rolegraph: Command, folder: Path) -> None:
     (row,) = rows(rolegraph, "mine.yaml", "--fix")
-    assert row["valid"] and not row["diagnostics"]
+    assert row["valid"] and {it["severity"] for it in row["diagnostics"]} == {"warning"}
     assert {(it["before"], it["replacement"]) for it in row["fixed"]} == {
         *MENDED.items(),
         ("qustion", "question"),

@@ -110,6 +110,8 @@ def test_a_file_that_version_1_wrote_is_read(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_and_a_foreign_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is not the folder of a run: there is no run\.json in it"):
+        RunFolder(tmp_path).info()
+    with pytest.raises(UsageError, match=r"there is no folder .*absent; give the folder of a run"):
         RunFolder(tmp_path / "absent").info()
     (tmp_path / "run.json").write_text('{"name": "x"}')
     with pytest.raises(DataError, match=r"run\.json is not a valid run file: roles: Field required"):

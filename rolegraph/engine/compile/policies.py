@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from rolegraph.engine.compile.role_plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
@@ -150,7 +151,9 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         path: Path = ("roles", name, "policy")
         for policy in dict.fromkeys(role.policy_names(counts[name])):
             if policy not in names:
-                yield name_not_found("policy", policy, names, path, ("policies",))
+                finding = name_not_found("policy", policy, names, path, ("policies",))
+                add = f"for weights of its own write at the top: policies: {{{policy}: {{}}}}"
+                yield replace(finding, hint=finding.hint or add)
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")

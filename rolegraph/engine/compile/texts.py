@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -23,6 +24,7 @@ from rolegraph.engine.prompts import (
     read_text,
 )
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
+from rolegraph.engine.spec.diagnostics import point_at
 from rolegraph.engine.vocabulary import (
     OF_A_TURN,
     RECORDED_FIELDS,
@@ -86,6 +88,8 @@ class TextReader:
         prompt = self._template(("roles", name, "prompt"), role.prompt, around)
         system = self._template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
+        for key, template in (("prompt", prompt), ("system", system)):
+            self.findings += _single_braces(("roles", name, key), template, around) if template else ()
         read = self.turns_read.get(name, ())
         for key, other, edge in role.edges:
             if edge.fans_out or other in read:  # it sets the count, or the conversation shows it
@@ -449,3 +453,27 @@ class TextReader:
             message = "the templates and conditions of the spec together are too large"
             self.findings.append(Finding(path, message, f"at most {SPEC_TEMPLATES}"))
         return text
+
+
+_IN_BRACES = re.compile(r"(?<![{\\\w])\{ *(\w+)((?:\.\w+)*) *\}(?!\})")
+
+
+def _single_braces(path: Path, template: Template, around: TemplateScope) -> Iterator[Finding]:
+    """Warn of a name in single braces, as Python's formats have it, that the template reads nowhere."""
+    fields = {*(around.columns or ())} - around.hidden
+    for match in _IN_BRACES.finditer(template.source):
+        name, rest = match.groups()
+        meant = f"task.{name}" if name in fields and not rest else f"{name}{rest}"
+        if meant.split(".")[0] in ("task", *around.needs) and not {meant, name} & template.mentions:
+            shown = match[0]
+            file, position = template.file, match.start()
+            yield Finding(
+                path,
+                f"`{shown}` is text here: a name stands in two braces",
+                hint=f"write {{{{ {meant} }}}}",
+                severity="warning",
+                word=shown,
+                offset=position,
+                place=point_at(file, template.source, position, shown) if file else None,
+                code="template",
+            )

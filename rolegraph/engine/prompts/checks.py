@@ -99,6 +99,8 @@ _INSTEAD = {
 }
 """Hints for names that a template cannot use, by name."""
 
+_AGGREGATES_MEANT = {"avg": "mean", "average": "mean", "len": "count"}
+"""Aggregates by the names that other languages have for them."""
 _ARGUMENTS = {NUMBER: "one value", RAMP: "two numbers, steps, and `after`: ramp(0.1, 0, 100)"}
 """Description of what a function takes."""
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
@@ -475,10 +477,13 @@ class _Walk:
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
             hint = _INSTEAD.get(word) or (f"use a filter: … | {close}" if close else "use a filter")
-            if self.around.is_condition and (near := nearest(word, [*AGGREGATES, *FUNCTIONS])):
+            near = _AGGREGATES_MEANT.get(word) or nearest(word, [*AGGREGATES, *FUNCTIONS])
+            if self.around.is_condition and near:
                 hint = f"did you mean {near}(…)?"
             message = f"{word or 'this'}(…) cannot be called in {self.around.text}"
             self.fault(node.node, word, message, hint)
+            if self.around.is_condition and near in AGGREGATES:
+                return self.aggregate(node, near, scope)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError, nearest, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.confined import make_folder, write_whole
@@ -256,6 +257,8 @@ class RunFolder:
         try:
             return read_record(self.info_file, RunInfo.model_validate, "a valid run file")
         except (FileNotFoundError, NotADirectoryError):
+            if not self.path.exists():
+                raise missing_run(self.path) from None
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
             raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
 
@@ -594,6 +597,16 @@ class RunFolder:
     def _update(self, **fields: object) -> None:
         """Set fields of `run.json`, and write the file anew."""
         write_record(self.info_file, self.info().model_copy(update=fields))
+
+
+def missing_run(path: Path) -> UsageError:
+    """Return the error for the folder of a run that does not exist; it names the nearest one beside it or in
+    `runs`."""
+    files = chain.from_iterable(folder.glob(f"*/{INFO}") for folder in (Path("runs"), path.parent))
+    by_name = {file.parent.name: file.parent for file in files}
+    name = path.name if path.name in by_name else nearest(path.name, by_name)
+    hint = f"did you mean {by_name[name]}?" if name else "give the folder of a run or a training"
+    return UsageError(f"there is no folder {path}; {hint}")
 
 
 def _now() -> datetime:

@@ -54,9 +54,11 @@ class Source:
             overrides: Changes of the spec's values, each `key.path=value`.
             model: Model in place of the spec's, as `openai:NAME`.
             base_url: URL of the model's endpoint in place of the spec's.
-            imports: Python files that register rewards, parsers and so on.
-            allow: Permissions of the spec: `python`, or a URL with everything below it.
+            imports: Python files that register rewards, parsers and so on, or one of them.
+            allow: Permissions of the spec: `python`, or a URL with everything below it; or one of them.
         """
+        imports = (imports,) if isinstance(imports, str | Path) else imports
+        allow = (allow,) if isinstance(allow, str) else allow
         files = tuple(str(file) for file in imports)
         return cls(None if spec is None else str(spec), overrides, model, base_url, files, tuple(allow))
 

@@ -115,6 +115,14 @@ def is_tests_file(path: str | FilePath) -> bool:
     return str(path).endswith(TESTS_SUFFIX)
 
 
+_OF_DATA = "; for a spec of your own rows: rolegraph new NAME --data FILE"
+_NO_SPECS = {
+    ".j2": "; a template stands in the `prompt` of a role",
+    **dict.fromkeys((".jsonl", ".csv", ".parquet"), _OF_DATA),
+}
+"""Endings of files that are no specs, with where such a file belongs."""
+
+
 def find_spec(name: str | FilePath) -> FilePath:
     """Find the file of a spec.
 
@@ -128,6 +136,8 @@ def find_spec(name: str | FilePath) -> FilePath:
         UsageError: There is no such file or shipped spec; the message names the nearest one.
     """
     path = FilePath(name)
+    if path.suffix in _NO_SPECS:
+        raise UsageError(f"{name} is no spec, which is a .yaml file{_NO_SPECS[path.suffix]}")
     if is_file(path):
         return path
     shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
@@ -198,6 +208,8 @@ def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> Ya
     indented as another line is. All other faults are then consequences and are left out, as for a text that
     is no YAML.
     """
+    if all(it.code == "wrong-value" and _is_scalar(value_at(source.data, it.path)) for it in findings):
+        return None  # each value has its key
     text = source.texts.get(file, "")
     lines = SourceLines(file, text)
     places = [fault.place for fault in (*source.errors, *map(source.diagnostic, findings))]
@@ -210,6 +222,10 @@ def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> Ya
                     place = lines.place(mistake.position, mistake.width)
                     return unreadable_source(place, mistake.message, "", mistake.hint)
     return None
+
+
+def _is_scalar(value: object) -> bool:
+    return value is not None and not isinstance(value, dict | list)
 
 
 def _is_valid_form(text: str, file: str) -> bool:

@@ -6,6 +6,7 @@ prompt, are replaced as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -82,6 +83,8 @@ def override(source: YamlSource, text: str, position: int) -> None:
     fault: Diagnostic | None = None
     if not equals or not all(keys):
         fault = _refused("not an override", place, "key.path=value, such as roles.solver.count=4")
+        if not equals and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", dotted):
+            fault = replace(fault, hint=f"write {dotted}=…, without a space")
     elif len(keys) > SPEC_DEPTH.most:
         fault = _refused(SPEC_DEPTH.exceeded("the keys are inside one another in"), place)
     elif has_surrogate(text):

@@ -289,6 +289,22 @@ def is_atomic(path: Path) -> bool:
     return field is not None and ATOMIC in field.metadata
 
 
+def setting_named(name: str) -> str:
+    """Return the place of a setting by its own name, such as `train.steps` for `steps`; empty without one.
+
+    Keys of roles, policies and loops, which have names of the spec's own, are left out.
+    """
+    key = {"lr": "learning_rate"}.get(name, name).replace("-", "_")
+    places: list[Path] = [()]
+    for place in places:
+        model = type_at(place)
+        fields = model.model_fields if model is not None and issubclass(model, SpecModel) else ()
+        if key in fields:
+            return ".".join(map(str, (*place, key)))
+        places += [(*place, field) for field in fields]
+    return ""
+
+
 def type_at(path: Path, root: type[SpecModel] = Spec) -> type[SpecModel] | type[ItemCall] | None:
     """Return the model at `path` of a file of type `root`; ItemCall for a vocabulary item, None for any other
     value."""

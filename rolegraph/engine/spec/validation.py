@@ -24,6 +24,7 @@ from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.role import Role
+from rolegraph.engine.spec.yaml_repairs import quoted
 from rolegraph.engine.spec.yaml_source import value_at
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import SCHEDULED_KEYS, STEP_NUMBER
@@ -132,6 +133,8 @@ def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
 
 _MEANT = {("shows", False): "sees", ("calls", False): "max_calls", ("tool", True): "callable"}
 """Keys of the language, by (word that is used for them elsewhere, True if the value is a mapping)."""
+_GONE = {"trainable": "leave it out: a role is trained if it has an `estimator` or a `signal`"}
+"""Hints by keys of other tools and earlier versions."""
 _NAME = "letters, digits and _, not starting with a digit"
 _EXPECTED = {
     "int_type": "a whole number",
@@ -211,7 +214,8 @@ def _unknown_key(path: Path, value: object, root: type[SpecModel]) -> Finding:
     if meant in keys:
         near, hint = meant, Suggestion(key, meant, certain=True)
     else:
-        near, hint = nearest(key, keys), _right_place(path, root) or did_you_mean(key, keys)
+        near = nearest(key, keys)
+        hint = _GONE.get(key) or _right_place(path, root) or did_you_mean(key, keys)
     covers = ((*path[:-1], near),) if near else ()
     return Finding(
         path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers, code="unknown-key"
@@ -222,7 +226,7 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
     model = _model_at(path[:-1], root)
     field = model.model_fields.get(str(path[-1])) if model else None
     expected = ((field.description if field else None) or "").rstrip(".")
-    hint = "add `rolegraph: 2`" if path == ("rolegraph",) else ""
+    hint = f"add `{path[-1]}: {2 if path == ('rolegraph',) else '…'}`"
     where = ".".join(map(str, path[:-1])) or "the spec"
     return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True, code="missing-key")
 
@@ -246,8 +250,9 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
         hint = did_you_mean(word, choices) or needs_value
     if path == ("rolegraph",):
         choices, hint = ["2"], "this engine reads version 2 of the language"
-    elif key == "provider" and not hint and isinstance(around, str):
-        hint = f"did you mean openai:{around}?"
+    elif key == "provider" and isinstance(around, str):
+        is_name = ":" not in around and "local" not in hint  # no provider but `local` stands alone
+        hint = f"did you mean openai:{around}?" if is_name or not hint else hint
     return Finding(path, f"{key} cannot be {short_value(detail['input'])}", _either(choices), hint)
 
 
@@ -256,17 +261,29 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
     kind, key = detail["type"], str(path[-1]) if path else ""
     if key in _EXPRESSION_HINTS and kind == "int_type" and re.search(r"[a-z]\W", str(detail["input"])):
         return _EXPECTED[kind], _EXPRESSION_HINTS[key]
-    if kind == "float_type" and key in SCHEDULED_KEYS:
-        return STEP_NUMBER, ""
     if kind != "model_type":
         default = detail["msg"][:1].lower() + detail["msg"][1:]
-        return _EXPECTED.get(kind, default).format(**detail.get("ctx", {})), ""
+        expected = _EXPECTED.get(kind, default).format(**detail.get("ctx", {}))
+        is_scheduled = kind == "float_type" and key in SCHEDULED_KEYS
+        return STEP_NUMBER if is_scheduled else expected, _as_written(key, detail["input"])
     model = _model_at(path, root)
     hint = _name_missing(path, root) or _colon_missing(model, detail["input"])
+    hint = hint or _as_written(key, detail["input"])
     if shorts := _short_forms(model):
         return f"{_either(shorts, ', ')}, or a mapping", hint
     example = "" if hint or model is None else _example(model, detail["input"])
     return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
+
+
+def _as_written(key: str, value: object) -> str:
+    """Return a hint with the number that a text with commas means, or the text that a mapping holds."""
+    if re.fullmatch(r"[-+]?\d+,[\d,]+", number := str(value)):
+        thousands = re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+", number)
+        return f"write {number.replace(',', '' if thousands else '.')}"
+    texts = [*cast("Mapping[str, object]", value).values()] if isinstance(value, Mapping) else []
+    if key in ("prompt", "system") and len(texts) == 1 and isinstance(texts[0], str):
+        return f"write {key}: {quoted(texts[0])}"
+    return ""
 
 
 def name_not_found(

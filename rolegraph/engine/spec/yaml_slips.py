@@ -132,9 +132,13 @@ def _split(pieces: list[_Piece], text: str) -> Iterator[Slip]:
                     )
                     yield Slip(start, other.end, message, _written(name, whole))
                     break
-        elif not piece.is_keyless and " " in written and piece.key is not None:
+        elif not piece.is_keyless and (" " in written or written.isdigit()) and piece.key is not None:
             rest = [it.end for it in _keyless_after(pieces, index)]
-            if rest:
+            number = text[start : rest[-1]] if rest else ""
+            if re.fullmatch(r"[\d,]+", number):
+                message = f"the comma ends the number `{written}`"
+                yield Slip(start, rest[-1], message, _hint(f"{name}: {number.replace(',', '.')}"))
+            elif rest and " " in written:
                 message = f"the comma ends the text `{written}`: a text with a comma needs quotes here"
                 yield Slip(start, rest[-1], message, _written(name, text[start : rest[-1]]))
         elif piece.is_keyless and (match := re.match(r"([A-Za-z_][\w.-]*)(:|\s+)(\S.*)$", written)):

@@ -96,12 +96,17 @@ class UnknownName(LookupError):
         super().__init__(f"unknown {kind} {name!r}")
 
 
+_KEYS = ("estimator", "loss")
+"""Kinds whose name is the key of a role, and whose items need no value."""
+
+
 def _kinds_with(name: str) -> str:
     """Return a text such as `ppo is a loss` that lists all kinds of vocabulary with an item of this name;
     empty if no kind has one."""
     kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
     listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
-    return f"{name} is {listed}" if listed else ""
+    key = f": write `{kinds[0]}: {name}`" if len(kinds) == 1 and kinds[0] in _KEYS else ""
+    return f"{name} is {listed}{key}" if listed else ""
 
 
 @dataclass(eq=False)

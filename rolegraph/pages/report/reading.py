@@ -13,7 +13,7 @@ from pathlib import Path
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Control, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
-from rolegraph.engine.records.folder import RUN_ONLY
+from rolegraph.engine.records.folder import RUN_ONLY, missing_run
 from rolegraph.engine.training.analysis.role_metrics import equal_figures
 
 Point = tuple[float, float]
@@ -82,7 +82,7 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """Read a training's folder; raises UsageError where it is not one, DataError where a file is damaged."""
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; give the folder that a training run writes")
+        raise missing_run(folder)
     run = RunFolder(folder)
     if not run.info_file.is_file():
         names = f"{run.metrics_file.name}, {run.spec_file.name} and {run.steps.name}/"

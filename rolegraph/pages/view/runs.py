@@ -18,7 +18,7 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.records import Episode, Extent, RunFolder, RunInfo
 from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.episodes import EpisodeFile
-from rolegraph.engine.records.folder import RunPart
+from rolegraph.engine.records.folder import RunPart, missing_run
 from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
@@ -243,7 +243,7 @@ def open_run(path: Path) -> ViewedRun:
     shown.
     """
     if not path.is_dir():
-        raise UsageError(f"there is no folder {path}; give the folder of a run or a training")
+        raise missing_run(path)
     folder = RunFolder(path)
     with suppress(DataError):
         folder.info()

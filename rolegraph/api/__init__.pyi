@@ -131,6 +131,7 @@ from rolegraph.engine.training.analysis.role_metrics import StepMetric as StepMe
 from rolegraph.engine.training.analysis.role_metrics import batch_key as batch_key
 from rolegraph.engine.training.analysis.role_metrics import equal_figures as equal_figures
 from rolegraph.engine.training.analysis.routing import RouteTally as RouteTally
+from rolegraph.engine.training.analysis.routing import last_routes as last_routes
 from rolegraph.engine.training.analysis.routing import route_remarks as route_remarks
 from rolegraph.engine.training.analysis.routing import routes_of as routes_of
 from rolegraph.engine.training.analysis.routing import shares_of as shares_of

@@ -356,7 +356,9 @@ class _TrainEnd:
             answers = {name: it.count for name, it in self._folder.answers().items()}
             routes, info = api.summed_routes(self._lines), self._folder.info().roles
             yield from (f"{name}: {text}" for name, text in api.route_remarks(info, answers, routes))
-            yield from (f"{it} chose {of}" for it in self._plan.routers if (of := api.routes_of(it, routes)))
+            chosen = {it: of for it in self._plan.routers if (of := api.routes_of(it, routes))}
+            where = api.last_routes(self._lines).where
+            yield from (f"{router} chose {of} in {where}" for router, of in chosen.items())
         for role in self._plan.roles:
             for remark in api.REMARKS:
                 if count := sum(line.get(f"{remark}/{role.name}", 0) for line in self._lines):

@@ -10,7 +10,13 @@ import pytest
 from starlette.responses import Response
 
 from rolegraph.engine.compile import compile_file
-from rolegraph.engine.training.analysis.routing import route_metrics, route_remarks, routes_of, summed_routes
+from rolegraph.engine.training.analysis.routing import (
+    last_routes,
+    route_metrics,
+    route_remarks,
+    routes_of,
+    summed_routes,
+)
 from tests.cli.conftest import Command
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, run_one
 from tests.models.edges import Endpoint, chat_answer, serving
@@ -63,6 +69,11 @@ def test_a_training_sums_its_defaults_and_shows_the_last_routes() -> None:
     metrics = summed_routes(lines)
     assert metrics == {"defaults/router": 8, "defaults/reward/router": 0.375, "route/router/easy": 1}
     assert not [*route_remarks({}, {}, metrics)]
+    assert last_routes(lines).where == "the training batch of step 2"
+    lines[1] |= {"validation/route/router/hard": 0.75, "validation/route/router/easy": 0.25}
+    assert summed_routes(lines)["route/router/hard"] == 0.75, "more tasks, and no refill"
+    assert last_routes(lines).where == "the validation of step 1"
+    assert last_routes(lines[:1]).where == ""
 
 
 def test_a_default_that_is_paid_for_whom_it_asks_is_warned_of(rolegraph: Command, tmp_path: Path) -> None:

@@ -344,6 +344,15 @@ def test_a_role_that_collapses_is_told_of_once(metric: str, first: float, later:
     assert not [*sign_warnings([{metric: first}] * 9, plan)]
 
 
+def test_a_role_that_has_learnt_its_answer_does_not_collapse() -> None:
+    plan, n = solver_judge(), {"validation/n/reward/judge": 64.0}
+    alike = [{"entropy/judge": 0.8}, *[{"entropy/judge": 0.01}] * 5]
+    for end, warned in ((0.9, 0), (0.53, 1), (0.2, 1)):
+        lines = [{"validation/reward/judge": 0.5, **n}, *alike]
+        lines[-1] = {**lines[-1], "validation/reward/judge": end, **n}
+        assert len([*sign_warnings(lines, plan)]) == warned
+
+
 def test_a_role_whose_answers_collapse_is_named_at_the_second_step() -> None:
     plan = solver_judge()
     for first in (0.6, 0.97):

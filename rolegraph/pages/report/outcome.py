@@ -17,7 +17,7 @@ from rolegraph.engine.training.analysis.changes import Validations
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import Interval, difference
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
-from rolegraph.engine.training.analysis.routing import route_remarks, routes_of, summed_routes
+from rolegraph.engine.training.analysis.routing import last_routes, route_remarks, routes_of, summed_routes
 from rolegraph.pages.report.charts import share_bar
 from rolegraph.pages.report.digest import Digest, RoleGroups
 from rolegraph.pages.report.panels import OUTCOMES
@@ -89,7 +89,8 @@ class RoleSummary(NamedTuple):
     same: float | None
     """Share of the commonest answer, from 0 to 1, at the same step."""
     routes: str = ""
-    """Shares of the role's answers in the last step, if they decide which role is asked; else empty."""
+    """Shares of the role's answers in the last validation or batch, if they decide which role is asked; else
+    empty."""
     remarks: Sequence[str] = ()
     """Clauses about the role's default, or the cause why it was never asked."""
 
@@ -174,9 +175,9 @@ def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:
     remarks: dict[str, list[str]] = {}
     for name, text in route_remarks(run.info.roles, {it.role: it.answers for it in summaries}, routes):
         remarks.setdefault(name, []).append(text)
-    return [
-        it._replace(routes=routes_of(it.role, routes), remarks=remarks.get(it.role, [])) for it in summaries
-    ]
+    where = last_routes(run.lines).where
+    chosen = {it.role: f"{of} in {where}" for it in summaries if (of := routes_of(it.role, routes))}
+    return [it._replace(routes=chosen.get(it.role, ""), remarks=remarks.get(it.role, [])) for it in summaries]
 
 
 def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -> RoleSummary:

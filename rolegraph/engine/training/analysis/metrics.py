@@ -265,6 +265,8 @@ class _Sign:
     """True for a sign that concerns only roles that share their policy."""
     read: Callable[[Mapping[str, float], str], float | None] | None = None
     """Function from (metrics of a step, role) to the value; None reads `metric` of the step."""
+    unless_better: bool = False
+    """True for a sign that does not count for a role whose reward rose in validation."""
 
     def value(self, line: Mapping[str, float], role: str) -> float | None:
         """Return a role's value at a step; None where the step does not have it."""
@@ -301,6 +303,7 @@ _SIGNS: Sequence[_Sign] = (
         lambda first, now: now < first / 10,
         "{role}'s entropy is below a tenth of its first value: its samples are nearly all alike; lower the "
         "learning rate, or stop at the best checkpoint",
+        unless_better=True,
     ),
     _Sign(
         "tokens/per_response/{role}",
@@ -342,7 +345,7 @@ def lasting_signs(
         lines: Metrics of all steps so far, oldest first; steps of a stage of imitation do not count.
         policies: Names of the policies of each trained role.
     """
-    lines = steps_of_rl(lines)
+    validated, lines = lines, steps_of_rl(lines)
     for role, mine in policies.items():
         sharing = [name for name, theirs in policies.items() if name != role and {*theirs} & {*mine}]
         for sign in _SIGNS:
@@ -351,10 +354,19 @@ def lasting_signs(
             alive = [other for other in sharing if _has_gradient(other, lines, sign.steps)]
             if not values or metric not in lines[-1] or (sign.shared and not alive):
                 continue
+            if sign.unless_better and _has_risen(role, validated):
+                continue
             steps = sum(1 for _ in takewhile(partial(sign.holds, values[0]), reversed(values)))
             if steps >= sign.steps:
                 text = sign.text.format(role=role, sharing=", ".join(sorted(alive)))
                 yield LastingSign(metric, text, steps, sign.steps)
+
+
+def _has_risen(role: str, lines: Sequence[Mapping[str, float]]) -> bool:
+    """Return True if a role's last validation reward is over the first by a standard error of a share."""
+    name = f"validation/reward/{role}"
+    rewards = [(line[name], line.get(f"validation/n/reward/{role}", 1.0)) for line in lines if name in line]
+    return len(rewards) > 1 and rewards[-1][0] - rewards[0][0] > 0.5 / max(rewards[-1][1], 1.0) ** 0.5
 
 
 def start_warnings(plan: Plan, episodes: Sequence[Episode], when: str) -> Iterator[Note]:

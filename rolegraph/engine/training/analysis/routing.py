@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Episode
@@ -14,6 +15,7 @@ from rolegraph.engine.vocabulary import short_repr
 
 DEFAULTS, PAID, ROUTE = "defaults/{}", "defaults/reward/{}", "route/{}/"
 """Names of the metrics: answers for which the default stood in, their mean reward, shares of routes."""
+ROUTES, VALIDATION = "route/", "validation/"
 MOST_ROUTES = 20
 """Number of different actions of a routing role whose shares are shown."""
 
@@ -64,6 +66,12 @@ def route_metrics(plan: Plan, episodes: Iterable[Episode]) -> dict[str, float]:
     return tally.metrics()
 
 
+def route_shares(plan: Plan, episodes: Iterable[Episode]) -> dict[str, float]:
+    """Return the shares of the routes alone, `route/{role}/{answer}`, of some episodes."""
+    metrics = route_metrics(plan, episodes)
+    return {name: share for name, share in metrics.items() if name.startswith(ROUTES)}
+
+
 def shares_of(role: str, metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the share of each route of a role, by answer."""
     start = ROUTE.format(role)
@@ -98,17 +106,34 @@ def route_remarks(
             yield name, f"never asked: `when: {info.when}` never held" + (f" ({shares})" if shares else "")
 
 
-def summed_routes(lines: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the metrics of a training: defaults of all steps, and routes of the last step that has any."""
-    metrics: dict[str, float] = {}
+class LastRoutes(NamedTuple):
+    """Shares of the routes at the end of a training."""
+
+    shares: Mapping[str, float]
+    """Shares by name, `route/{role}/{answer}`."""
+    where: str = ""
+    """Description of the episodes, such as `the validation of step 30`; empty without routes."""
+
+
+def last_routes(lines: Iterable[Mapping[str, float]]) -> LastRoutes:
+    """Return the shares of the last validation of a training step, of the last training batch without one."""
+    trained = [line for line in lines if line["step"]]
+    for start, kind in ((VALIDATION, "validation"), ("", "training batch")):
+        for line in reversed(trained):
+            names = [name for name in line if name.startswith(start + ROUTES)]
+            if names:
+                shares = {name.removeprefix(start): line[name] for name in names}
+                return LastRoutes(shares, f"the {kind} of step {line['step']:.0f}")
+    return LastRoutes({})
+
+
+def summed_routes(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the metrics of a training: defaults of all steps, and the last routes."""
+    metrics = dict(last_routes(lines).shares)
     earned: dict[str, float] = {}
     for line in (line for line in lines if line["step"]):
-        if any(name.startswith("route/") for name in line):
-            metrics = {name: value for name, value in metrics.items() if not name.startswith("route/")}
         for name, value in line.items():
-            if name.startswith("route/"):
-                metrics[name] = value
-            elif name.startswith("defaults/reward/"):
+            if name.startswith("defaults/reward/"):
                 role = name.removeprefix("defaults/reward/")
                 earned[role] = earned.get(role, 0.0) + value * line[DEFAULTS.format(role)]
             elif name.startswith("defaults/"):

@@ -50,6 +50,7 @@ from rolegraph.engine.training.analysis.metrics import (
     start_warnings,
     update_metrics,
 )
+from rolegraph.engine.training.analysis.routing import route_shares
 from rolegraph.engine.training.loop.ending import Usage, stalled
 from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, ValidationSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
@@ -389,7 +390,8 @@ class _Loop:
                 self.constants = self._best_constants(episodes)
             constants = constant_metrics(it.plan.asking, episodes)
             metrics |= mean_metrics(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))
-            for name, value in (constants | failures(episodes)).items():
+            routes = route_shares(it.plan, episodes)
+            for name, value in (constants | failures(episodes) | routes).items():
                 metrics[f"validation/{it.prefix}{name}"] = value
         if times is not None and metrics:
             times["time/validate"] = monotonic() - began

@@ -166,11 +166,14 @@ def eval_command(
 
 def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
     table = make_table("figure", "base", "checkpoint", "difference")
-    for name, row in evaluation.figures.items():
+    figures = evaluation.figures
+    values = {name: (row, name.startswith("answers/") and name) for name, row in figures.items()}
+    for names in api.EqualFigures(figures, [values]).groups:
+        row = figures[names[0]]
         gap = row.difference
         colour = {1: "bold green", -1: "bold red", 0: ""}[gap.sign]
         sides = [interval_cell(side, tasks=evaluation.tasks) for side in (row.base, row.checkpoint)]
-        add_row(table, name, *sides, interval_cell(gap, sign="+"), style=colour)
+        add_row(table, "\n= ".join(names), *sides, interval_cell(gap, sign="+"), style=colour)
     out = output.results()
     if evaluation.figures:
         out.print(table)
@@ -220,9 +223,10 @@ def run_sweep(
     with job.open_folder():
         code = _run_points(job, floors or {}, run_options)
         result = job.write_results()
-    table = make_table("point", *result.figures)
+    figures = api.EqualFigures(result.figures, (point.figures for point in result.points)).groups
+    table = make_table("point", *("\n= ".join(names) for names in figures))
     for point in result.points:
-        cells = [interval_cell(point.figures.get(name)) for name in result.figures]
+        cells = [interval_cell(point.figures.get(first)) for first, *_ in figures]
         add_row(table, "\n".join(point.overrides), *cells)
     OutputOptions().results().print(table)
     click.echo(f"means over tasks; {api.METHOD}\n{result.picture}")

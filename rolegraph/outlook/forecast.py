@@ -153,9 +153,9 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     for groups in observed_groups.values():
         mass_of_policy.update(groups.mass)
     rows: dict[str, RoleForecast] = {}
-    for role in plan.roles:
+    for position, role in enumerate(plan.roles):
         name, is_trained = role.name, role.name in plan.trained
-        turns = sum(plan.roles[node.role].name == name for node in plan.nodes)
+        turns = plan.turns[position]
         calls = calls_of(role) * turns * episodes
         longest = max((sampling.max_tokens for sampling in role.samplings), default=0)
         sizes = _planned_sizes(plan, role)

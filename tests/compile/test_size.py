@@ -31,6 +31,32 @@ def test_calls_are_instances_times_rounds_and_the_chain_is_the_critical_path(
     assert rg.check(spec, *overrides).size == size
 
 
+REVIEWED = """
+rolegraph: 2
+name: reviewed
+roles:
+  reviewer: {needs: {coder: previous}, when: self.round > 1, prompt: x}
+  coder: {needs: {reviewer: all}, count: 2, prompt: x, when: CONDITION}
+loops: {tries: {roles: [reviewer, coder], times: 3}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "size"),
+    [
+        ("self.index <= 2", EpisodeBounds(8, 5)),
+        ("self.index == 1 or self.round == 3", EpisodeBounds(6, 5)),
+        ("self.round < 1", EpisodeBounds(2, 2)),
+        ("chance(0.5)", EpisodeBounds(8, 5)),
+    ],
+)
+def test_a_turn_that_its_condition_never_allows_is_not_counted(
+    tmp_path: Path, condition: str, size: EpisodeBounds
+) -> None:
+    plan = check_file(write_spec(tmp_path, REVIEWED.replace("CONDITION", condition))).plan
+    assert plan is not None and size_of(plan) == size
+
+
 def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
     assert str(EpisodeBounds(47, 9)) == "at most 47 model calls an episode, longest chain 9"
     assert str(EpisodeBounds(1, 1)) == "at most 1 model call an episode, longest chain 1"
@@ -41,11 +67,11 @@ def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
 @given(workflows())
 def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)
-    calls = {node.id: calls_of(plan.roles[node.role]) for node in plan.nodes}
+    calls = {node.id: calls_of(plan.roles[node.role]) * plan.may_run(node) for node in plan.nodes}
     in_turn = dict(calls)  # a role that is called runs within its callers' turns
     for node in calls:
         if workflow.parallel(node.role):
-            in_turn[node] = 2 * calls[node] - 1
+            in_turn[node] = max(0, 2 * calls[node] - 1)
         elif node.role == CALLEE:
             in_turn[node] = 0
     dag = nx.DiGraph((a, b, {"calls": in_turn[b]}) for a, b in turn_dag(plan).edges)

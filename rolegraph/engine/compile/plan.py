@@ -38,12 +38,17 @@ from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.compile.structure import ancestors, frozen, role_graph
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.limits.specs import SPEC_WORDS
+from rolegraph.engine.prompts import SELF, PromptError
 from rolegraph.engine.records import MAIN, NodeId, Trajectory
 from rolegraph.engine.spec import ModelRef, Spec, Stage
-from rolegraph.engine.vocabulary import Dataset, Import, Lineage, Split
+from rolegraph.engine.vocabulary import Dataset, Import, Lineage, SelfView, Split, Views
 
 TeacherKey = ModelRef | str
 """Weights of a teacher: a model, or the name of a policy in training for its weights of the step."""
+
+
+_OF_ITS_PLACE = frozenset(("self", "self.index", "self.count", "self.round", "self.times", "self.outer"))
+"""Names that a condition on the place of a turn reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +365,24 @@ class Plan(TurnGraph):
         conditions = any(role.when for role in self.roles) or bool(self.envs or self.callees)
         return conditions or any(loop.until or loop.when for loop in self.loops)
 
+    def may_run(self, node: Node) -> bool:
+        """Return False for a turn whose `when` reads only its own place, as `self.round > 1` does, and never
+        holds there."""
+        role = self.roles[node.role]
+        if role.when is None or not role.when.mentions <= _OF_ITS_PLACE:
+            return True
+        place = (node.lineage, role.count, node.round, role.times, Views(()))
+        instance = SelfView(role.name, node.id.index, *place, outer=node.outer)
+        try:
+            return bool(role.when.value({SELF: instance}))
+        except PromptError:
+            return True
+
+    @cached_property
+    def turns(self) -> Counter[int]:
+        """Number of turns that may run, by the position of their role."""
+        return Counter(node.role for node in self.nodes if self.may_run(node))
+
     @property
     def deciding(self) -> tuple[str, ...]:
         """Roles that decide whether an episode is correct."""
@@ -493,7 +516,6 @@ class EpisodeBounds(NamedTuple):
 def size_of(plan: Plan) -> EpisodeBounds:
     """Return the largest number of model calls of an episode, and of calls that must wait for one another."""
     calls = [calls_of(role) for role in plan.roles]
-    turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
     in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.
         count + (role.spec.max_calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
@@ -504,10 +526,11 @@ def size_of(plan: Plan) -> EpisodeBounds:
     chain: dict[Vertex, int] = {}
     for vertex in nx.topological_sort(plan.dag):
         is_turn = vertex.kind == "node" and vertex.number < len(plan.nodes)
-        calls_here = in_turn[plan.nodes[vertex.number].role] if is_turn else 0
+        node = plan.nodes[vertex.number] if is_turn else None
+        calls_here = in_turn[node.role] if node is not None and plan.may_run(node) else 0
         chain[vertex] = calls_here + max((chain[before] for before in plan.dag.pred[vertex]), default=0)
     longest = max(chain.values(), default=0)
-    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), longest)
+    return EpisodeBounds(sum(calls[role] * count for role, count in plan.turns.items()), longest)
 
 
 def calls_of(role: RolePlan) -> int:

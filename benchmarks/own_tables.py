@@ -4,13 +4,13 @@
     python benchmarks/own_tables.py OUT --only topics --seeds 3       # one table, three seeds
     python benchmarks/own_tables.py OUT --only topics train.steps=6   # with overrides of the spec
     python benchmarks/own_tables.py OUT --write                       # the tables alone
+    python benchmarks/own_tables.py OUT --seeds 0                     # print what was measured
 
 Every row is made here from word lists and rules by a seed; nothing is copied from a data set. Each table has
 a few hundred rows, all different. Labels are classes, booleans, ratings, numbers, short texts and objects.
 
 A run is a table with a seed. Its figures are those of `rolegraph eval` on test.jsonl, whose rows chose
-nothing: `benchmarks/measured/own_tables/TABLE-SEED.json`. A run with such a file is not repeated; all of
-them make `benchmarks/measured/own_tables/table.md`.
+nothing: a line of `benchmarks/own_tables.jsonl`. A run with a line is not repeated.
 """
 
 from __future__ import annotations
@@ -244,9 +244,15 @@ def write(folder: Path) -> list[Path]:
     return paths
 
 
-MEASURED = Path(__file__).parent / "measured" / "own_tables"
+MEASURED = Path(__file__).with_suffix(".jsonl")
 LABELS = {"sums": "sum"}
 """Label of the tables whose columns do not tell it."""
+
+
+def measured() -> list[dict[str, Any]]:
+    """Return the runs that have figures, by table and seed."""
+    lines = MEASURED.read_text("utf-8").splitlines() if MEASURED.exists() else []
+    return sorted(map(json.loads, lines), key=lambda run: (run["table"], run["seed"]))
 
 
 def best_constant(folder: Path) -> tuple[str, float]:
@@ -259,11 +265,9 @@ def best_constant(folder: Path) -> tuple[str, float]:
 
 
 def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> None:
-    """Train on one table with a seed, evaluate on its test rows, and write the figures."""
-    name, file = table.stem, MEASURED / f"{table.stem}-{seed}.json"
+    """Train on one table with a seed, evaluate on its test rows, and add the figures to MEASURED."""
+    name = table.stem
     folder, trained = out / name, out / f"{name}-{seed}"
-    if file.exists():
-        return
     if not folder.exists():
         new_for_data(folder, table, LABELS.get(name))
     if not trained.exists():
@@ -273,7 +277,9 @@ def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> No
     done = rg.evaluate(flow, trained, tasks=tasks, rollouts=2, seed=seed)
     answer, share = best_constant(folder)
     row = done.figures["correct"]
-    figures: dict[str, Any] = {
+    run = {
+        "table": name,
+        "seed": seed,
         "base": asdict(row.base),
         "trained": asdict(row.checkpoint),
         "difference": asdict(row.difference),
@@ -281,25 +287,23 @@ def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> No
         "tasks": done.tasks,
         "overrides": overrides,
     }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with MEASURED.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(run, ensure_ascii=False) + "\n")
 
 
-def write_page() -> None:
-    """Write a Markdown table of all runs that have figures."""
+def markdown() -> str:
+    """Return a Markdown table of all runs that have figures."""
     lines = [
-        "| table | seed | base | trained | difference | best constant answer | test rows |",
+        "| table | seed | before | after | difference | best constant answer | test rows |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for file in sorted(MEASURED.glob("*.json")):
-        it = json.loads(file.read_bytes())
-        name, _, seed = file.stem.rpartition("-")
-        base, trained, gap, constant = it["base"], it["trained"], it["difference"], it["constant"]
+    for run in measured():
+        base, trained, gap, constant = run["base"], run["trained"], run["difference"], run["constant"]
         change = f"{gap['mean']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
         best = f"{constant['share']:.3f} `{constant['answer']}`"
         means = f"{base['mean']:.3f} | {trained['mean']:.3f}"
-        lines.append(f"| {name} | {seed} | {means} | {change} | {best} | {it['tasks']} |")
-    (MEASURED / "table.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+        lines.append(f"| {run['table']} | {run['seed']} | {means} | {change} | {best} | {run['tasks']} |")
+    return "\n".join(lines)
 
 
 @click.command()
@@ -311,12 +315,14 @@ def write_page() -> None:
 def main(out: Path, overrides: tuple[str, ...], only: tuple[str, ...], seeds: int, only_write: bool) -> None:
     """Write the tables to OUT/tables; train on each with SmolLM2, and measure on rows that chose nothing."""
     tables = write(out / "tables")
-    for table in tables if not only_write else ():
-        if not only or table.stem in only:
-            for seed in range(seeds):
-                click.echo(f"{table.stem}, seed {seed} …", err=True)
-                measure(out, table, seed, overrides)
-                write_page()
+    done = {(run["table"], run["seed"]) for run in measured()}
+    chosen = [(table, seed) for seed in range(seeds) for table in tables if not only or table.stem in only]
+    for table, seed in [] if only_write else chosen:
+        if (table.stem, seed) not in done:
+            click.echo(f"{table.stem}, seed {seed} …", err=True)
+            measure(out, table, seed, overrides)
+    if not only_write:
+        click.echo(markdown())
 
 
 if __name__ == "__main__":

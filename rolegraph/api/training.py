@@ -318,7 +318,7 @@ train = jobs.blocking(train_async)
 
 
 def _validations(flow: Workflow, folder: RunFolder) -> list[ValidationJob]:
-    """Return the workflows that validate a training in place of its own, with their tasks."""
+    """Return the validation workflows that replace the training's own, with their tasks."""
     plan, count = flow.plan, flow.plan.spec.train.validation.tasks
     return [
         ValidationJob(

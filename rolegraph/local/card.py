@@ -38,7 +38,7 @@ def model_card(
         base: Name or path of the base model.
         digest: Digest of the base model's weights.
         merged: True if the adapter is merged into the base model.
-        before: Metrics of the validation before training; None where there was no such validation.
+        before: Metrics of the validation before training; None without such a validation.
         controls: Reference values to compare the trained workflow with.
     """
     shown = Path(base).name if Path(base).is_absolute() else base

@@ -104,7 +104,7 @@ class TinkerEngine:
         return missing
 
     def sdk_fault(self) -> str | None:
-        """Return why this environment's Tinker SDK cannot train on the engine; None where it can."""
+        """Return the reason why this environment's Tinker SDK cannot train on the engine; None if it can."""
         try:
             installed = version("tinker")
         except PackageNotFoundError:

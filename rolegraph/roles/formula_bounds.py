@@ -1,4 +1,4 @@
-"""Smallest and largest values of an expression, as far as its syntax shows them. Pure."""
+"""Smallest and largest values of an expression, derived from its syntax. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolegraph.roles.bounds import COUNT, UNIT, Bounds, added, product, quotient
 
 
 def bounds_of(node: nodes.Node) -> Bounds | None:
-    """Return the bounds of an expression's value; None where it may be any value.
+    """Return the bounds of an expression's value; None if it may be any value.
 
     Args:
         node: Root of the expression in Jinja2's syntax tree.

@@ -100,7 +100,7 @@ class Reading(NamedTuple):
 
     @property
     def bounds(self) -> Bounds | None:
-        """Bounds of the value; None where it may be any value."""
+        """Bounds of the value; None if it may be any value."""
         return bounds_of(self.parts[0]) if self.parts else None
 
     @property

@@ -61,8 +61,8 @@ def trunk_of(spec: Spec, name: str) -> list[str]:
 def instance_in(spec: Spec, instances: Instances, name: str, other: str, member: int) -> int:
     """Return the instance of role `other` in the conversation of instance `member` of role `name`, from 0.
 
-    Roles that keep one conversation share it by number. The trunk of a fork is the only instance on its
-    branch, or the one with its number; -1 where neither is there.
+    Roles that keep one conversation share it by instance number. The trunk of a fork is the only instance on
+    its branch, or the instance with the same number; the result is -1 if there is neither.
     """
     while other not in _sharing(spec, name) and (forked := _forked(spec, name)) is not None:
         trunk = joined(_BRANCH, instances[name][member], instances[forked])

@@ -112,14 +112,14 @@ def marker_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def few_tasks_message(plan: Plan, count: int) -> str:
-    """Describe validation data with fewer rows than the spec's `train.validation.tasks` asks for.
+    """Return a sentence about validation data with fewer rows than the spec's `train.validation.tasks`.
 
     Args:
         plan: The plan.
-        count: Number of validation tasks that there are, up to the number in the spec.
+        count: Number of existing validation tasks, up to the number in the spec.
 
     Returns:
-        A sentence; empty where there are enough, or where the spec gives no number.
+        The sentence; empty if there are enough tasks, or if the spec sets no number.
     """
     validation = plan.spec.train.validation
     if count >= validation.tasks or "tasks" not in validation.model_fields_set:

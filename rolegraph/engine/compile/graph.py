@@ -60,7 +60,7 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
 
     Args:
         spec: The parsed spec.
-        data: The spec as it was read, in which invalid prompts, absent from `spec`, still stand.
+        data: The spec as it was read, with invalid prompts, which `spec` lacks.
     """
     for name, role in spec.roles.items():
         path = ("roles", name)

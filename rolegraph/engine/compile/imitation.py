@@ -94,7 +94,7 @@ def demonstration_findings(plan: Plan, rows: Iterable[Task]) -> Iterator[Finding
 
 
 def _fault_of(role: RolePlan, template: Template, row: Task) -> str:
-    """Return the reason why a role cannot learn a demonstration for a row; empty if it can."""
+    """Return the reason why a role cannot learn a template's demonstration for a row; empty if it can."""
     try:
         text = template.render({"task": row}).strip()
     except PromptError as error:

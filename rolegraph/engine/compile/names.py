@@ -59,7 +59,10 @@ SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 def _numbers(path: Path, verdict: Expression | None, what: str) -> Iterator[Finding]:
     """Find a verdict that can only be a number.
 
-    `what` says what the verdict should be, such as "an answer is right or not".
+    Args:
+        path: Path of the verdict in the spec.
+        verdict: The expression; None without one.
+        what: Meaning of the verdict for the message, such as "an answer is right or not".
     """
     if verdict is not None and is_number(verdict):
         message = f"{verdict.source} is a number, and {what}"
@@ -491,7 +494,11 @@ class ResolvedNames:
     ) -> ItemT | None:
         """Build the vocabulary item that `call` names; on failure add findings and return None.
 
-        `others` names what a spec may write in place of an item, for messages.
+        Args:
+            registry: Registry of the item's kind.
+            call: Call in the spec; None without one.
+            path: Path of the call in the spec.
+            others: Text for messages about other values that a spec may write there.
         """
         arguments = {
             "folder": self.loaded.folders[0],

@@ -121,7 +121,7 @@ def _checked_steps(spec: Spec) -> Sequence[int]:
 
 
 def _problem(expression: Expression, step: int) -> str:
-    """Return why an expression is no number in a step; empty where it is one."""
+    """Return the reason why an expression is no number in a step; empty if it is a number."""
     try:
         value = expression.value({"step": step})
     except PromptError as error:

@@ -8,8 +8,8 @@ turns in B blocks:
     Node         one turn of one instance: role, block; id, a NodeId of role name, index 1…N and round
     Block        turns of one role in one round that become ready together: role, round, nodes, inputs
     InputEdge    earlier turns that a block reads under one name: role, nodes [instances * turns_per_instance]
-    Wait         nodes, and the sets of nodes that must end before they start
-    LoopPlan     rounds of the roles in it at most, with the conditions that end or skip it
+    Wait         nodes, and the sets of nodes that must end before they start LoopPlan     rounds of the roles
+    in it at most, with the conditions that end or skip it
     EnvPlan      environment of a loop: player_nodes [times, players], one transition more than rounds
     Endpoint     model that answers: its ModelRef, or the weights of a policy
     GroupingPlan one way of comparing a role's rewards
@@ -82,7 +82,7 @@ class InputEdge(NamedTuple):
     """Number of consecutive `nodes` that belong to one instance; the edge reads the last of these that
     ran."""
     is_parent: bool = False
-    """True for an edge that fans out: a node is skipped where all its parents are."""
+    """True for an edge that fans out: a node is skipped if all its parents were skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class Block:
     until_inputs: tuple[InputEdge, ...] = ()
     """Turns of the previous round, on this branch, that the `until` of a loop reads."""
     until_loop: int = -1
-    """Position in `Plan.loops` of the loop whose `until` is evaluated before the block; -1 where no loop's
-    is."""
+    """Position in `Plan.loops` of the loop whose `until` is evaluated before the block; -1 if there is no
+    such loop."""
     back: int = 1
     """Number of turns of the role from one evaluation of that `until` to the next."""
     may_skip: bool = False
@@ -187,7 +187,7 @@ class Plan(TurnGraph):
     withheld: tuple[role_plan.Permission, ...]
     """Permissions that were not given; a plan with any does not run."""
     interpreter: str = ""
-    """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
+    """Interpreter of the spec's programs, such as `monty`; empty for a spec without programs."""
     numbers: StepNumbers | None = None
     """Numbers that follow the step of a training; the roles have those of its last step."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -212,7 +212,7 @@ class Plan(TurnGraph):
 
     @cached_property
     def defaults(self) -> dict[str, str]:
-        """Action that stands in for an unreadable answer, by role; roles without a default have no entry."""
+        """Action that replaces an unreadable answer, by role; roles without a default are left out."""
         standing_in = {role.name: role.parser.default for role in self.asking}
         return {name: str(action) for name, action in standing_in.items() if action not in (None, "")}
 
@@ -402,8 +402,8 @@ class Plan(TurnGraph):
 
     @property
     def validation_metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics of the workflows that validate: the first workflow's, and `NAME/metric` of the
-        others; this workflow's where it validates itself."""
+        """Names of the metrics of the validation workflows: the first workflow's, and `NAME/metric` of the
+        others. Without such workflows, the names of this workflow's metrics."""
         return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_metric_names)
 
     @property
@@ -438,7 +438,7 @@ class Plan(TurnGraph):
         return [self.endpoints[number] for number in dict.fromkeys(role.endpoints)]
 
     def policies_of(self, role: str) -> set[str]:
-        """Return the policies in training whose weights a role's instances have."""
+        """Return the names of the policies in training that answer for a role's instances."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return {endpoint.policy for endpoint in self.endpoints_of(plan) if endpoint.policy is not None}
 
@@ -466,7 +466,8 @@ class Plan(TurnGraph):
         return sum(amounts) if amounts else None
 
     def untrained_weights(self, role: role_plan.RolePlan) -> str:
-        """Describe the weights of a role's instances that are not trained; empty where all are."""
+        """Return a text that describes the untrained weights of a role's instances; empty if all instances
+        are trained."""
 
         def text(endpoint: role_plan.Endpoint) -> str:
             if endpoint.past is not None:

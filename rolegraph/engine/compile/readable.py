@@ -59,8 +59,8 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
-    """Return why no action of this JSON Schema can hold the value that `read` asks for; None where one
-    can."""
+    """Return the reason why no action of this JSON Schema can hold the value that `read` asks for; None if an
+    action can."""
     before, keys = "which", read.path.split(".") if read.path else []
     for place, key in enumerate(keys):
         properties, most = inside(shape, "properties"), shape.get("maxItems", inf)

@@ -1,4 +1,4 @@
-"""Resolution of what a spec names outside itself: items of the vocabulary, and files of models."""
+"""Resolution of names that lead outside of a spec: items of the vocabulary, and files of models."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class TeacherPlan(NamedTuple):
     """Teacher of a role: its weights, and the prompt in place of the role's."""
 
     model: ModelRef | None
-    """Model that is the teacher as it is; None for a policy in training."""
+    """Model that teaches with its weights unchanged; None for a policy in training."""
     policy: str = ""
     """Policy in training; empty for the role's own."""
     is_start: bool = False
@@ -129,7 +129,7 @@ class RunPlan:
     pairs: vocabulary.Pairs
     """Pairs of instances for `Tool.pairs`."""
     parser: vocabulary.Parser | None = None
-    """Parser of the result; None where the result is the action as it is."""
+    """Parser of the result; None if the result itself is the action."""
     session: tuple[vocabulary.Tool, ...] = ()
     """Tools of the role whose function the tool calls (`Tool.session`)."""
 
@@ -159,7 +159,7 @@ class StateKey:
     """Task fields that the expression does not see."""
 
     def of(self, task: Mapping[str, Any]) -> str:
-        """Return the key of a task; empty where it cannot be computed."""
+        """Return the key of a task; empty if it cannot be computed."""
         visible = {name: value for name, value in task.items() if name not in self.hidden}
         try:
             value = self.expression.value({"task": visible})
@@ -318,7 +318,7 @@ class RolePlan(ResolvedRole):
 
     @property
     def allowed_answers(self) -> tuple[str, ...]:
-        """All answers that the parser allows, as texts; empty where it allows any."""
+        """All answers that the parser allows, as texts; empty if it allows any answer."""
         gives = self.parser.gives
         return tuple(map(str, (True, False) if gives.get("type") == "boolean" else gives.get("enum", ())))
 

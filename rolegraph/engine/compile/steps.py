@@ -1,4 +1,4 @@
-"""A plan as of one training step: the step's values of numbers, and what a stage imitates."""
+"""A plan at one training step: the numbers of the step, and the imitation of its stage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def with_numbers(plan: Plan, step: int, stage: Stage | None = None) -> Plan:
     Args:
         plan: The plan.
         step: The step.
-        stage: Stage of imitation whose learning the roles have.
+        stage: Stage of imitation that the step belongs to; None for a step of RL.
     """
     if plan.numbers is None:
         return plan
@@ -61,7 +61,7 @@ def with_numbers(plan: Plan, step: int, stage: Stage | None = None) -> Plan:
 def last_step(plan: Plan) -> int:
     """Return the last step of a plan's training, from 0; 0 for a spec without `train`.
 
-    The training data are counted where `train.steps` does not say it alone.
+    The training data are counted if `train.steps` does not decide the last step alone.
     """
     train, data = plan.spec.train, plan.data.get("train")
     if "train" not in plan.spec.model_fields_set:
@@ -77,7 +77,7 @@ def last_step(plan: Plan) -> int:
 
 
 def _role_at(role: RolePlan, spec: Spec) -> RolePlan:
-    """Return a role with the numbers of a step, as they stand in `spec`."""
+    """Return a role with its numbers in `spec`, the spec of one step."""
     written = spec.roles[role.name]
     weights = [grouping.weight for grouping in written.group] if role.compares_rewards else [1.0]
     signal = role.signal

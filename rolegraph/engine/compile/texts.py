@@ -66,7 +66,7 @@ class TextReader:
     folders: tuple[FilePath, ...]
     """Folders of templates."""
     columns: tuple[str, ...] | None
-    """Fields of a task; None where they are not known."""
+    """Fields of a task; None if unknown."""
     hidden: frozenset[str]
     labels: Mapping[FilePath, frozenset[str]]
     """Hidden fields of the tasks in each file of tasks."""
@@ -106,7 +106,7 @@ class TextReader:
     def example_answer(self, name: str, prompt: Template | None) -> Template | None:
         """Compile the answer to a role's examples; None for a role without examples, or with a finding.
 
-        Adds a fault where the tasks carry no examples, or where the prompt reads a name that an example does
+        A finding is added if the tasks have no examples, or if the prompt reads a name that an example does
         not have.
         """
         source, path = self.spec.roles[name].examples, ("roles", name, "examples")
@@ -126,12 +126,11 @@ class TextReader:
         return self._template(path, source, around)
 
     def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
-        """Yield a fault for each name that a prompt reads, but that an example of the task, rendered with it,
-        does not have.
+        """Yield a fault for each name that a prompt reads and an example of the task does not have.
 
         Args:
             name: The role.
-            prompt: The role's prompt.
+            prompt: The role's prompt, which also renders the examples.
             fields: Fields of an example.
         """
         allowed = {"task", *(f"task.{field}" for field in fields)}

@@ -76,7 +76,7 @@ def _loss_findings(role: ResolvedRole) -> Iterator[Finding]:
 
 
 def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
-    """Find gates that read what the role does not have: a reward, or a verdict of right or wrong.
+    """Find gates that read a reward of a role without one, or a verdict of a role that cannot be right.
 
     Args:
         role: The role.

@@ -69,7 +69,7 @@ def _beside(loaded: LoadedSpec, name: str, path: Path) -> FilePath | Finding:
 
 
 def fit_validations(plan: Plan, others: Sequence[Plan | None]) -> tuple[dict[str, Plan], list[Finding]]:
-    """Check the workflows that validate a training against it.
+    """Check that the workflows of `train.validation.workflow` fit the training.
 
     Args:
         plan: The plan of the training.

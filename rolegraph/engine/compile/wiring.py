@@ -46,11 +46,11 @@ class Wiring:
 
 
 def counters(waits: Sequence[Wait]) -> Wiring:
-    """Count what blocks wait for: a join is done when all its nodes are, and a block is ready when all its
-    joins are.
+    """Return the order of blocks as counters.
 
-    A join is a set of nodes that one or more blocks wait for. 256 nodes that wait for 256 others are one join
-    with 512 edges, not 65,536 edges.
+    A join is a set of nodes that one or more blocks wait for. A join is done when all its nodes are done, and
+    a block is ready when all its joins are done. 256 nodes that wait for 256 others are one join with 512
+    edges, not 65,536 edges.
     """
     blocks_of_join: dict[Sequence[int], list[int]] = {}
     joins_awaited: list[int] = []

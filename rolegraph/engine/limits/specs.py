@@ -18,7 +18,7 @@ SPEC_FAULTS = Limit("spec_faults", 100, "faults")
 
 # Values of single keys.
 SPEC_COUNT = Limit("spec_count", 1_000_000_000, "")
-"""Any number without a limit of its own; larger ones are slips."""
+"""Any number without its own limit; a larger number is a slip."""
 SPEC_INSTANCES = Limit("spec_instances", 4_096, "")
 """`count` of a role; each instance is a turn or more."""
 SPEC_ROUNDS = Limit("spec_rounds", 10_000, "")
@@ -30,17 +30,17 @@ SPEC_EXAMPLES = Limit("spec_examples", 1_000, "")
 SPEC_RANK = Limit("spec_rank", 1_024, "")
 """`rank` of an adapter; a larger one has the size of the base model."""
 SPEC_REFILL = Limit("spec_refill", 64, "")
-"""`refill`; the episodes of so many batches and one are held in memory."""
+"""`refill`; the episodes of this many batches and one more are held in memory."""
 SPEC_STAGES = Limit("spec_stages", 16, "stages")
 """`stages` of a training; each compiles the roles again."""
 SPEC_WORDS = Limit("spec_words", 20, "words")
 """Words of a parser for which the reward of each is computed on every turn; of more it is not."""
 SPEC_STEPS = Limit("spec_steps", 10_000, "steps")
-"""Steps of a training in which numbers that follow the step are checked; of more, some are."""
+"""Steps of a training whose numbers are checked; of a longer training, this many steps are checked."""
 SPEC_KEEP = Limit("spec_keep", 64, "")
-"""`keep` of a policy of past selves; a service holds so many adapters."""
+"""`keep` of a policy of past selves; a service holds this many adapters."""
 SPEC_STALENESS = Limit("spec_staleness", 8, "")
-"""`staleness`; the episodes of so many steps are held in memory."""
+"""`staleness`; the episodes of this many steps are held in memory."""
 
 # Size of the workflow.
 SPEC_ROLES = Limit("spec_roles", 200, "roles")

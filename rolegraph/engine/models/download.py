@@ -25,7 +25,7 @@ accepts."""
 
 
 async def _fetch_archive(url: str, folder: Path) -> None:
-    """Download an archive (.tar.gz), and take the adapter's two files from it."""
+    """Download an archive (.tar.gz), and extract the adapter's two files."""
     with tempfile.TemporaryFile() as file:
         await _fetch(url, file)
         file.seek(0)

@@ -251,8 +251,7 @@ class OpenAIModel:
         *,
         is_known: bool,
     ) -> Taken | None:
-        """Return the fields that the server accepts, as far as a refusal names a field; None if it names no
-        field.
+        """Return the fields that the server accepts after a refusal; None if the refusal names no field.
 
         Args:
             request: The request.

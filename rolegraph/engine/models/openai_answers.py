@@ -158,7 +158,7 @@ class AnswerMessage(Struct):
 
 
 class TokenScore(Struct, gc=False):
-    """Log-probability of a token, and the id that llama.cpp's server gives beside it; both unchecked."""
+    """Log-probability of a token, and the id that llama.cpp's server adds; both unchecked."""
 
     logprob: Any = None
     id: Any = None

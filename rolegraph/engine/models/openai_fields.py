@@ -1,4 +1,4 @@
-"""Fields of a chat request that a server accepts, as its refusals teach. Pure.
+"""Fields of a chat request that a server accepts, as learnt from its refusals. Pure.
 
 The defaults of servers are not ours, so each field is sent until the server refuses it. A refused field is
 left out if the spec does not ask for it: log-probabilities, a seed that the run derives, a `top_p` of 1.
@@ -55,7 +55,7 @@ _COSTS = {
 
 
 class Taken(NamedTuple):
-    """Fields that a server accepts and refuses, as far as known."""
+    """Fields that a server is known to accept, and fields that it is known to refuse."""
 
     left_out: frozenset[str] = frozenset()
     """Names of the fields that the server refuses."""
@@ -131,7 +131,7 @@ def after_refusal(
     *,
     is_certain: bool = True,
 ) -> Taken | str | None:
-    """Return what a refusal that names a field teaches.
+    """Return the knowledge that follows from a refusal of a request.
 
     Args:
         asked: The fields of the request.

@@ -54,7 +54,7 @@ class ServiceTraits:
     """True if a sampler of older weights keeps sampling from these weights, without an effect on the
     training."""
     has_several_adapters: bool = True
-    """True if two adapters can train at the same time without an effect on each other."""
+    """True if two adapters can train at the same time without affecting each other."""
     restores_without_client: bool = True
     """True if a training client can be created from a saved state; False if a state can only be loaded into
     a client that exists."""

@@ -145,7 +145,7 @@ class TemplateScope:
     roles: Sequence[str] = ()
     """All roles of the spec, for messages."""
     columns: Sequence[str] | None = None
-    """Fields of the task; None where they are not known."""
+    """Fields of the task; None if unknown."""
     hidden: frozenset[str] = frozenset()
     """Task fields that the template must not read."""
     label_files: tuple[Path, ...] = ()
@@ -155,7 +155,7 @@ class TemplateScope:
     self_fields: tuple[str, ...] = ()
     """Fields of `self`."""
     arguments: tuple[str, ...] | None = None
-    """Names of the arguments of a call, in a role that other roles call; None where they are not known."""
+    """Names of the arguments of a call, in a role that other roles call; None if unknown."""
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of inputs by role, for roles whose input has another name."""
     outside: tuple[str, str] = _NOT_NEEDED
@@ -166,7 +166,7 @@ class TemplateScope:
     is_condition: bool = False
     """True for an expression, False for a template; hints for an expression never suggest a `for`."""
     has_value: bool = False
-    """True for an expression whose value is used; False where only its truth is."""
+    """True for an expression whose value is used; False if only its truth is used."""
     can_draw: bool = False
     """True for a condition that may draw by `chance`."""
     values: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ class TemplateScope:
     has_episode: bool = False
     """True for the body of a request, which may hold `episode.id`."""
     example_fields: tuple[str, ...] | None = None
-    """Fields of an item of `task.examples`; None where they are not known."""
+    """Fields of an item of `task.examples`; None if unknown."""
     is_after: bool = False
     """True for a text that is rendered, or an expression that is evaluated, after the episode."""
     beside: Callable[[str, str, int], int] = lambda role, other, most: most

@@ -326,10 +326,10 @@ def _lookups(*options: object) -> int:
 
 
 def _of_known(name: str, function: Filter) -> Filter:
-    """Return a filter that gives UNKNOWN where its value or an argument is unknown.
+    """Return a filter that returns UNKNOWN if its value or an argument is unknown.
 
-    Of a list with unknown items it reads the known ones, but the length and the sum of such a list are
-    UNKNOWN.
+    If a list has unknown items, the filter reads only the known items; the length and the sum of such a list
+    are UNKNOWN.
     """
     place = int(hasattr(function, "jinja_pass_arg"))
 

@@ -1,4 +1,4 @@
-"""The variables of an episode's prompts and conditions, as far as the episode has run."""
+"""Variables of an episode's prompts and conditions at the current point of the episode."""
 
 from __future__ import annotations
 

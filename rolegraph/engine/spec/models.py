@@ -73,7 +73,7 @@ class Examples(SpecModel):
     """Field whose values get equal shares of the examples, such as a label with few values; it may be
     hidden."""
     seed: int = 0
-    """Another seed draws others."""
+    """Seed of the draw; another seed draws other examples."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
@@ -154,7 +154,7 @@ class Spec(SpecModel):
     model: ModelRef = ModelRef()
     """Model that answers for each role without a model of its own: the policy `main`."""
     sampling: Sampling = Sampling()
-    """Sampling settings of all roles, as far as their policies and they themselves set no others."""
+    """Sampling settings of all roles; settings of a policy or a role replace them."""
     policies: Mapping[Identifier, Policy] = {}
     """Separately trained weights, by name; `main` exists without being named."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]

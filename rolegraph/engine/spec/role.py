@@ -178,7 +178,7 @@ class Grouping(SpecModel):
     weight: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Factor of the advantages, in a list of groupings."""
     credit: CreditField | None = None
-    """Credit of each turn here; None takes the role's `credit`."""
+    """Credit of each turn in this grouping; None is the role's `credit`."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
@@ -255,7 +255,8 @@ class Memory(SpecModel):
     """Name of a conversation that all roles with this name keep together, instance by instance. None,
     or `memory: chat`, is a conversation of the role's own."""
     fork: Identifier | None = None
-    """Role from whose conversation, as it stands, the turns go on; what they add is not in that role's."""
+    """Role whose conversation, at its current end, these turns continue; their messages are not added to that
+    role's conversation."""
     reset: str | None = None
     """Condition under which a turn begins the conversation anew, with `system` and its prompt."""
 
@@ -338,8 +339,8 @@ class Role(SpecModel):
     the whole `episode`, or with one value of an expression: `{by: self.observation}`. The advantages of
     several groupings are added."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
-    """Estimator of the advantages from the rewards. A role with an estimator or a signal is trained; one with
-    neither asks the spec's model as it is."""
+    """Estimator of the advantages from the rewards. A role with an estimator or a signal is trained; a role
+    with neither asks the spec's unchanged model."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
     """Source of advantages token by token, which are added to the estimator's, or stand alone without one. A
     demonstration replaces the role's own answer."""
@@ -351,16 +352,16 @@ class Role(SpecModel):
     keys, such as `{body: {chat_template_kwargs: {enable_thinking: false}}}`."""
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
-    `main`, and for a role that is not trained its unchanged model."""
+    `main`; for an untrained role, None is its unchanged model."""
     weight: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
-    """Weight of this role's loss among the roles of its policy; a policy whose roles all have 0 in a step is
-    not updated."""
+    """Weight of this role's loss among the roles of its policy; a policy is not updated in a step in which
+    all its roles have weight 0."""
     sampling: Sampling | None = None
     """Sampling settings; a key that is left out has the policy's value, else the spec's."""
     on_failure: OnFailure = OnFailure()
     """Handling of a failed instance."""
     timeout: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] | None = None
-    """Seconds that one call of the model or tool may take; None sets no limit of its own."""
+    """Time limit in seconds of one call of the model or tool; None sets no limit for the role."""
 
     @property
     def edges(self) -> list[tuple[str, str, Edge]]:

@@ -26,7 +26,7 @@ class Teacher(SpecModel):
     base: str | None = None
     """Policy in training, whose start teaches."""
     model: ModelRef | None = None
-    """Model that teaches as it is."""
+    """Model that teaches with its weights unchanged."""
     prompt: str | None = None
     """Template of the user message that the teacher sees in place of the role's; None keeps the role's."""
     system: str | None = None

@@ -117,10 +117,10 @@ class Stage(SpecModel):
         BeforeValidator(_as_targets, json_schema_input_type=Literal["best"] | Mapping[str, str]),
         ATOMIC,
     ]
-    """Answers that become targets of a cross-entropy, by role: `best`, those of each group with the highest
-    reward, or a template, the answer to the role's own prompt. The template may read hidden fields, as it is
-    no prompt. `best` alone is that of every trained role with a reward; a role that is not named learns from
-    its rewards as in RL."""
+    """Answers that become targets of a cross-entropy, by role: `best` for the answers of each group with the
+    highest reward, or a template for the answer to the role's own prompt. The template may read hidden
+    fields, because it is no prompt. A bare `best` applies to every trained role with a reward; a role that is
+    not named learns from its rewards as in RL."""
     steps: Count
     """Number of steps."""
     rollouts: Count | None = None
@@ -130,7 +130,7 @@ class Stage(SpecModel):
 
 
 class Keep(SpecModel):
-    """Parts of a long training that stay on disk; what is left out stays whole."""
+    """Parts of a long training that stay on disk; a part without a setting stays whole."""
 
     checkpoints: Count | None = None
     """Number of the newest checkpoints that stay; the best one stays, too."""
@@ -146,16 +146,16 @@ class Train(SpecModel):
     batch_size: Count = 16
     """Tasks in each step."""
     refill: Annotated[int, Field(ge=0, le=SPEC_REFILL.most)] = 0
-    """Number of further batches that a step may draw until `batch_size` tasks are informative: compared
-    rewards of a role differ on so many tasks. The step learns from the first `batch_size` of these tasks
-    alone. 0 learns from the batch as it is. Not with `staleness`."""
+    """Number of further batches that a step may draw until `batch_size` tasks are informative: a role's
+    compared rewards differ on the task. The step learns from the first `batch_size` informative tasks alone.
+    0 learns from the whole first batch. Not with `staleness`."""
     steps: Count | None = None
     """Number of updates of the policies; None follows from `epochs`."""
     epochs: Count | None = None
     """Passes through the training data, each in a new order; with `steps` too, whichever ends first. Without
     both it is one epoch."""
     stages: Annotated[list[Stage], Field(max_length=SPEC_STAGES.most), ATOMIC] = []
-    """Stages of imitation, one after the other, before RL takes the rest of the steps."""
+    """Stages of imitation, one after the other; RL has the remaining steps."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Learning rate of Adam; None follows the size of the model (docs/training/learning_rate.md): 0.002 for
     the shipped base model."""
@@ -173,7 +173,7 @@ class Train(SpecModel):
     checkpoint_every: Count = 10
     """Steps between checkpoints; the best and the last are always kept."""
     keep: Keep = Keep()
-    """Checkpoints and episodes that stay as the training goes on; all, where it is left out."""
+    """Checkpoints and episodes that stay on disk during the training; all of them by default."""
     sample_from: ModelRef | None = None
     """vLLM or SGLang server that samples for the trained policies: `vllm`, or a mapping with `provider` and
     `base_url`. It serves the model that is trained, and loads the adapter after each update. None samples

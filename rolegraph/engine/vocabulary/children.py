@@ -60,14 +60,14 @@ def child_environment(*, own_code: bool = False) -> dict[str, str]:
 
 
 def supervised(words: Sequence[str], prefix: str = "") -> list[str]:
-    """Return a command that runs `words`, and ends with all processes that they started when they or this
-    process end.
+    """Return a command that runs `words`, and at its end stops all processes that `words` started.
 
-    End it early by SIGTERM: SIGKILL would leave these processes running.
+    The command also ends when this process ends. Stop it early by SIGTERM: SIGKILL would leave the started
+    processes running.
 
     Args:
         words: The words of the command to run.
-        prefix: Beginning of the name of a temporary folder for the command; empty runs it in this process's
+        prefix: Beginning of the name of a temporary folder for the command; empty to run it in this process's
             folder.
     """
     return [sys.executable, "-I", "-S", str(SUPERVISOR), str(os.getpid()), prefix, *words]

@@ -85,8 +85,8 @@ class View(NamedTuple):
 
     @property
     def public(self) -> View:
-        """The view as other roles see it; if the turn has no answer, only its place and its failure are
-        known."""
+        """The view as other roles see it; if the turn has no answer, only its position and its failure are
+        set."""
         if self.ok is not UNKNOWN:
             return self._replace(action=self.known_action)
         place = {name: getattr(self, name) for name in ("index", "round", "lineage", "outer", "role")}

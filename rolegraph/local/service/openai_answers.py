@@ -140,7 +140,7 @@ class ChatAnswer(SampledAnswer):
         return without(text, self._chat.strange_tokens(tokens, text))
 
     def _token_fields(self, positions: slice) -> dict[str, Any]:
-        """Return log-probabilities and ids of the tokens at some positions, as far as requested."""
+        """Return log-probabilities and ids of the tokens at some positions, if the request asks for them."""
         fields: dict[str, Any] = {}
         tokens, logprobs = self.sample.tokens[positions], self.sample.logprobs[positions]
         if self._body.logprobs:
@@ -243,10 +243,10 @@ class CompletionAnswer(SampledAnswer):
         return by_text
 
     def _offsets(self, ids: Sequence[int], texts: Sequence[str], *, echoes: bool) -> list[int]:
-        """Return where each of the next tokens begins in the answer's text, in characters.
+        """Return the position in the answer's text, in characters, at which each of the next tokens begins.
 
-        A beginning-of-text token that the tokenizer adds to a prompt takes no room. Tokens that are parts of
-        one character begin where the character does.
+        A beginning-of-text token that the tokenizer adds to a prompt has no characters. Tokens that are parts
+        of one character begin where the character begins.
         """
         prompt, bos = self._prompt, self._model.tokenizer.bos_token_id
         if echoes and isinstance(prompt, str) and ids[0] == bos and not prompt.startswith(texts[0]):

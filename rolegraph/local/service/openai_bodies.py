@@ -51,7 +51,8 @@ class SampledBody(StreamFields, SamplingFields):
     """vLLM's field: return `prompt_token_ids`, and `token_ids` of each choice."""
     return_prompt_token_ids: bool | None = None
     prompt_logprobs: Top | None = None
-    """vLLM's field: return log-probabilities of the prompt's tokens and of so many likelier ones."""
+    """vLLM's field: number of likeliest tokens at each position of the prompt whose log-probabilities are
+    returned, with the prompt's own tokens."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> SampledBody:

@@ -57,7 +57,11 @@ class Drawing:
 
 
 def picture_path(file: str | Path) -> Path:
-    """Return the path of a drawing; raises UsageError where it ends in neither `.svg` nor `.png`."""
+    """Return the path of a drawing.
+
+    Raises:
+        UsageError: The path ends in neither `.svg` nor `.png`.
+    """
     path = Path(file)
     if path.suffix not in (".svg", ".png"):
         raise UsageError(f"{path} is neither .svg nor .png, the forms of a picture")

@@ -100,9 +100,9 @@ def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
 
 
 def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
-    """Return the mean of several curves at the steps that all of them have.
+    """Return the mean of several curves at their common steps.
 
-    A mean over fewer curves would jump where one ends.
+    A mean over fewer curves would jump at the end of a curve.
     """
     values = [dict(points) for points in series]
     steps = sorted(set(values[0]).intersection(*values[1:]))

@@ -39,7 +39,7 @@ class CallCard(NamedTuple):
     left_out: int
     """Number of tokens that are not shown."""
     has_texts: bool
-    """False where tokens are shown as ids, so that the recorded answer is shown beside them."""
+    """False if tokens are shown as ids, in which case the recorded answer is shown next to them."""
 
 
 class TurnCard(NamedTuple):
@@ -64,7 +64,7 @@ class TurnCard(NamedTuple):
 
     @property
     def signal(self) -> float | None:
-        """Mean over the tokens of the advantages that a signal added; None where it added none."""
+        """Mean over the tokens of the advantages that a signal added; None without added advantages."""
         signals = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
         means = [(value, step.response_tokens) for value, step in signals if value is not None]
         return sum(value * n for value, n in means) / max(1, sum(n for _, n in means)) if means else None
@@ -120,7 +120,8 @@ class EpisodePage:
     notes: Sequence[tuple[str, str]]
     """Facts of the episode that are not shown elsewhere, such as the rounds of its loops."""
     axis: float = 0.0
-    """Least length of the time line's axis, in seconds; two episodes beside each other share a scale."""
+    """Smallest length of the time line's axis, in seconds, so that two episodes side by side share a
+    scale."""
 
     @property
     def before(self) -> int:
@@ -149,7 +150,7 @@ class EpisodePage:
 
 
 class EpisodeColumn(NamedTuple):
-    """Episode that is shown beside another one."""
+    """An episode that is shown side by side with another."""
 
     number: int
     """Number of its run."""

@@ -37,7 +37,7 @@ class RoleAnswer(NamedTuple):
     """Last answer of a role instance, as a row shows it."""
 
     name: str
-    """Name of the role, with the number of the instance where there are several."""
+    """Name of the role, with the number of the instance if there are several."""
     text: str
     """Parsed answer, or the name of the failure."""
     mark: Mark | None

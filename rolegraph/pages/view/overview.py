@@ -111,7 +111,7 @@ class RunRow:
 
     @property
     def episodes(self) -> int:
-        """Number of all episodes; 0 where it is not on record."""
+        """Number of all episodes; 0 if unknown."""
         return sum(self.counts.values())
 
     @property

@@ -213,10 +213,13 @@ class Pages:
         return self._render("elsewhere.html.j2", _title(row), number, row=row, others=others)
 
     def beside(self, *sides: tuple[int, EpisodeLocation]) -> str:
-        """Render two episodes in columns, with turns of the same role beside each other; raises DataError.
+        """Render two episodes in columns, with turns of the same role side by side.
 
         Args:
             sides: (number of the run, location) of both episodes.
+
+        Raises:
+            DataError: A file of episodes cannot be read.
         """
         names = run_names(self.runs)
         opened = [self.shown(number, row) for number, row in sides]

@@ -178,8 +178,11 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return [*map(int, order[first[order] < outcomes.size])]
 
     def counts(self, role: str = "") -> EpisodeCounts:
-        """Count the episodes by outcome, and by failures of `role`; by failures of all roles if it is
-        empty."""
+        """Count the episodes by outcome, and the failures of a role.
+
+        Args:
+            role: The role; empty for the failures of all roles.
+        """
         counts = EpisodeCounts()
         for entry, n in self.counted():
             roles = {name: of for name, of in entry.roles.items() if role in ("", name)}

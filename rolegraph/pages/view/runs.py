@@ -54,7 +54,7 @@ class ViewedRun:
 
     @cached_property
     def spec(self) -> Spec | None:
-        """Spec of the run; None where it is missing or invalid."""
+        """Spec of the run; None if it is missing or invalid."""
         return read_spec(self.folder)
 
     @cached_property
@@ -70,7 +70,7 @@ class ViewedRun:
 
     @property
     def fault(self) -> str:
-        """Error message for a damaged `run.json`; empty where it can be read."""
+        """Error message for a damaged `run.json`; empty if the file can be read."""
         try:
             _ = self.info
         except RolegraphError as error:

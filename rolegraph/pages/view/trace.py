@@ -17,7 +17,7 @@ from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.pages.view.runs import EpisodeLocation
 
 ShownEpisodes = Mapping[tuple[str, int], tuple[EpisodeLocation, Episode]]
-"""Episodes without what the page may not show, with their locations, by task and rollout."""
+"""Episodes without the values that the page must not show, with their locations, by (task, rollout)."""
 MOST_MEMBERS = 64
 """Largest number of members of a group that are listed."""
 

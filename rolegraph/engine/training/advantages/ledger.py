@@ -1,10 +1,10 @@
 """The ledger of credit: from the rewards of a step's episodes to the advantage of each call.
 
-`Membership` decides which trajectories or turns are compared with which others, once for each episode. Its
-`ledger` holds the groups of a step; `add_signals` and `add_advantages` return copies of it with one thing
-more. Of the last copy are made: datums (`policies/batches.py`, which multiplies each advantage by the loss
-weight of policy and role), metrics, and the rows of the credit table. Pure, but for the teachers that signals
-ask.
+`Membership` decides once for each episode which trajectories or turns are compared with each other. Its
+`ledger` holds the groups of a step; `add_signals` and `add_advantages` return copies with signals and
+advantages added. The last copy gives the datums (`policies/batches.py`, which multiplies each advantage by
+the loss weight of policy and role), the metrics, and the rows of the credit table. Pure, except for the
+teachers that signals ask.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int,
 def _key(
     task: str, role: str, policy: str, part: int, grouping: GroupingPlan, first: Step
 ) -> GroupKey | None:
-    """Return the key of the group in which `grouping` puts a member; None where it cannot be computed.
+    """Return the key of the group in which `grouping` puts a member; None if the key cannot be computed.
 
     `first` is the member's first Step, which has the prompt and the digests of expressions.
     """
@@ -550,7 +550,8 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
 
 
 def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: CreditRow) -> Iterator[CreditRow]:
-    """Yield a row for each call with a signal beside the estimator, or a demonstration in its place."""
+    """Yield a row for each call of a role with both a signal and an estimator; a demonstration replaces the
+    call's answer."""
     added, details = ledger.signals.added.get(trajectory.uid), ledger.signals.details.get(trajectory.uid)
     if added is None or details is None:
         return

@@ -185,7 +185,7 @@ class _SignalRun:
     def _gate(
         self, gate: Expression, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> float:
-        """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
+        """Return the factor of a turn's advantages; 0, with a warning, if it cannot be computed."""
         turn = finished.turn(*learner.node[:2], step.round)
         variables = {
             **finished.of_turn(learner, step.round, self.plan.hidden),
@@ -251,8 +251,8 @@ class _SignalRun:
     async def _logprobs(
         self, teacher: TeacherPlan, finished: FinishedEpisode, learner: Trajectory, step: Step
     ) -> Sequence[float]:
-        """Return the teacher's log-probabilities [T] of a step's response, after its own prompt if it has
-        one."""
+        """Return the teacher's log-probabilities [T] of a step's response; the prompt is the teacher's own,
+        if it has one."""
         model = self.teachers[self.plan.weights_of(teacher, learner.name, learner.index)]
         prompt_ids = step.prompt_ids
         if teacher.prompt or teacher.system:
@@ -267,7 +267,8 @@ class _SignalRun:
     ) -> str:
         """Render the answer to imitate from a demonstration's template.
 
-        Returns an empty text where it renders empty, or fails, which adds a warning.
+        Returns:
+            The answer; empty if the template renders an empty text, or fails, which adds a warning.
         """
         episode, node = finished.episode, (*learner.node[:2], step.round)
         variables: dict[str, object] = {"task": episode.task, SELF: finished.turn(*node)}

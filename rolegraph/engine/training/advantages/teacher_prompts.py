@@ -1,8 +1,8 @@
 """Prompts of teachers, as tokens in the student's chat format.
 
-In: a call of the student, and the texts of its teacher. Out: the tokens of the same chat with the teacher's
-texts in place of the student's. Tokens that the student has sampled before, in an earlier turn of its
-conversation, stay as they are.
+Input: a call of the student, and the texts of its teacher. Output: the tokens of the same chat with the
+teacher's texts instead of the student's. Tokens that the student sampled in an earlier turn of its
+conversation are kept.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def recorded_change(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> 
 
 
 def validated_ends(lines: Sequence[Line], figure: str) -> tuple[int, int] | None:
-    """Return the first and the last step whose validation measured a figure; None where there are no two."""
+    """Return the first and the last step whose validation measured a metric; None if there are not two such
+    steps."""
     steps = [int(line["step"]) for line in lines if f"validation/{figure}" in line]
     return (steps[0], steps[-1]) if len(steps) > 1 else None
 

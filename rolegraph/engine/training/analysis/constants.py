@@ -153,9 +153,9 @@ class AnswerTally:
 
     @property
     def _by_task(self) -> bool:
-        """True where an answer's reward follows from the task, and not from the turn, as a validator's does.
+        """True if an answer's reward follows from the task, and not from the turn, as a validator's does.
 
-        Each answer of a validator that is never wrong has one reward on a task, too. But where its turns read
+        A validator that is never wrong also has one reward for each answer to a task. But if its turns read
         different picks, two of its words have the highest reward on that task.
         """
         return all(
@@ -233,16 +233,16 @@ def is_no_better(reward: float, constant: float, n: float) -> bool:
 
 
 def constant_remark(reward: float, constant: float | None, n: float | None, answer: str | None) -> str:
-    """Return the words that follow a mean reward where a constant answer would get about as much.
+    """Return the words that follow a mean reward if a constant answer would get about as much.
 
     Args:
         reward: Mean reward of a role.
-        constant: Reward of the best constant answer; None where the role's answers are not discrete.
-        n: Number of rewards in the mean; None where it is not on record.
-        answer: The best constant answer; None where it is not on record.
+        constant: Reward of the best constant answer; None if the role's answers are not discrete.
+        n: Number of rewards in the mean; None if unknown.
+        answer: The best constant answer; None if unknown.
 
     Returns:
-        Such as "no better than always saying 'negative' (0.41)"; empty where the reward is better.
+        Words such as "no better than always saying 'negative' (0.41)"; empty if the reward is better.
     """
     if constant is None or not n or not is_no_better(reward, constant, n):
         return ""

@@ -27,8 +27,8 @@ FALLEN = 0.5
 ERRORS = 4.0
 """Standard errors of the first reward that the fall exceeds, so that a small batch shows none by chance."""
 LOST_FIRST, LOST = 0.25, 0.5
-"""Shares of answers without a form that can be read: at most the first of the first step's, and over the
-second now."""
+"""Shares of answers without a readable form: largest share in the first step, and smallest share of a
+divergence now."""
 KL_JUMP, KL_TIMES = 0.1, 10.0
 """KL sampler‖trainer in nats, and multiple of its first value, above which it has jumped."""
 ENTROPY_SHARE = 0.1

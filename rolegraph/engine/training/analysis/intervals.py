@@ -59,7 +59,7 @@ class Interval:
 
     @property
     def sign(self) -> Literal[-1, 0, 1]:
-        """1 where the whole interval is above 0, -1 where it is below; 0 where it has 0, or no task."""
+        """1 if the whole interval is above 0, -1 if it is below 0; 0 if it contains 0, or without tasks."""
         return 0 if not self.n else 1 if self.low > 0 else -1 if self.high < 0 else 0
 
 

@@ -1,12 +1,12 @@
 """Outcome of each group: whether it has a gradient that prefers some answers, or why not; for the live table
 and the report.
 
-A group is compared where its members' rewards are. It taught where it prefers some of them to others, and
-moved where it changes the weights at all: each group that taught moved, too.
+A group is compared if its members' rewards are compared. It taught if its gradient prefers some members to
+others, and it moved if its gradient changes the weights at all: each group that taught also moved.
 
 Read from the rows of a step's credit. An outcome follows from the advantages, whatever the estimator; rLLM's
-`batch/*` follow from the spread of rewards. REINFORCE has a gradient where all rewards are equal, but it
-prefers no answer to another there: that outcome has a word of its own.
+`batch/*` follow from the spread of rewards. If all rewards are equal, REINFORCE has a gradient that prefers
+no answer to another; that outcome has its own name.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class GroupResult(NamedTuple):
 def group_results(rows: Iterable[CreditRow]) -> list[GroupResult]:
     """Return the outcome of each group of a step, once for each of its roles.
 
-    If all trajectories of a role on a task are masked or unanswered, an outcome is returned for them, too.
+    A role whose trajectories on a task are all masked or unanswered gets an outcome for that task as well.
     """
     groups: dict[int, tuple[str, GroupTally]] = {}
     left_out: dict[tuple[str, str], GroupTally] = {}

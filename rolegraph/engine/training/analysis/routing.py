@@ -29,10 +29,9 @@ class RouteTally:
     answers: Counter[str] = field(default_factory=Counter[str])
     """Number of trajectories by role."""
     defaults: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Rewards of the unreadable answers of each role with a default, 0 where there was none."""
+    """Rewards of the unreadable answers of each role with a default; 0 for an answer without a reward."""
     routes: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    """Number of turns by action, defaults among them, of each role whose actions decide which role is
-    asked."""
+    """Number of turns by action, with defaults, of each role whose actions decide which role is asked."""
 
     def add(self, episode: Episode) -> None:
         """Count an episode's trajectories."""

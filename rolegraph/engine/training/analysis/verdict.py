@@ -13,7 +13,7 @@ from rolegraph.engine.training.analysis.constants import CONSTANT, best_constant
 from rolegraph.engine.training.analysis.divergence import Divergence, Line, divergences
 
 BEST_ON_THESE = "chosen by these validation tasks; on others, expect a lower figure"
-"""Remark beside the best weights: the largest of several means is too high an estimate."""
+"""Remark on the best weights, because the largest of several means is too high an estimate."""
 
 
 class TrainingVerdict(NamedTuple):

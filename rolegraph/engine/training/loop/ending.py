@@ -76,11 +76,11 @@ NO_BUDGET = Budget()
 
 
 def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
-    """Return why `train.stop` ends a training after the last of these steps, or None where it goes on.
+    """Return the reason why `train.stop` ends a training after the last of these steps; None to continue.
 
     Args:
-        lines: Metrics of all steps so far; those of a validation have its metrics. Steps of a stage of
-            imitation do not count, so that RL follows them whatever they reach.
+        lines: Metrics of all steps so far; those of a validation have its metrics. Steps of an imitation
+            stage do not count, so that RL follows in any case.
         train: The spec's `train`.
     """
     if train.stop is None:

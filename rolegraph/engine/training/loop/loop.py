@@ -205,11 +205,11 @@ class _Loop:
             setup.folder.stop(int(self.lines[-1]["step"]), reason)
 
     async def end_step(self, step: _Step, times: Metrics, began: float) -> None:
-        """Validate if that is due, write the metrics, and save a checkpoint if one is due.
+        """Validate if a validation is due, write the metrics, and save a checkpoint if one is due.
 
         Args:
-            step: The step, whose update was made.
-            times: Durations of the step's parts, to which others are added.
+            step: The step, after its update.
+            times: Durations of the step's parts, to which further durations are added.
             began: Time of `monotonic` at which the step began.
         """
         every, metrics = self.train.validation.every, step.metrics
@@ -263,10 +263,10 @@ class _Loop:
 
         Args:
             step: The step's number.
-            members: Groups of the step's first batch, to which the episodes of the others are added.
+            members: Groups of the step's first batch, to which the episodes of further batches are added.
 
         Returns:
-            The tasks to learn from: the first that are informative, `batch_size` at most.
+            Ids of the tasks to learn from: the first `batch_size` informative tasks.
         """
         train = plan_at(self.setup.plan, step).spec.train
         tasks = members.informative()
@@ -287,9 +287,9 @@ class _Loop:
 
         Args:
             step: The step's number.
-            members: Groups of all episodes of the step; metrics are of them all.
-            times: Durations of the step's parts, to which others are added.
-            kept: Tasks that the update uses; None uses all.
+            members: Groups of all episodes of the step; the metrics cover all of them.
+            times: Durations of the step's parts, to which further durations are added.
+            kept: Ids of the tasks that the update uses; None for all tasks.
         """
         setup, plan, episodes = self.setup, plan_at(self.setup.plan, step), members.episodes
         self._check_answers(step, episodes)
@@ -506,9 +506,10 @@ class _Loop:
         self.setup.observe(StepLogged(step, metrics, self.constants))
 
     def _version(self, trajectory: Trajectory) -> int | None:
-        """Return how many updates the policy of a trajectory has had, to compute how stale its steps are.
+        """Return the number of updates of a trajectory's policy, from which the staleness of its steps is
+        computed.
 
-        It is 0 for a frozen model, and None for past copies, which are old on purpose.
+        The number is 0 for a frozen model, and None for past copies, which are old on purpose.
         """
         plan = self.setup.plan
         policy = plan.policy_of(trajectory.name, trajectory.index)

@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class RemoteModels:
-    """Workers of a cluster, and the places of the models from which they sample.
+    """Workers of a cluster, and the addresses of the models from which they sample.
 
-    The weights of each version are saved at the service for the time of their rollouts.
+    Each version of the weights is saved at the service while rollouts may use it.
 
     Args:
-        maker: The workers, which open the models that a job names.
-        policies: The policies in training.
-        frozen: The places of the models that are not trained.
+        maker: Workers, which open the models that a job names.
+        policies: Policies in training.
+        frozen: Addresses of the untrained models.
         staleness: Number of updates by which rollouts may lag behind the policy.
     """
 
@@ -110,7 +110,8 @@ class TrainingSetup:
 
     @property
     def validating(self) -> Sequence[ValidationSetup]:
-        """Workflows that validate: others, or the plan itself where it has validation tasks."""
+        """Workflows that validate: the spec's validation workflows, or the plan itself if it has validation
+        tasks."""
         itself = ValidationSetup(self.plan, self.validation_tasks, self.folder)
         return self.validations or ((itself,) if self.validation_tasks else ())
 

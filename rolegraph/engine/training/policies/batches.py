@@ -120,8 +120,10 @@ class StepAdvantages(NamedTuple):
     is_read: bool = False
     """True where a custom loss reads the tokens, whatever their advantages."""
     turn: int = 0
-    """Number of the turn, for a custom loss that compares turns: each is a sequence. 0 elsewhere: turns that
-    continue each other are one sequence."""
+    """Number of the turn, for a custom loss that compares turns and so has a sequence for each turn.
+
+    For other losses it is 0: turns that continue each other are one sequence.
+    """
 
     @property
     def counts(self) -> bool:

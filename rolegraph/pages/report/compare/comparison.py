@@ -62,7 +62,8 @@ class FigureRow(NamedTuple):
     def among(self, apart: Sequence[str]) -> FigureRow:
         """Return the row without the differences of sides that are not comparable.
 
-        `apart` has for each other side the cause why it is not comparable; empty for comparable ones.
+        Args:
+            apart: Reason why each other side is not comparable; empty for a comparable side.
         """
         kept = [None if cause else gap for cause, gap in zip(apart, self.differences, strict=True)]
         return self._replace(differences=kept)
@@ -248,8 +249,8 @@ def _better(gap: Interval) -> str:
 
 
 def _ends(start: str, over: Interval | None) -> dict[str, float | None]:
-    """Return a mean, the ends of its interval and n, under names that begin with `start`; None where there is
-    no value."""
+    """Return a mean, the ends of its interval and n, under names that begin with `start`; the values are None
+    without an interval."""
     values = over if over and over.n else None
     return {f"{start}{name}": values and getattr(values, name) for name in ("mean", "low", "high", "n")}
 

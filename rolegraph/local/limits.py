@@ -1,6 +1,6 @@
 """Limits on the requests and the state of one client of the local service, and on models that it loads.
 
-They keep the mistake of one client from affecting the others; a working client reaches none of them.
+The limits keep one client's mistake from affecting other clients; a working client reaches no limit.
 """
 
 from rolegraph.engine.limits import Limit
@@ -13,7 +13,7 @@ TRAIN_BYTES = Limit("service_train_bytes", 2**25, "bytes")
 PARTS = Limit("service_parts", 2**16, "parts")
 """Datums of a forward_backward with their inputs and tensors; the SDK sends 1,024."""
 TARGETS = Limit("service_targets", 2**24, "values")
-"""Dense size of the sparse tensors of a request together; a kilobyte can stand for gigabytes."""
+"""Dense size of the sparse tensors of a request, added up; a kilobyte of sparse data can mean gigabytes."""
 BODY_SECONDS = Limit("service_body_seconds", 60, "seconds")
 """Time to send a body, which holds a connection and memory meanwhile."""
 SEED = Limit("service_seed", 2**64 - 1, "")
@@ -37,7 +37,7 @@ CHOICES = Limit("service_choices", 128, "answers")
 STOPS = Limit("service_stops", 64, "texts or ids")
 """Stop sequences of a call, each checked after every token."""
 STOP_TEXT = Limit("service_stop_text", 1_024, "characters")
-"""Stop string; so much of an answer is checked per token."""
+"""Stop string; after each token, as many characters of the answer are checked."""
 TEXT_PER_TOKEN = Limit("service_text_per_token", 32, "characters")
 """Input for each token of the model's context; text has about 4."""
 GRAMMAR = Limit("service_grammar", 2**16, "characters")
@@ -61,13 +61,14 @@ KEPT_BYTES = Limit("service_kept_bytes", 2**26, "bytes")
 LOADED = Limit("service_loaded", 4, "checkpoints")
 """Checkpoints loaded for sampling in addition to the newest of each run."""
 SNAPSHOTS = Limit("service_snapshots", 12, "snapshots")
-"""Unnamed sampling weights on disk for each run; the least recently used go."""
+"""Unnamed sampling weights on disk for each run; the least recently used weights are deleted."""
 
 # Silence after which a client counts as gone.
 LEFT_SECONDS = Limit("service_left_seconds", 30, "seconds")
-"""Silence of a process that is known to have ended."""
+"""Time without requests from a client process that has ended, after which its session ends."""
 SILENT_SECONDS = Limit("service_silent_seconds", 300, "seconds")
-"""Silence of a process that may still run; the SDK warns after 120."""
+"""Time without requests from a client of unknown state, after which its session ends; the SDK warns after
+120."""
 
 # Size of a batch.
 LIVE = Limit("service_live", 256, "sequences")

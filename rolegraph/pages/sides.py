@@ -65,7 +65,7 @@ class Side:
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of the run, such as model and seed."""
     results: SideResults | None = None
-    """Results; None for a spec, and where there are no episodes."""
+    """Results; None for a spec, and without episodes."""
     other: SideResults | None = None
     """Results of the other validation of a training: of the best if `results` are of the last, and the
     reverse. None if both are the same, and for a run."""
@@ -152,7 +152,7 @@ def _side(name: str, folder: RunFolder, info: RunInfo, files: Sequence[tuple[str
 
 
 def _with_rate(spec: Mapping[str, Any], info: RunInfo) -> Mapping[str, Any]:
-    """Return a spec with the learning rate of its training, where it has none of its own."""
+    """Return a spec with the learning rate of its training, if the spec sets no rate."""
     train: Mapping[str, Any] = spec.get("train") or {}
     rates = {*info.learning_rates.values()}
     if "learning_rate" in train or len(rates) != 1:

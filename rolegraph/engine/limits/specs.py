@@ -34,7 +34,8 @@ SPEC_REFILL = Limit("spec_refill", 64, "")
 SPEC_STAGES = Limit("spec_stages", 16, "stages")
 """`stages` of a training; each compiles the roles again."""
 SPEC_WORDS = Limit("spec_words", 20, "words")
-"""Words of a parser for which the reward of each is computed on every turn; of more it is not."""
+"""Words of a parser for which the reward of each word is computed on every turn; with more words, for no
+word."""
 SPEC_STEPS = Limit("spec_steps", 10_000, "steps")
 """Steps of a training whose numbers are checked; of a longer training, this many steps are checked."""
 SPEC_KEEP = Limit("spec_keep", 64, "")

@@ -71,7 +71,7 @@ PROMPT, GRPO, LAST = "prompt: clerk.j2", "estimator: grpo", "reward: exact_match
 
 SPEC_MISTAKES = [
     ("indentation", f"    {PROMPT}", f"   {PROMPT}", "12:1", "yaml", "4 spaces"),
-    ("tab", f"    {PROMPT}", f"\t{PROMPT}", "12:1", "yaml", "4 spaces"),
+    ("tab", f"    {PROMPT}", f"\t{PROMPT}", "12:1", "yaml", "spaces"),
     ("key", PROMPT, "promt: clerk.j2", "12:5", "unknown-key", "'prompt'"),
     ("role in needs", "needs: [clerk]", "needs: [clrek]", "17:13", "unknown-name", "'clerk'"),
     ("estimator", GRPO, "estimator: grop", "15:16", "unknown-name", "'grpo'"),
@@ -80,7 +80,7 @@ SPEC_MISTAKES = [
     ("field in an expression", LAST, "reward: mean(clerk.rewrad)", "20:24", "unknown-name", "'reward'"),
     ("version 1", "rolegraph: 2", "rolegraph: 1", "1:12", "version", "rolegraph migrate tickets.yaml"),
     ("key of version 1", GRPO, "trainable: false", "15:5", "unknown-key", "`estimator`"),
-    ("list for a mapping", "  clerk:\n", "  - clerk:\n", "16:3", "yaml", "- lead:"),
+    ("list for a mapping", "  clerk:\n", "  - clerk:\n", "10:3", "yaml", "write clerk:"),
     ("key twice", "    reward", "    parser: boxed\n    reward", "14:5", "yaml", "line 13"),
     ("number in words", "count: 2", "count: two", "11:12", "wrong-value", "a whole number"),
     ("circle", "    count: 2", "    needs: [lead]", "11:13", "workflow", "remove one"),

@@ -114,8 +114,8 @@ def _times(spec: Spec, places: dict[str, int], name: str) -> Iterator[tuple[int,
 
 
 def turns_read(spec: Spec) -> dict[str, list[str]]:
-    """Return for each role in a shared conversation, or in a fork, the other roles whose turns it may find
-    there.
+    """Return, for each role with a shared or forked conversation, the other roles whose turns the
+    conversation may contain.
 
     The result is empty for a spec whose roles wait for each other in a cycle, which other checks report.
     """

@@ -56,7 +56,8 @@ class CallSite(NamedTuple):
     round: int
     """Round of the turn, from 1."""
     members: range
-    """Positions, from 0, of the instances for the calls of this turn, in the order of the calls."""
+    """Positions, from 0, of the called role's instances that answer this turn's calls, in the order of the
+    calls."""
 
 
 def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:

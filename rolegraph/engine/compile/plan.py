@@ -390,8 +390,8 @@ class Plan(TurnGraph):
 
     @property
     def can_be_correct(self) -> bool:
-        """True where an expression in `correct` can hold: it reads a role that can be right, or compares
-        values itself."""
+        """True if an expression in `correct` can hold: it reads a role that can be right, or itself compares
+        values."""
         return any(not it.verdicts or self.judged.intersection(it.verdicts) for it in self.correct)
 
     @property

@@ -163,8 +163,8 @@ def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def default_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Warn of each default that is paid and decides whether another role is asked, so that an unreadable
-    answer earns a reward."""
+    """Warn of a default that earns a reward and by which another role is asked, so that an unreadable answer
+    is paid."""
     deciding = {
         mentioned.partition(".")[0]: other
         for other, role in names.roles.items()

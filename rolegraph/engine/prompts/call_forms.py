@@ -188,8 +188,8 @@ def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
 
 
 def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Return the call in a match with one tag per argument, parsed to the types of the function's JSON
-    Schema."""
+    """Return the call in a match of a form with one tag per argument; the types of the arguments follow the
+    function's JSON Schema."""
     function = _FUNCTION.fullmatch(match["body"].strip())
     if function is None:
         return [_unread(match["body"])]

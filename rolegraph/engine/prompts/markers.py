@@ -133,7 +133,7 @@ class Outline:
     literals: Sequence[str]
     """Texts of the template, before, between and after the placeholders."""
     numbers: Sequence[int]
-    """Number of the placeholder between each two literals."""
+    """Numbers of the placeholders between the literals, one between each two literals."""
 
     @classmethod
     def of(cls, rendered: str) -> Outline:

@@ -68,7 +68,7 @@ class Examples(SpecModel):
     count: Annotated[int, Field(ge=1, le=SPEC_EXAMPLES.most)]
     """Number of examples of each task."""
     sees: Strings = []
-    """Hidden fields that the examples have; without them an example has the visible fields alone."""
+    """Hidden fields that the examples have besides the visible fields."""
     by: str | None = None
     """Field whose values get equal shares of the examples, such as a label with few values; it may be
     hidden."""
@@ -85,7 +85,7 @@ class Data(SpecModel):
     """Source of the tasks: a registered dataset, or the path of a .jsonl, .csv, .tsv or .parquet file."""
 
     train: Annotated[CallField, vocabulary.datasets] | None = None
-    """Tasks to learn from."""
+    """Training tasks."""
     validation: Annotated[CallField, vocabulary.datasets] | None = None
     """Held-out tasks; `rolegraph run` takes these by default."""
     split: RowSplit | None = None

@@ -86,7 +86,7 @@ class Validation(SpecModel):
     that are trained here, and their data, prompts and metrics are their own."""
     best: str = "correct"
     """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics; with `workflow`, a
-    figure of the first, or `NAME/figure` of another."""
+    figure of the first validation workflow, or `NAME/figure` of another."""
 
 
 BEST: Literal["best"] = "best"

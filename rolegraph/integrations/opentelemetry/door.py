@@ -15,7 +15,7 @@ from rolegraph.cli.output import OutputOptions
 
 
 def _otlp(gather: Callable[..., Any], meaning: str) -> options.Decorator[Callable[..., Any]]:
-    """Return a decorator that adds the three options; they come to `gather` as `url` and `how`."""
+    """Return a decorator that adds the three options; `gather` gets their values as `url` and `how`."""
 
     def settle(command: Callable[..., Any], **words: Any) -> Any:
         url, share, content = (words.pop(name) for name in ("otlp", "otlp_share", "otlp_content"))

@@ -31,7 +31,7 @@ from rolegraph.pages.view.runs import ViewedRun, run_names
 PAGE = 50
 """Number of episodes on a page."""
 MOST_FOUND = 2_000
-"""Number of matching episodes after which a search for a text stops; they give the count and the means."""
+"""Number of matching episodes after which a text search stops; counts and means then cover only these."""
 MOST_STEPS = 20
 """Largest number of a training's steps that are listed for a task."""
 ANY = "any"

@@ -82,7 +82,7 @@ def traces(
     Args:
         shown: The episode.
         groups: Result of `groups_of`.
-        episodes: The episodes of the members that are listed, and of the episode itself.
+        episodes: Episodes of the listed members, with the shown episode.
     """
     by_node: dict[NodeId, list[GroupTrace]] = {}
     place = shown.entry.task, shown.entry.rollout

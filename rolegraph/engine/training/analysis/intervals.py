@@ -196,7 +196,7 @@ def _variance_of_seeds(table_S_P: Floats) -> float:
 
 
 def _factor(freedom: float) -> float:
-    """Return the factor by which an estimated variance widens an interval, squared."""
+    """Return the square of the factor by which an interval widens because its variance is estimated."""
     return (_student(freedom) / _Z) ** 2
 
 

@@ -248,8 +248,12 @@ class _Loop:
             self.setup.observe(Note(text, "warning"))
 
     async def draw(self, step: int, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
-        """Start the episodes of the next batch, which step `step` learns from, leaving out tasks with ids in
-        `exclusions`; return their task."""
+        """Start the episodes of the next batch, and return the asyncio task that runs them.
+
+        Args:
+            step: The step that learns from the batch.
+            exclusions: Ids of tasks of the data to leave out.
+        """
         setup, train = self.setup, plan_at(self.setup.plan, step).spec.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)

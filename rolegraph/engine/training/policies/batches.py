@@ -76,7 +76,7 @@ class RoleBatch:
     comparisons: list[ComparedMember] = field(default_factory=list[ComparedMember])
     """Group of each datum, for a custom loss."""
     starts: Sequence[Sequence[float]] = ()
-    """Log-probabilities [T] of each datum by the policy's start, for a loss that reads them."""
+    """Log-probabilities [T] of each datum under the policy's starting weights, for a loss that reads them."""
 
     @property
     def mass(self) -> float:

@@ -37,7 +37,7 @@ class LossResult(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """True where the gradient is not 0 everywhere."""
+        """True if the gradient is not 0 everywhere."""
         return any(bool(gradient.any()) for gradient in self.gradients)
 
 

@@ -142,7 +142,7 @@ class Comparison(Summarized):
     settings: Sequence[KeyDifference]
     templates: Sequence[TemplateChange]
     rows: Sequence[FigureRow]
-    """Figures of the sides that have episodes; empty if fewer than two sides have any."""
+    """Figures of the sides that have episodes; empty if fewer than two sides have episodes."""
     flips: Sequence[TaskFlips]
     """Flipped tasks of each side with episodes, except the first."""
     verdicts: Sequence[SideVerdict]
@@ -237,7 +237,7 @@ class Comparison(Summarized):
 
     @property
     def other_code(self) -> bool:
-        """True where the sides have the same spec, but another hash: only code of vocabulary items
+        """True if the sides have the same spec but different hashes, because the code of vocabulary items
         differs."""
         first, *others = self.sides
         has_same_specs = all(side.spec == first.spec for side in others)

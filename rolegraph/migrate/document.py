@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import yaml
@@ -180,6 +181,15 @@ def pairs(node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     if not isinstance(node, yaml.MappingNode):
         return {}
     return {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+
+
+def bases(mapping: yaml.Node) -> list[yaml.Node]:
+    """Return the mappings that a mapping merges by `<<`, in their order of precedence."""
+    merged = pairs(mapping).get("<<")
+    if merged is None:
+        return []
+    named = merged[1].value if isinstance(merged[1], yaml.SequenceNode) else [merged[1]]
+    return [*chain.from_iterable((it, *bases(it)) for it in named)]
 
 
 def _prefix(root: yaml.MappingNode) -> Path | None:

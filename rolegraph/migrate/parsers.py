@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import yaml
 
-from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Problem, bases, pairs, scalar
 
 _FIRST_UNLESS_LAST = ("tag", "choice", "regex")
 """Parsers of version 1 that returned the first match unless the spec set an option."""
@@ -60,11 +60,8 @@ def _entries(document: Document) -> Iterator[Entry]:
 
 def _keys(mapping: yaml.Node) -> _Options:
     """Return the keys of a mapping, with those that it merges (`<<`)."""
-    keys = dict(pairs(mapping))
-    _, bases = keys.pop("<<", (mapping, None))
-    for base in bases.value if isinstance(bases, yaml.SequenceNode) else [bases] if bases else []:
-        keys = {**pairs(base), **keys}
-    return keys
+    tables = [pairs(it) for it in (*reversed(bases(mapping)), mapping)]
+    return {name: it for table in tables for name, it in table.items() if name != "<<"}
 
 
 def _read(parser: yaml.Node) -> tuple[str, _Options]:

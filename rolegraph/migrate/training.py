@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 import yaml
 
-from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Problem, bases, pairs, scalar
 from rolegraph.migrate.words import as_scalar
 
 _LEARNS = ("estimator", "signal")
@@ -47,13 +46,13 @@ def trainable(document: Document) -> Iterator[Change | Problem]:
             else:
                 yield _removed(document, entry)
         elif not keys.keys() & {*_LEARNS} and (
-            _is_extending(document) or any(map(_is_frozen, _bases(entry.parent)))
+            _is_extending(document) or any(map(_is_frozen, bases(entry.parent)))
         ):
             yield Problem(begin, "`trainable` is gone: give the role its estimator here")
         else:
             yield _removed(document, entry)
     for entry in document.entries("roles.*"):
-        merged = {key for base in _bases(entry.value) for key in pairs(base)}
+        merged = {key for base in bases(entry.value) for key in pairs(base)}
         is_silent = len(entry.path) == 2 and "trainable" not in pairs(entry.value)
         if is_silent and merged & {*_LEARNS} and _is_frozen(entry.value):
             message = "`trainable` is gone, and `<<` gives this role an estimator: write `estimator: null`"
@@ -100,18 +99,9 @@ def _removed(document: Document, entry: Entry) -> Change | Problem:
     return change._replace(text=line[: len(line) - len(line.lstrip())] + comment + "\n")
 
 
-def _bases(mapping: yaml.Node) -> list[yaml.Node]:
-    """Return the mappings that a mapping merges by `<<`, in their order of precedence."""
-    merged = pairs(mapping).get("<<")
-    if merged is None:
-        return []
-    named = merged[1].value if isinstance(merged[1], yaml.SequenceNode) else [merged[1]]
-    return [*chain.from_iterable((it, *_bases(it)) for it in named)]
-
-
 def _is_frozen(mapping: yaml.Node) -> bool:
     """Return True for a role with `trainable: false`, in its own mapping or in a merged one."""
-    written = (pairs(it).get("trainable") for it in (mapping, *_bases(mapping)))
+    written = (pairs(it).get("trainable") for it in (mapping, *bases(mapping)))
     first = next(filter(None, written), None)
     return first is not None and _is_false(first[1])
 
@@ -127,4 +117,4 @@ def _is_extending(document: Document) -> bool:
 
 def _is_open(document: Document, mapping: yaml.Node, name: str) -> bool:
     """Return True if a role's key may also come from the base spec or from `<<`."""
-    return _is_extending(document) or any(name in pairs(base) for base in _bases(mapping))
+    return _is_extending(document) or any(name in pairs(base) for base in bases(mapping))

@@ -84,7 +84,7 @@ def short_forms(document: Document) -> Iterator[Change]:
             if alias == "own" and len(beside) == 1:
                 yield document.replace(entry.parent, "chat")
             elif alias == "own" or "chunks" in beside:
-                yield _removed(document, entry)
+                yield document.without(entry.parent, entry.name)
     for entry in document.entries(*_CREDIT):
         keys = pairs(entry.value)
         if "kind" in keys:
@@ -121,18 +121,3 @@ def as_scalar(document: Document, entry: Entry, text: str) -> Change:
     if entry.key is None or (isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style):
         return document.replace(entry.value, text)
     return Change(entry.key.end_mark.index, document.end(entry.value), f": {text}")
-
-
-def _removed(document: Document, entry: Entry) -> Change:
-    """Return the change that removes an entry from a mapping that has further entries."""
-    order = [key.start_mark.index for key, _ in pairs(entry.parent).values()]
-    key = entry.key if entry.key is not None else entry.value
-    place = order.index(key.start_mark.index)
-    if place + 1 < len(order):
-        return Change(key.start_mark.index, order[place + 1], "")
-    line = document.text.rfind("\n", 0, order[place])
-    is_alone = not document.text[line + 1 : order[place]].strip()
-    before = (
-        line if is_alone else document.end([value for _, value in pairs(entry.parent).values()][place - 1])
-    )
-    return Change(before, document.end(entry.value), "")

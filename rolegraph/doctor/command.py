@@ -32,7 +32,7 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     With --model openai:NAME: which fields an endpoint takes, what its answers hold, and what a run leaves
     out. Nothing is written, and the exit code is 1 where there is no answer.
     """
-    from rolegraph.doctor.probing import ServiceReport, doctor_async
+    from rolegraph.doctor.probing import doctor_async
 
     Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
     with progress_line(output, "opening the service …") as observe:
@@ -45,7 +45,7 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     output.line(
         api.printable(f"{report.model} at {report.url}: {', '.join(counts)}, in {clock(report.seconds)}")
     )
-    if isinstance(report, ServiceReport) and base_url and not report.recorded:
+    if report.traits and base_url and not report.recorded:
         output.line("the service has stopped sampling, so these rows are not recorded; mend it and run again")
     rows = [row._asdict() for row in report.rows]
     output.document({**asdict(report), "ok": report.ok, "rows": rows})

@@ -7,10 +7,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
-from rolegraph.doctor.probes import ProbeRow, Status
+from rolegraph.doctor.probes import ProbeReport, ProbeRow, Status
 from rolegraph.engine.errors import ModelError, UsageError, first_line
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.models.openai import (
@@ -56,24 +55,7 @@ _ADD = Function(
 Found = tuple[str, Status]
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointReport:
-    """Findings of the probes of an endpoint."""
-
-    url: str
-    model: str
-    rows: tuple[ProbeRow, ...]
-    left_out: tuple[str, ...]
-    """Fields that a run leaves out at this endpoint."""
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """True if no probe failed."""
-        return all(row.status != "failed" for row in self.rows)
-
-
-async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observer) -> EndpointReport:
+async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observer) -> ProbeReport:
     """Probe a model at an OpenAI-compatible endpoint; errors as in `open_served`."""
     began, url = time.monotonic(), OPENAI.url(ref.base_url)
     key = OPENAI.key(url, explicit=None, trusted_url=trusted_url)
@@ -86,9 +68,8 @@ async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observ
             async for row in probes:
                 rows.append(row)
                 observe(Note(f"{row.name}: {row.status} …"))
-        return EndpointReport(
-            url, model.name, tuple(rows), tuple(sorted(model.left_out)), time.monotonic() - began
-        )
+        left_out, seconds = tuple(sorted(model.left_out)), time.monotonic() - began
+        return ProbeReport(url, model.name, tuple(rows), seconds, left_out=left_out)
     finally:
         await client.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rolegraph.doctor.meter import (
     RANK,
     STATE_METADATA,
     STATE_SECONDS,
+    Probe,
     ProbeFinding,
     ServiceMeter,
     agreement,
@@ -27,14 +28,6 @@ OPTIONAL = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens
 """Names of rows whose fields a service may refuse."""
 _LAST = 3
 _TOP = 2
-
-
-class FieldRow(NamedTuple):
-    """Probe of one field: the behaviour of hosted Tinker, and the function that measures it."""
-
-    name: str
-    expected: str
-    find: Callable[[ServiceMeter], ProbeFinding]
 
 
 def _tokens(meter: ServiceMeter, **params: Any) -> list[int]:
@@ -133,19 +126,19 @@ def _alternatives(meter: ServiceMeter) -> ProbeFinding:
 
 
 SAMPLING = (
-    FieldRow("temperature 0", "the likeliest tokens, whatever the seed", _is_greedy(temperature=0.0)),
-    FieldRow("top_k 1", "the likeliest tokens", _is_greedy(top_k=1)),
-    FieldRow("top_p near 0", "the likeliest tokens", _is_greedy(top_p=1e-6)),
-    FieldRow("max_tokens", "ends an answer, with the reason length", _max_tokens),
-    FieldRow("num_samples", "so many answers", _num_samples),
-    FieldRow("stop texts", "the model's end token ends an answer, too", _stop_text),
-    FieldRow("stop token ids", "a token ends an answer, which has it as its last", _stop_ids),
-    FieldRow("stop []", "no token ends an answer", _no_stop),
-    FieldRow("topk_prompt_logprobs", "the likeliest tokens for each position but the first", _top_prompt),
-    FieldRow("prompt_logprobs_last_n", "None before the last n entries", _last_n),
-    FieldRow("topk_sample_logprobs", "the likeliest tokens for each sampled one", _top_sampled),
-    FieldRow("target_prompt_logprobs", "the log-probabilities of these tokens", _targets),
-    FieldRow("prompt_alt_tokens_k", "draws for each position but the first", _alternatives),
+    Probe("temperature 0", "the likeliest tokens, whatever the seed", _is_greedy(temperature=0.0)),
+    Probe("top_k 1", "the likeliest tokens", _is_greedy(top_k=1)),
+    Probe("top_p near 0", "the likeliest tokens", _is_greedy(top_p=1e-6)),
+    Probe("max_tokens", "ends an answer, with the reason length", _max_tokens),
+    Probe("num_samples", "so many answers", _num_samples),
+    Probe("stop texts", "the model's end token ends an answer, too", _stop_text),
+    Probe("stop token ids", "a token ends an answer, which has it as its last", _stop_ids),
+    Probe("stop []", "no token ends an answer", _no_stop),
+    Probe("topk_prompt_logprobs", "the likeliest tokens for each position but the first", _top_prompt),
+    Probe("prompt_logprobs_last_n", "None before the last n entries", _last_n),
+    Probe("topk_sample_logprobs", "the likeliest tokens for each sampled one", _top_sampled),
+    Probe("target_prompt_logprobs", "the log-probabilities of these tokens", _targets),
+    Probe("prompt_alt_tokens_k", "draws for each position but the first", _alternatives),
 )
 """Probes of the fields of a sampling request."""
 
@@ -195,11 +188,11 @@ def _deletion(meter: ServiceMeter) -> ProbeFinding:
 
 
 CHECKPOINTS = (
-    FieldRow("get_info", "the rank of the adapter", _info),
-    FieldRow("ttl_seconds", "a checkpoint expires", _ttl),
-    FieldRow("user_metadata", "a checkpoint has it", _metadata),
-    FieldRow("overwrite", "a checkpoint of the same name is replaced on request alone", _overwrite),
-    FieldRow("weights_info", "rank and base model of a checkpoint", _weights_info),
-    FieldRow("delete_checkpoint", "a checkpoint is gone", _deletion),
+    Probe("get_info", "the rank of the adapter", _info),
+    Probe("ttl_seconds", "a checkpoint expires", _ttl),
+    Probe("user_metadata", "a checkpoint has it", _metadata),
+    Probe("overwrite", "a checkpoint of the same name is replaced on request alone", _overwrite),
+    Probe("weights_info", "rank and base model of a checkpoint", _weights_info),
+    Probe("delete_checkpoint", "a checkpoint is gone", _deletion),
 )
 """Probes of the fields of checkpoints."""

@@ -12,7 +12,7 @@ change, because services load no state into a client that has trained.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -57,6 +57,18 @@ class ProbeFinding(NamedTuple):
 
     seen: str
     ok: bool = True
+
+
+class Probe(NamedTuple):
+    """One probe: a behaviour of hosted Tinker, and the function that measures it."""
+
+    name: str
+    expected: str
+    """Behaviour of hosted Tinker."""
+    find: Callable[[Any], ProbeFinding]
+    """Function of a ServiceMeter, or of a ServiceProbe."""
+    differing: Mapping[str, Any] = {}
+    """Traits of a service that differs."""
 
 
 def compared(change: Floats, expected: Floats) -> ProbeFinding:

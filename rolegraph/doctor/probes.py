@@ -22,6 +22,7 @@ from rolegraph.doctor.meter import (
     TIMEOUT_SECONDS,
     TOLERANCE,
     Pass,
+    Probe,
     ProbeFinding,
     ServiceMeter,
     agreement,
@@ -59,15 +60,25 @@ class ProbeRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """One probe: a behaviour that hosted Tinker has, and the function that measures it."""
+class ProbeReport:
+    """Findings of the probes of a Tinker service, or of an endpoint of OpenAI's API."""
 
-    name: str
-    expected: str
-    """Behaviour of hosted Tinker."""
-    find: Callable[[ServiceProbe], ProbeFinding]
-    differing: Mapping[str, Any]
-    """Traits of a service whose behaviour differs."""
+    url: str
+    model: str
+    rows: tuple[ProbeRow, ...]
+    seconds: float
+    traits: ServiceTraits | None = None
+    """Traits of a Tinker service; None for an endpoint."""
+    left_out: tuple[str, ...] = ()
+    """Fields that a run at an endpoint will leave out."""
+    recorded: bool = False
+    """True if the traits were written for `train`, as they are where the service still samples at the end."""
+
+    @property
+    def ok(self) -> bool:
+        """True if no probe failed, and none of a Tinker service differs."""
+        wrong = ("failed",) if self.traits is None else ("failed", "differs")
+        return all(row.status not in wrong for row in self.rows)
 
 
 class ServiceProbe(ServiceMeter):
@@ -185,8 +196,7 @@ def _seed(probe: ServiceProbe) -> ProbeFinding:
     return ProbeFinding(seen, one == same and one != other)
 
 
-for row in SAMPLING:
-    _probe(row.name, row.expected)(row.find)
+PROBES.extend(SAMPLING)
 
 
 @_probe("trainer's log-probabilities", "those of the sampler")
@@ -393,8 +403,7 @@ def _resume(probe: ServiceProbe) -> ProbeFinding:
     return ProbeFinding(note + seen, ok)
 
 
-for row in CHECKPOINTS:
-    _probe(row.name, row.expected)(row.find)
+PROBES.extend(CHECKPOINTS)
 
 
 @_probe("new session", "a saved sampler can be opened by another session")

@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from rolegraph.api.jobs import blocking, ignore_event
-from rolegraph.doctor.endpoint import EndpointReport, probe_endpoint
-from rolegraph.doctor.probes import ProbeRow, ServiceProbe
+from rolegraph.doctor.endpoint import probe_endpoint
+from rolegraph.doctor.probes import ProbeReport, ProbeRow, ServiceProbe
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
-from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import model_of, open_session
 from rolegraph.engine.models.tinker_sdk import close
-from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.sources import PROVIDERS
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceReport:
-    """Findings of the probes of a service."""
-
-    url: str
-    model: str
-    rows: tuple[ProbeRow, ...]
-    traits: ServiceTraits
-    seconds: float
-    recorded: bool = False
-    """True if the traits were written for `train`, which happens if the service still samples after the
-    probes."""
-
-    @property
-    def ok(self) -> bool:
-        """True if no row differs or failed."""
-        return all(row.status in ("ok", "not offered") for row in self.rows)
-
-
 async def doctor_async(
     *, base_url: str | None = None, model: str | None = None, observe: Observer | None = None
-) -> ServiceReport | EndpointReport:
+) -> ProbeReport:
     """Probe a Tinker service and compare each behaviour with that of hosted Tinker; or probe an endpoint.
 
     Takes about a minute. Trains new adapters, and leaves saved states named `rolegraph-doctor-…`. With a
@@ -83,7 +63,7 @@ async def doctor_async(
             probe = ServiceProbe(session, model_of(session, served.ref))
             rows = await asyncio.to_thread(probed)
             if ref.served_here:
-                rows.append(await asyncio.to_thread(_bf16_row))
+                rows.append(_bf16_row())
             is_alive = await asyncio.to_thread(probe.still_samples)
         finally:
             close(session.service, "success")
@@ -91,18 +71,20 @@ async def doctor_async(
     if recorded:
         probe.traits.save(session.url, probe.model)
     seconds = time.monotonic() - start
-    return ServiceReport(session.url, probe.model, tuple(rows), probe.traits, seconds, recorded)
+    return ProbeReport(session.url, probe.model, tuple(rows), seconds, probe.traits, recorded=recorded)
 
 
 doctor = blocking(doctor_async)
 
 
 def _bf16_row() -> ProbeRow:
-    """Return a row with the speed that a local model would gain by `bf16: true` on this machine's CPU."""
-    speeds = plugin("models", "local").bf16_speeds()
-    times = ", ".join(f"{speed:.2g} times as fast {name}" for name, speed in speeds.items())
-    advice = "set bf16: true" if min(speeds.values()) > 1 else "keep float32"
-    return ProbeRow("bf16 on this CPU", "any", f"layers {times}: {advice}", "ok")
+    """Return the row of whether this machine's CPU computes in bfloat16; others emulate it, slower."""
+    cpu = Path("/proc/cpuinfo")
+    if not cpu.exists():
+        return ProbeRow("bf16 on this CPU", "any", "not known", "not offered")
+    flags = sorted({*re.findall(r"\b(?:amx_|avx512_)?bf16\b", cpu.read_text("utf-8"))})
+    seen = f"{' and '.join(flags)}: set bf16: true" if flags else "no AMX, no AVX512-BF16: keep float32"
+    return ProbeRow("bf16 on this CPU", "any", seen, "ok")
 
 
 def _ref(base_url: str | None, model: str | None) -> ModelRef:

@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -66,13 +66,6 @@ def stop_services() -> tuple[int, int]:
     with ExitStack() as stack:
         answers = [_ask(path, stack, stop=True) for path in _sockets()]
     return answers.count({}), answers.count(_BUSY)
-
-
-def bf16_speeds() -> Mapping[str, float]:
-    """Measure this machine's speed in bfloat16 relative to float32, for `sampled` and `trained`."""
-    from rolegraph.local.service.bf16 import relative_speeds  # imports torch
-
-    return relative_speeds()
 
 
 @contextmanager

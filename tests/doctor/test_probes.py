@@ -18,8 +18,8 @@ tinker = pytest.importorskip("tinker")
 uvicorn = pytest.importorskip("uvicorn")
 
 from rolegraph.cli.main import run  # noqa: E402
-from rolegraph.doctor.probes import PROBES  # noqa: E402
-from rolegraph.doctor.probing import ServiceReport, doctor  # noqa: E402
+from rolegraph.doctor.probes import PROBES, ProbeReport  # noqa: E402
+from rolegraph.doctor.probing import doctor  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.local.service.backend import Backend  # noqa: E402
 from rolegraph.local.service.batcher import SampleJob  # noqa: E402
@@ -150,7 +150,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", KEY)
 
 
-def unexpected(report: ServiceReport) -> set[str]:
+def unexpected(report: ProbeReport) -> set[str]:
     refused = {row.name for row in report.rows if row.status == "not offered"}
     assert refused == REFUSED
     return {row.name for row in report.rows if row.status != "ok"} - refused

@@ -15,7 +15,6 @@ from tinker import types  # noqa: E402
 from rolegraph.engine.models import Services  # noqa: E402
 from rolegraph.engine.spec import ModelRef  # noqa: E402
 from rolegraph.local.launcher import LocalService, running  # noqa: E402
-from rolegraph.local.warm import bf16_speeds  # noqa: E402
 from tests.local.client import PROMPT, datum, plain_logprobs, prompt, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service
@@ -66,9 +65,3 @@ def test_a_spec_chooses_the_service_of_its_numbers(model_dir: Path) -> None:
 def test_a_model_that_is_served_elsewhere_has_no_such_key(other: object) -> None:
     with pytest.raises(ValueError, match="`bf16` is for a `local` model"):
         ModelRef.model_validate({**ModelRef.expand_shorthand(other), "bf16": True})  # pyright: ignore[reportGeneralTypeIssues]
-
-
-def test_the_speed_on_this_processor_is_measured_for_both_uses() -> None:
-    speeds = bf16_speeds()
-    assert [*speeds] == ["sampled", "trained"]
-    assert min(speeds.values()) > 0

@@ -91,7 +91,7 @@ class ModelRef(SpecModel):
 
     bf16: bool = False
     """True to compute a local model in bfloat16, which is faster on a processor with AMX or AVX512-BF16 and
-    slower on others (`rolegraph doctor` measures it). False is float32; on a GPU, bfloat16."""
+    slower on others (`rolegraph doctor` says which yours is). False is float32; on a GPU, bfloat16."""
 
     body: Body = JsonObject()
     """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves

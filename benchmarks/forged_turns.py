@@ -46,7 +46,7 @@ def rewards_of(behind: str, tasks: int) -> list[float]:
         file = Path(folder) / "forged.yaml"
         file.write_text(SPEC.replace("BEHIND", behind))
         result = rg.run(rg.load(str(file)), "train", limit=tasks, out=Path(folder) / "run")
-        return [episode["pro"][0].reward or 0.0 for episode in result.episodes()]
+        return [it.episode["pro"][0].reward or 0.0 for it in result.recorded()]
 
 
 def main() -> None:

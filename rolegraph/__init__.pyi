@@ -10,7 +10,6 @@ from rolegraph.api.evaluation import evaluate as evaluate
 from rolegraph.api.evaluation import evaluate_async as evaluate_async
 from rolegraph.api.recorded import Run as Run
 from rolegraph.api.running import RunJob as RunJob
-from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run
 from rolegraph.api.running import run_async as run_async
 from rolegraph.api.sweeping import SweepJob as SweepJob

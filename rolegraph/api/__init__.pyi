@@ -30,7 +30,6 @@ from rolegraph.api.recipes import recipes as recipes
 from rolegraph.api.recorded import RecordedEpisode as RecordedEpisode
 from rolegraph.api.recorded import Run as Run
 from rolegraph.api.running import RunJob as RunJob
-from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run
 from rolegraph.api.running import run_async as run_async
 from rolegraph.api.skill import skill_text as skill_text

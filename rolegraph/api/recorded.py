@@ -133,6 +133,11 @@ class Run(Summarized):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """`episodes` (their number), `correct` (a share), the spec's metrics, `failures/{role}/{name}`."""
+        return RunFolder(self.folder).info().figures
+
     def summary(self) -> Summary:
         """Return the folder, and a row for each metric; of a training, at its first and its last step."""
         folder, title = RunFolder(self.folder), f"Run {self.folder}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolegraph.api import jobs
+from rolegraph.api.recorded import Run
 from rolegraph.api.workflow import Workflow, check_ids
 from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, RunInfo, Source, Task
@@ -25,30 +26,6 @@ from rolegraph.engine.vocabulary.items import checked_rows
 if TYPE_CHECKING:
     from rolegraph.engine.records import Episode
     from rolegraph.engine.run import EpisodeMaker
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RunResult(Summarized):
-    """The folder of a finished run."""
-
-    folder: Path
-
-    @property
-    def figures(self) -> Mapping[str, float]:
-        """`episodes` (their number), `correct` (a share), the spec's metrics, `failures/{role}/{name}`."""
-        return RunFolder(self.folder).info().figures
-
-    def summary(self) -> Summary:
-        """Return the folder and a row for each metric."""
-        return Summary(f"RunResult {self.folder}", ("figure", "value"), [*self.figures.items()])
-
-    def episodes(self) -> Iterator[Episode]:
-        """Read the episodes from disk, in the order in which they finished.
-
-        Raises:
-            DataError: The file is damaged.
-        """
-        return read_episodes(RunFolder(self.folder).episodes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -189,8 +166,8 @@ class RunJob(Summarized):
 
     async def run(
         self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
-    ) -> RunResult:
-        """Run the missing episodes, write them, and return the result.
+    ) -> Run:
+        """Run the episodes that the folder lacks, write them, and return the result.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
@@ -208,7 +185,7 @@ class RunJob(Summarized):
         with self.open_folder(observe) as (notify, writer):
             if self.done == self.episodes:
                 notify(Note(""))
-                return RunResult(self.folder.path)
+                return Run(self.folder.path)
             if foreign := jobs.foreign_prompts(self.flow.plan):
                 notify(Note(foreign, "warning"))
             notify(Note("starting the model …"))
@@ -221,7 +198,7 @@ class RunJob(Summarized):
                     in_flight = maker.jobs
                 notify(Note("", episodes=self.episodes - self.done))
                 await self.write_missing(maker, writer, notify, concurrency=in_flight)
-        return RunResult(self.folder.path)
+        return Run(self.folder.path)
 
     @contextmanager
     def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
@@ -302,7 +279,7 @@ async def run_async(
     on: str | None = None,
     observe: Observer | None = None,
     progress: bool = True,
-) -> RunResult:
+) -> Run:
     """Run a workflow on its tasks, and write each episode to `out/episodes.jsonl` when it finishes.
 
     A run that is cancelled keeps its finished episodes; `RunJob.resume` continues it.

@@ -34,7 +34,7 @@ def test_a_workflow_prints_its_roles() -> None:
 
 def test_a_result_prints_its_figures(tmp_path: Path, recording: Path) -> None:
     result = rg.run(rg.load("solver_judge", model=f"replay:{recording}"), limit=2, out=tmp_path / "out")
-    assert repr(result).splitlines()[0] == f"RunResult {tmp_path / 'out'}"
+    assert repr(result).splitlines()[0] == f"Run {tmp_path / 'out'}: a run of solver_judge"
     assert "episodes" in repr(result)
 
 

@@ -185,7 +185,7 @@ def test_a_run_is_on_disk_and_its_imports_are_noted(own: Path, tmp_path: Path) -
             imports=[own],
         )
         result = rg.run(flow, limit=3, out=tmp_path / "run", observe=heard.append)
-    assert len(list(result.episodes())) == 3
+    assert len(list(result.recorded())) == 3
     assert result.figures["episodes"] == 3
     assert sum(isinstance(event, api.EpisodeDone) for event in heard) == 3
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == [str(own)]

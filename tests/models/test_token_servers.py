@@ -90,8 +90,8 @@ def chat_of_six_calls(edge: TokenEdge, provider: str, folder: Path) -> Trajector
     spec = folder / "counter.yaml"
     spec.write_text(SPEC, "utf-8")
     flow = rg.load(spec, model=f"{provider}:{NAME}", base_url=edge.base_url)
-    (episode,) = rg.run(flow, limit=1, out=folder / "run").episodes()
-    return episode.trajectories[0]
+    (recorded,) = rg.run(flow, limit=1, out=folder / "run").recorded()
+    return recorded.episode.trajectories[0]
 
 
 @BOTH

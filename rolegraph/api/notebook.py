@@ -10,8 +10,8 @@ from importlib import import_module
 from time import monotonic
 from typing import Any
 
-from rolegraph.engine.errors import printable
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, StepLogged
+from rolegraph.api.progress import NoteProgress
+from rolegraph.engine.records import Event, Observer
 
 RENEWED = 0.2
 """Least number of seconds between two states of the bar, since each is a message to the browser."""
@@ -23,32 +23,18 @@ def is_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-class NotebookProgress:
-    """Steps, the latest note and the episodes of its activity, as HTML bars or as a line of text.
-
-    Args:
-        steps: For a training: number of its steps.
-    """
+class NotebookProgress(NoteProgress):
+    """Steps, the latest note and the episodes of its activity, as HTML bars or as a line of text."""
 
     def __init__(self, steps: int | None = None) -> None:
-        self._text, self._done, self._planned = "", 0, 0
-        self._step, self._steps = 0, steps
+        super().__init__("episodes", steps=steps)
         self._began = monotonic()
-
-    def observe(self, event: Event) -> None:
-        """Count an episode or a step, or replace the note."""
-        if isinstance(event, Note) and (event.text or event.episodes):
-            self._text, self._done, self._planned = printable(event.text), 0, event.episodes
-        elif isinstance(event, EpisodeDone):
-            self._done += 1
-        elif isinstance(event, StepLogged):
-            self._step = event.step
 
     @property
     def _bars(self) -> list[tuple[str, int, int]]:
         """(name, number done, total) of each bar; the total is 0 if unknown."""
-        steps = [("steps", self._step, self._steps)] if self._steps else []
-        return [*steps, (self._text or "episodes", self._done, self._planned)]
+        shown = (task for task in self.progress.tasks if task.visible)
+        return [(task.description, int(task.completed), int(task.total or 0)) for task in shown]
 
     def __repr__(self) -> str:
         counts = (f"{name} {done}/{whole}" if whole else name for name, done, whole in self._bars)

@@ -59,9 +59,10 @@ class SteadyProgress(progress.Progress):
 
 
 class NoteProgress:
-    """Progress line on the terminal: the text of the latest note, a bar of episodes, and the time left."""
+    """Progress line on the terminal: the text of the latest note, a bar of episodes, and the time left; for a
+    training with a bar of its steps above."""
 
-    def __init__(self, text: str = "", console: Console | None = None) -> None:
+    def __init__(self, text: str = "", console: Console | None = None, steps: int | None = None) -> None:
         self.progress = SteadyProgress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}"),
@@ -72,16 +73,24 @@ class NoteProgress:
             transient=True,
             speed_estimate_period=SPEED_SECONDS,
         )
+        self._steps = self.progress.add_task("steps", total=steps, visible=steps is not None)
         self._line = self.progress.add_task(text, total=None, visible=bool(text))
+        self._about = ""
 
     def observe(self, event: Event) -> None:
-        """Replace the note, or count an episode."""
+        """Replace the note, or count an episode or a step."""
         if isinstance(event, Note) and (event.text or event.episodes):
-            self.progress.remove_task(self._line)
             text = printable(event.text) or "episodes"
+            if event.about and event.about == self._about:
+                self.progress.update(self._line, description=text)
+                return
+            self._about = event.about
+            self.progress.remove_task(self._line)
             self._line = self.progress.add_task(text, total=event.episodes or None)
         elif isinstance(event, EpisodeDone):
             self.progress.advance(self._line)
+        elif isinstance(event, StepLogged):
+            self.progress.update(self._steps, completed=event.step)
 
 
 @contextmanager
@@ -95,14 +104,11 @@ def progress_bars(observe: Observer, steps: int | None) -> Generator[Observer]:
     Returns:
         A context manager that yields the observer for the work in the block.
     """
-    line = NoteProgress(console=Console(stderr=True))
-    with line.progress as bars:
-        bar = bars.add_task("steps", total=steps, visible=steps is not None)
+    line = NoteProgress(console=Console(stderr=True), steps=steps)
+    with line.progress:
 
         def watch(event: Event) -> None:
             line.observe(event)
-            if isinstance(event, StepLogged):
-                bars.update(bar, completed=event.step)
             observe(event)
 
         yield watch

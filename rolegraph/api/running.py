@@ -167,7 +167,7 @@ class RunJob(Summarized):
     async def run(
         self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
     ) -> Run:
-        """Run the episodes that the folder lacks, write them, and return the result.
+        """Run the missing episodes, write them, and return the folder.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.

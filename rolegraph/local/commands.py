@@ -7,23 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
-from rich import progress
-from rich.console import Console
-from rich.table import Column
 
 from rolegraph import api
-from rolegraph.api.progress import SteadyProgress
 from rolegraph.cli import options
 from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import clock, progress_line, run_until_done
 from rolegraph.engine.plugins import plugin, plugin_names
-
-if TYPE_CHECKING:
-    from rolegraph.local.fetching.sources import FetchProgress
 
 
 def _engine_option() -> Any:
@@ -66,10 +59,13 @@ def serve_command(
     if engine:
         _serve_with(engine, model, **settings)
         return
+    from rolegraph.local.launcher import ServiceOptions
     from rolegraph.local.service.serving import serve  # imports torch
 
     Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
-    serve(api.model_folder(model), api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
+    settings["state_dir"] = settings["state_dir"] and str(settings["state_dir"])
+    options_of = ServiceOptions(str(api.model_folder(model)), **settings)
+    serve(options_of, os.environ.get("ROLEGRAPH_SERVE_KEY"))
 
 
 def _serve_with(
@@ -117,9 +113,8 @@ def fetch_command(
     """
     from rolegraph.local.fetch import fetch_async
 
-    shown = ByteProgress(output.progress())
-    with shown.progress:
-        fetched = run_until_done(fetch_async(model, name=name, place=place, observe=shown.observe))
+    with progress_line(output, f"looking for {model} …") as observe:
+        fetched = run_until_done(fetch_async(model, name=name, place=place, observe=observe))
     how = f"in {clock(fetched.seconds)}" if fetched.is_new else "there already"
     output.line(api.printable(f"{fetched.name}: {fetched.size / 1e6:,.0f} MB, {how}"))
     for title, value in (
@@ -157,30 +152,3 @@ def export_command(run: str, where: Mapping[str, str] = MappingProxyType({}), **
         folder = run_until_done(export_async(run, **weights))
     kind = "a model" if weights["merged"] else "an adapter in PEFT form"
     click.echo(f"{folder}: {kind}; run it with --model local:{folder}")
-
-
-class ByteProgress:
-    """Progress line of a fetch: a step, with the share of its bytes where their number is known."""
-
-    def __init__(self, console: Console) -> None:
-        self.progress = SteadyProgress(
-            progress.SpinnerColumn(),
-            progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1)),
-            progress.BarColumn(bar_width=12),
-            progress.DownloadColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(compact=True),
-            console=console,
-            transient=True,
-            expand=True,
-        )
-        self._line = self.progress.add_task("", total=None, visible=False)
-        self._text = ""
-
-    def observe(self, state: FetchProgress) -> None:
-        """Show a state of the fetch; a new step replaces the line of the previous step."""
-        if state.text != self._text:
-            self.progress.remove_task(self._line)
-            self._text = state.text
-            self._line = self.progress.add_task(api.printable(state.text), total=state.total or None)
-        self.progress.update(self._line, completed=state.done)

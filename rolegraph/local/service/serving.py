@@ -38,58 +38,36 @@ if TYPE_CHECKING:
 _BORROWER_CHECK_SECONDS = 1.0
 
 
-def serve(
-    model_dir: Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    name: str | None = None,
-    api_key: str | None = None,
-    any_key: bool = False,
-    state_dir: Path | None = None,
-    threads: int | None = None,
-    bf16: bool = False,
-) -> None:
+def serve(options: ServiceOptions, api_key: str | None) -> None:
     """Serve a model at the Tinker API and at OpenAI's (/v1) until interrupted.
 
     Args:
-        model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
-        host: The address to listen at.
-        port: The port to listen at; 0 takes a free one.
-        name: The model's name for clients; by default the name of a shipped model, else the folder's path.
-        api_key: The key that clients must send; by default one is generated and printed.
-        any_key: True to accept any key at OpenAI's API, for clients that send a fixed key such as `EMPTY`;
-            only at a loopback address.
-        state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
-        threads: Number of torch's threads; by default it follows the size of the model.
-        bf16: True to compute in bfloat16 on a CPU, too.
+        options: Options of the service.
+        api_key: Key that clients must send; None draws one, which is printed.
 
     Raises:
-        UsageError: The folder holds no model, no header can carry the key, `state_dir` cannot be created, or
-            `any_key` is set and other machines can connect.
+        UsageError: The folder holds no model, no header can carry the key, the state folder cannot be
+            created, or `any_key` is set and other machines can connect.
         WorldError: The address is not free.
     """
-    if any_key and not _is_loopback(host):
+    if options.any_key and not _is_loopback(options.host):
         raise UsageError(
-            f"--any-key takes requests of this machine alone: --host {host} is no loopback address"
+            f"--any-key takes requests of this machine alone: --host {options.host} is no loopback address"
         )
-    check_model_folder(model_dir)
+    folder = Path(options.model_dir)
+    check_model_folder(folder)
     from rolegraph.engine.models.keys import header_value  # not for the child process, which starts faster
 
     given = header_value("ROLEGRAPH_SERVE_KEY", api_key or "")
     # Exits through the `finally` clauses, so that a temporary folder is deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    state = str(state_dir) if state_dir else None
-    options = ServiceOptions(
-        str(model_dir), state, threads, model_name(model_dir, name), host, port, any_key, bf16
-    )
-    key = given or f"tml-{secrets.token_hex(16)}"
+    name, key = model_name(folder, options.name), given or f"tml-{secrets.token_hex(16)}"
 
     def ready(port: int, folder: str) -> list[str]:
-        where = f"serving {options.name} at http://{host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
+        where = f"serving {name} at http://{options.host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
         hint = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
         anyone = ["/v1 takes any key, so every user of this machine can sample from the model"]
-        return [where, *([] if given else [hint]), *(anyone if any_key else [])]
+        return [where, *([] if given else [hint]), *(anyone if options.any_key else [])]
 
     launch(options, key, ready)
 

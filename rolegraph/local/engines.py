@@ -6,8 +6,6 @@ package with uv, starts it, waits until it answers and prints how to train on it
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import shutil
 import signal
@@ -15,12 +13,13 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import httpx
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.vocabulary.children import program_environment
@@ -229,8 +228,8 @@ def _await_ready(
                 f"{engine.name} ended with exit code {process.returncode} before it was ready"
                 f"{_remedy(engine, log)}"
             )
-        with suppress(OSError, http.client.HTTPException):
-            urllib.request.urlopen(url + engine.health, timeout=5).close()
+        with suppress(httpx.HTTPError):
+            httpx.get(url + engine.health, timeout=5).raise_for_status()
             return
         time.sleep(_POLL_SECONDS)
     raise WorldError(f"{engine.name} was not ready within {seconds:g} seconds{_remedy(engine, log)}")
@@ -249,11 +248,11 @@ def _tail(log: Path) -> str:
 
 def _served_models(url: str, key: str) -> list[str]:
     """Return the names of the models that a service says it serves."""
-    request = urllib.request.Request(f"{url}/api/v1/get_server_capabilities", headers={"X-API-Key": key})
+    address, headers = f"{url}/api/v1/get_server_capabilities", {"X-API-Key": key}
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return [model["model_name"] for model in json.load(answer)["supported_models"]]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        answer = httpx.get(address, headers=headers, timeout=30).raise_for_status()
+        return [model["model_name"] for model in answer.json()["supported_models"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise WorldError(f"{url} does not say which models it serves: {error}") from error
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from rich.filesize import decimal
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
@@ -74,23 +75,23 @@ class MemoryAccount:
     def lines(self) -> list[str]:
         """Return the account as lines of text."""
         update, cache = self.update, self.cache
-        state = f", and {_size(cache.state)} a sequence" if cache.state else ""
+        state = f", and {decimal(cache.state)} a sequence" if cache.state else ""
         fits = f"{self.longest:,} tokens" if self.longest else "none fits"
         return [
-            f"memory: {_size(self.free)} are free; weights take {_size(self.weights)}, each policy "
-            f"{_size(self.policy)} (LoRA of rank {self.rank}, its gradient, Adam)",
-            f"  a token takes {_size(update.kept)} in an update, or {_size(update.recomputed)} where layers "
-            f"are computed twice, and {_size(cache.token)} in the cache of sampling{state}",
-            f"  logits take {_size(min(update.chunk, self.context) * update.logits)}; longest sequence that "
-            f"trains: {fits}",
+            f"memory: {decimal(self.free)} are free; weights take {decimal(self.weights)}, each policy "
+            f"{decimal(self.policy)} (LoRA of rank {self.rank}, its gradient, Adam)",
+            f"  a token takes {decimal(update.kept)} in an update, or {decimal(update.recomputed)} where "
+            f"layers are computed twice, and {decimal(cache.token)} in the cache of sampling{state}",
+            f"  logits take {decimal(min(update.chunk, self.context) * update.logits)}; longest sequence "
+            f"that trains: {fits}",
         ]
 
     def check(self) -> None:
         """Raise UsageError unless the model, a policy and a sequence of one token fit in memory."""
         if not self.longest:
             raise UsageError(
-                f"the model does not fit: its weights take {_size(self.weights)} and a policy "
-                f"{_size(self.policy)}, and {_size(self.free)} are free; end other programs on the GPU "
+                f"the model does not fit: its weights take {decimal(self.weights)} and a policy "
+                f"{decimal(self.policy)}, and {decimal(self.free)} are free; end other programs on the GPU "
                 "(nvidia-smi lists them), take a smaller model, or train it with a Tinker service on several "
                 "GPUs (rolegraph serve --engine)"
             )
@@ -149,15 +150,6 @@ def _on_meta(module: PreTrainedModel, dtype: torch.dtype) -> tuple[AdaptedModel,
         shell = type(module)(cast("Any", module.config))
     measured = torch.bfloat16 if stacked_experts(shell) else dtype
     return AdaptedModel(cast("Any", shell).to(measured), measured), dtype.itemsize // measured.itemsize
-
-
-def _size(count: int) -> str:
-    """Return a number of bytes in kB, MB or GB."""
-    size, units = count / 1000, ["kB", "MB", "GB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.{0 if size >= 100 else 1}f} {units[0]}"
 
 
 @dataclass(frozen=True, slots=True)

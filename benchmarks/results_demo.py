@@ -10,9 +10,12 @@ shows the credit trace of one turn of each training.
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import escape, unescape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +29,7 @@ from results_tables import LOOKS, WINDOW, Study
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.local.warm import keep_services
 from rolegraph.pages.report import html
-from rolegraph.pages.report.charts import SHARES, ChartLine, ChartLink, Stroke, line_chart
+from rolegraph.pages.report.charts import SHARES, ChartLine, Stroke, line_chart
 from rolegraph.pages.report.panels import Panel
 from rolegraph.pages.report.reading import Point, RunRecord, read_run
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run
@@ -212,20 +215,39 @@ def panels_of(trainings: Sequence[Training], falls: Sequence[TracedFall]) -> lis
         panel("Share of the shared policy's gradient", shares, "mean over the seeds"),
     ]
     for side, own in sides.items():
-        lines = [seed_line(it, next((f for f in falls if f.training == it), None)) for it in own]
-        drawn.append(
-            panel(f"Right answers of each seed, {SIDES[side]}", lines, "a dot opens the turn before a fall")
+        lines = [
+            ChartLine(f"seed {it.seed}", smoothed_curve(it.record.series(CORRECT)), seed_colour(it))
+            for it in own
+        ]
+        chart = panel(
+            f"Right answers of each seed, {SIDES[side]}", lines, "a dot opens the turn before a fall"
         )
+        drawn.append(chart and with_dots(chart, [it for it in falls if it.training in own]))
     return [it for it in drawn if it]
 
 
-def seed_line(training: Training, fall: TracedFall | None) -> ChartLine:
-    """Return the curve of one training, with a link where its largest fall begins."""
-    points = smoothed_curve(training.record.series(CORRECT))
-    links: list[ChartLink] = []
-    if fall and fall.fall and fall.href:
-        links.append(ChartLink(fall.fall.steps[-1], fall.fall.before, fall.href, fall.label))
-    return ChartLine(f"seed {training.seed}", points, 5 + training.seed % 3, links=links)
+def seed_colour(training: Training) -> int:
+    """Return the number of the colour of a training among those of its side."""
+    return 5 + training.seed % 3
+
+
+def with_dots(chart: Panel, falls: Sequence[TracedFall]) -> Panel:
+    """Return a chart of shares with a dot that opens a page where each fall with one begins.
+
+    A screen reader reads the chart as one image; the table of falls has the links, too.
+    """
+    hover = re.search('data-hover="(.*?)"', chart.svg)
+    assert hover is not None
+    places = {float(text.split()[1]): place for place, text in json.loads(unescape(hover[1]))}
+    dots = [
+        f'<a href="{escape(it.href)}" tabindex="-1"><circle class="dot link c{seed_colour(it.training)}" '
+        f'cx="{places[it.fall.steps[-1]]:.2f}%" cy="{100 * (1 - it.fall.before):.2f}%" r="6">'
+        f"<title>{escape(it.label)}</title></circle></a>"
+        for it in falls
+        if it.fall and it.href
+    ]
+    cursor = '<line class="cursor"'
+    return replace(chart, svg=chart.svg.replace(cursor, "".join(dots) + cursor))
 
 
 def traced_falls(trainings: Sequence[Training], file: Path) -> list[TracedFall]:

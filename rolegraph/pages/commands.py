@@ -293,5 +293,5 @@ def graph_command(source: api.Source, out: Path | None, form: str | None) -> int
     elif form == "png":
         raise api.UsageError("a PNG cannot be printed; give --out FILE.png")
     else:
-        click.echo(drawn.as_bytes(form or "mmd").decode().rstrip())
+        click.echo(drawn.forms[form or "mmd"]().decode().rstrip())
     return 0

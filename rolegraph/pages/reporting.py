@@ -11,7 +11,6 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.folder import missing_run
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.engine.spec.yaml_source import parse_yaml
-from rolegraph.pages.drawing.drawing import picture_path
 from rolegraph.pages.report import draw_curves, write_report
 from rolegraph.pages.report.compare.comparison import Comparison
 from rolegraph.pages.report.compare.comparison import compare as compare_sides
@@ -116,8 +115,6 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
         WorldError: A file cannot be written.
     """
     folders = [Path(run) for run in runs]
-    file = None if picture is None else picture_path(picture)
-    written = [write_report(folder) for folder in folders]
-    if file is not None:
-        draw_curves(folders, figures).save(file)
-    return written
+    if picture is not None:
+        draw_curves(folders, figures).save(picture)
+    return [write_report(folder) for folder in folders]

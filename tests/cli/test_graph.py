@@ -56,8 +56,8 @@ def test_networkx_reads_back_the_turns(rolegraph: Command, tmp_path: Path, name:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--out", "g.svq"), "a graph has no form .svq; did you mean .svg?"),
-        (("--out", "g"), "g has no ending for its form; give g.svg, or --format"),
+        (("--out", "g.svq"), "g.svq has no ending of a drawing; did you mean .svg?"),
+        (("--out", "g"), "g has no ending of a drawing; expected one of .svg, .png, .mmd, .md, .json"),
         (("--format", "png"), "a PNG cannot be printed; give --out FILE.png"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Drawings of a spec's roles: Mermaid, DOT, SVG.
+"""Drawings of a spec's roles: Mermaid and SVG.
 
-The stages: `picture` (boxes, arrows and clusters of a spec), `layout` (their places), `svg` and `text_forms`.
+The stages: `picture` (boxes, arrows and clusters of a spec), `layout` (their places), `svg` and `mermaid`.
 Pure, and from the parsed spec alone, so that the spec in a run's folder can be drawn without its vocabulary.
 """
 

@@ -2,45 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.ownership import write_output
-from rolegraph.pages.drawing.png import png_of
 
+SCALE = 2
+"""Pixels of a PNG for each pixel of the SVG."""
 _KEPT = " !$&'()*+,-./:;=?@[]^_`{|}~"
 """Characters that a URL in double quotes holds as they are, once `&` is escaped for HTML."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Drawing:
     """Drawing such as learning curves; a notebook shows it as an image."""
 
     svg: str
     """The drawing as a self-contained SVG file."""
 
+    @property
+    def forms(self) -> Mapping[str, Callable[[], bytes]]:
+        """Functions that return the drawing in a form, by the ending of a file in that form."""
+        return {"svg": self.svg.encode, "png": self.png}
+
     def png(self) -> bytes:
         """Return the drawing as a PNG file on white; raises UsageError where resvg-py is not installed."""
-        return png_of(self.svg)
+        try:
+            library: Any = import_module("resvg_py")  # it may not be there to take types from
+        except ImportError as error:
+            raise UsageError("a PNG needs the library resvg-py: pip install 'rolegraph[png]'") from error
+        return bytes(library.svg_to_bytes(svg_string=self.svg, background="white", zoom=SCALE))
 
-    def save(self, file: str | Path) -> Path:
+    def save(self, file: str | Path, form: str | None = None) -> Path:
         """Write the drawing to a file.
 
         Args:
-            file: Path of the file, which ends in `.svg` or `.png`.
+            file: Path of the file.
+            form: One of `forms`; by default the file's ending.
 
         Returns:
             The path.
 
         Raises:
-            UsageError: The file has another ending, or resvg-py is not installed.
+            UsageError: The form is unknown, or resvg-py is not installed.
             WorldError: The file cannot be written.
         """
-        path = picture_path(file)
-        data = self.png() if path.suffix == ".png" else self.svg.encode()
-        write_output(path, data, path.suffix[1:])
+        path = Path(file)
+        form = form or path.suffix.removeprefix(".").lower()
+        if form not in self.forms:
+            expected = f"expected one of {', '.join(f'.{name}' for name in self.forms)}"
+            hint = did_you_mean(form, self.forms, ".{}") or expected
+            raise UsageError(f"{path} has no ending of a drawing; {hint}")
+        write_output(path, self.forms[form](), form)
         return path
 
     @property
@@ -54,15 +72,3 @@ class Drawing:
 
     def _repr_svg_(self) -> str:
         return self.svg
-
-
-def picture_path(file: str | Path) -> Path:
-    """Return the path of a drawing.
-
-    Raises:
-        UsageError: The path ends in neither `.svg` nor `.png`.
-    """
-    path = Path(file)
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"{path} is neither .svg nor .png, the forms of a picture")
-    return path

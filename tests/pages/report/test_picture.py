@@ -121,7 +121,7 @@ def test_a_run_alone_has_its_interval_and_its_plot_is_a_file_or_an_image(tmp_pat
     assert plot.save(tmp_path / "curves.svg").read_text(encoding="utf-8").startswith(plot.svg)
     if importlib.util.find_spec("resvg_py"):
         assert plot.save(tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match="neither"):
+    with pytest.raises(UsageError, match="no ending of a drawing"):
         plot.save(tmp_path / "curves.pdf")
     address = re.search(r'src="data:image/svg\+xml,([^"]*)"', run._repr_html_())  # pyright: ignore[reportPrivateUsage]
     assert address and ElementTree.fromstring(unquote(html.unescape(address[1]))).tag.endswith("svg")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ def render(template: Path, *sheets: Path, **values: Any) -> str:
 @cache
 def _environment(folder: Path) -> Environment:
     made = templates_in(folder, html=True)
-    made.filters |= {"number": number, "signed": signed, "svg": Markup}
+    filters: Mapping[str, Any] = {"number": number, "signed": signed, "aligned": aligned, "svg": Markup}
+    made.filters.update(filters)
     made.filters |= {"clipped": clipped, "plain_answer": plain_answer, "breakable": breakable}
     return made
 

@@ -10,16 +10,14 @@ from string import ascii_uppercase
 from typing import NamedTuple, Protocol
 
 from rolegraph.engine.records import RunFolder, Trajectory
-from rolegraph.engine.records.numbers import number, signed
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.training.analysis.changes import read_validations
-from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE
-from rolegraph.pages.report.charts import COLOURS, Axis, ruler, scale
-from rolegraph.pages.report.charts import interval as interval_picture
+from rolegraph.pages.report.charts import COLOURS, Axis, interval, ruler, scale
 from rolegraph.pages.report.compare.comparison import Comparison, FigureRow
 from rolegraph.pages.report.compare.flips import REWARD
 from rolegraph.pages.report.digest import bands, clipped
-from rolegraph.pages.report.html import CHARTS, aligned, render, script
+from rolegraph.pages.report.html import CHARTS, render, script
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
 
@@ -92,6 +90,7 @@ def comparison_page(
         roles=role_lines(comparison),
         first_flips=_FIRST_FLIPS,
         tables=figure_tables(comparison),
+        interval=interval,
         ruler=ruler,
         answer=answer,
         script=code,
@@ -102,27 +101,6 @@ def comparison_page(
 def letter(place: int) -> str:
     """Return the short name of the side at position `place` (from 0): A for the first; after Z, a number."""
     return ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1)
-
-
-class FigureCell(NamedTuple):
-    """Texts and drawing of one cell in the table of figures; `interval` is empty where the side lacks the
-    figure."""
-
-    mean: str
-    interval: str = ""
-    style: str = ""
-    """CSS class that shows if the interval excludes 0, and if so the sign."""
-    picture: str = ""
-    """Drawing of a difference as SVG."""
-
-
-class FigureLine(NamedTuple):
-    """Line of the table of figures: names of a figure, and its cells."""
-
-    names: Sequence[str]
-    """Name of the figure, and the names of figures that equal it on every task."""
-    sides: Sequence[FigureCell]
-    gaps: Sequence[FigureCell]
 
 
 class RoleCell(NamedTuple):
@@ -143,12 +121,11 @@ class RoleCell(NamedTuple):
 
 
 class RoleLine(NamedTuple):
-    """Line of the table of roles: name of a role, and its cells."""
+    """Line of the table of roles: a role, its cells, and the row of its mean reward; None without rewards."""
 
     role: str
     sides: Sequence[RoleCell]
-    gaps: Sequence[FigureCell]
-    """Difference of the mean reward from the first side, for each other side."""
+    row: FigureRow | None
 
 
 def role_lines(comparison: Comparison) -> list[RoleLine]:
@@ -156,7 +133,6 @@ def role_lines(comparison: Comparison) -> list[RoleLine]:
     entries = [[*side.results.entries.values()] if side.results else [] for side in comparison.measured]
     roles = dict.fromkeys(name for of in entries for entry in of for name in entry.roles)
     rewards = {row.figure: row for row in comparison.rows}
-    axis = scale([0.0])
     lines: list[RoleLine] = []
     for role in roles if comparison.rows else ():
         row = rewards.get(f"{REWARD}{role}")
@@ -174,9 +150,7 @@ def role_lines(comparison: Comparison) -> list[RoleLine]:
                     failures,
                 )
             )
-        pairs = zip(row.differences if row else (), comparison.flips, strict=False)
-        gaps = [_gap_cell(row, gap, flips.shared, axis) for gap, flips in pairs] if row else []
-        lines.append(RoleLine(role, cells, gaps or [FigureCell("–")] * len(comparison.flips)))
+        lines.append(RoleLine(role, cells, row))
     return lines
 
 
@@ -184,14 +158,13 @@ class FigureKind(NamedTuple):
     """Figures of one kind, whose differences are drawn on one scale."""
 
     kind: str
-    is_score: bool
-    """True for figures of which more is better."""
-    lines: Sequence[FigureLine]
+    rows: Sequence[tuple[FigureRow, list[str]]]
+    """Rows, each with the names of the figures that equal it on every task."""
     axis: Axis
 
 
 def figure_tables(comparison: Comparison) -> list[FigureKind]:
-    """Return the figures of a comparison by kind, as cells of a table."""
+    """Return the figures of a comparison by kind."""
     kinds: dict[str, list[tuple[FigureRow, list[str]]]] = {}
     for row, equal in comparison.distinct_rows:
         kinds.setdefault(row.kind, []).append((row, equal))
@@ -199,46 +172,8 @@ def figure_tables(comparison: Comparison) -> list[FigureKind]:
     for kind, rows in kinds.items():
         gaps = [gap for row, _ in rows for gap in row.differences if gap]
         axis = scale([0.0, *(end for gap in gaps for end in (gap.low, gap.high))])
-        lines = [
-            FigureLine(
-                [row.figure, *equal],
-                [
-                    _side_cell(cell, len(side.results.tasks) if side.results else 0)
-                    for cell, side in zip(row.sides, comparison.measured, strict=True)
-                ],
-                [
-                    _gap_cell(row, gap, flips.shared, axis)
-                    for gap, flips in zip(row.differences, comparison.flips, strict=True)
-                ],
-            )
-            for row, equal in rows
-        ]
-        tables.append(FigureKind(kind, rows[0][0].is_score, lines, axis))
+        tables.append(FigureKind(kind, rows, axis))
     return tables
-
-
-def _side_cell(cell: Interval | None, tasks: int) -> FigureCell:
-    if cell is None or not cell.n:
-        return FigureCell("–")
-    mean, low, high = (
-        aligned(end, (cell.mean, cell.low, cell.high)) for end in (cell.mean, cell.low, cell.high)
-    )
-    return FigureCell(mean, f"[{low}, {high}]{_other_n(cell, tasks)}")
-
-
-def _gap_cell(row: FigureRow, gap: Interval | None, tasks: int, axis: Axis) -> FigureCell:
-    if gap is None or not gap.n:
-        return FigureCell("–")
-    style = "sure" if gap.sign and not row.is_score else {1: "up", -1: "down", 0: ""}[gap.sign]
-    ends = f"[{signed(gap.low)}, {signed(gap.high)}]{_other_n(gap, tasks)}"
-    return FigureCell(
-        signed(gap.mean), ends, style, interval_picture(gap.mean, gap.low, gap.high, axis, style)
-    )
-
-
-def _other_n(cell: Interval, tasks: int) -> str:
-    """Return the number of tasks that have a figure, as text; empty if all `tasks` have it."""
-    return "" if cell.n == tasks else f" n {cell.n} of {tasks}" if tasks else f" n {cell.n}"
 
 
 def answer(trajectory: Trajectory) -> str:

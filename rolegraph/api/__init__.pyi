@@ -107,6 +107,7 @@ from rolegraph.engine.records.means import EqualFigures as EqualFigures
 from rolegraph.engine.records.ownership import check_replaceable as check_replaceable
 from rolegraph.engine.records.ownership import write_output as write_output
 from rolegraph.engine.records.source import specs_here as specs_here
+from rolegraph.engine.records.summary import Summary as Summary
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
 from rolegraph.engine.shipped import FIRST_MODEL as FIRST_MODEL
 from rolegraph.engine.shipped import model_folder as model_folder
@@ -122,6 +123,7 @@ from rolegraph.engine.training.analysis.constants import constant_remark as cons
 from rolegraph.engine.training.analysis.divergence import STAGE as STAGE
 from rolegraph.engine.training.analysis.divergence import divergences as divergences
 from rolegraph.engine.training.analysis.intervals import METHOD as METHOD
+from rolegraph.engine.training.analysis.intervals import STAR as STAR
 from rolegraph.engine.training.analysis.intervals import Interval as Interval
 from rolegraph.engine.training.analysis.metrics import taught_share as taught_share
 from rolegraph.engine.training.analysis.role_metrics import POLICY_METRICS as POLICY_METRICS

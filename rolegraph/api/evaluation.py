@@ -21,12 +21,13 @@ from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, r
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.jsonl import read_record
+from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.training.analysis.compare import by_task
-from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
+from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval, interval_cell
 
 EVALUATION = "evaluation.json"
 """File in an evaluation's folder with the result; it is written when the evaluation is finished."""
@@ -88,17 +89,15 @@ class Evaluation(Summarized):
         return [name for name, side in self.sides.items() if side.is_silent]
 
     def summary(self) -> Summary:
-        """Return the number of tasks, and each figure of both sides with its change and the interval."""
-        rows = [
-            (
-                name,
-                *(side.mean if side.n else None for side in (it.base, it.checkpoint)),
-                *_change(it.difference),
-            )
-            for name, it in self.figures.items()
-        ]
-        columns = ("figure", "base", "checkpoint", "change", "95 % interval", "n")
-        return Summary(f"Evaluation, {self.tasks} tasks, {self.episodes} episodes each side", columns, rows)
+        """Return the number of tasks, and each figure of both sides with its difference."""
+        values = {name: (it, name.startswith("answers/") and name) for name, it in self.figures.items()}
+        rows: list[tuple[str, ...]] = []
+        for names in EqualFigures(self.figures, [values]).groups:
+            it = self.figures[names[0]]
+            sides = (interval_cell(side, tasks=self.tasks) for side in (it.base, it.checkpoint))
+            rows.append(("\n= ".join(names), *sides, interval_cell(it.difference, is_difference=True)))
+        title = f"{self.tasks} tasks, {self.episodes} episodes each side"
+        return Summary(title, ("figure", "base", "checkpoint", "difference"), rows)
 
     def to_json(self) -> bytes:
         """Return the evaluation as the JSON of `evaluation.json`."""
@@ -113,21 +112,6 @@ class Evaluation(Summarized):
         """
         with os_errors_as(DataError, f"cannot read {folder / EVALUATION}"):
             return read_record(folder / EVALUATION, _EVALUATION.validate_python, "a valid evaluation")
-
-    def __str__(self) -> str:
-        wide = max(map(len, self.figures), default=0)
-        lines: list[str] = []
-        for name, row in self.figures.items():
-            gap, sides = row.difference, (row.base, row.checkpoint)
-            before, after = (f"{side.mean:6.3f}" if side.n else f"{'–':>6}" for side in sides)
-            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]  n {gap.n}" if gap.n else ""
-            lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
-        lines += [f"{name}: no model call was answered" for name in self.unanswered]
-        return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
-
-
-def _change(gap: Interval) -> tuple[object, ...]:
-    return (f"{gap.mean:+.3f}", f"[{gap.low:+.3f}, {gap.high:+.3f}]", gap.n) if gap.n else (None, None, None)
 
 
 _EVALUATION = TypeAdapter(Evaluation)

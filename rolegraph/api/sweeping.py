@@ -22,12 +22,12 @@ from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInf
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.info import source_fields
-from rolegraph.engine.records.means import TOKENS_OUT, means_by_task
+from rolegraph.engine.records.means import TOKENS_OUT, EqualFigures, means_by_task
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.sweep import NAME, SWEEP, newest_sweep, read_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
-from rolegraph.engine.training.analysis.intervals import Interval, interval
+from rolegraph.engine.training.analysis.intervals import Interval, interval, interval_cell
 from rolegraph.engine.vocabulary import Split
 
 
@@ -157,14 +157,12 @@ class SweepResult(Summarized):
 
     def summary(self) -> Summary:
         """Return the folder, and a row for each point with its metrics."""
+        groups = EqualFigures(self.figures, (it.figures for it in self.points)).groups
         rows = [
-            (
-                " ".join(it.overrides) or it.name,
-                *(it.figures[name].mean if name in it.figures else None for name in self.figures),
-            )
+            ("\n".join(it.overrides), *(interval_cell(it.figures.get(first)) for first, *_ in groups))
             for it in self.points
         ]
-        return Summary(f"SweepResult {self.folder}", ("point", *self.figures), rows)
+        return Summary(f"SweepResult {self.folder}", ("point", *map("\n= ".join, groups)), rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,7 +15,7 @@ from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.doors import contributed
 from rolegraph.cli.output import OutputOptions, command, plain
-from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
+from rolegraph.cli.terminal import progress_line, run_until_done, summary_table
 
 LIMIT = 64
 """Number of tasks of a run without `--limit`."""
@@ -165,18 +165,9 @@ def eval_command(
 
 
 def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
-    table = make_table("figure", "base", "checkpoint", "difference")
-    figures = evaluation.figures
-    values = {name: (row, name.startswith("answers/") and name) for name, row in figures.items()}
-    for names in api.EqualFigures(figures, [values]).groups:
-        row = figures[names[0]]
-        gap = row.difference
-        colour = {1: "bold green", -1: "bold red", 0: ""}[gap.sign]
-        sides = [interval_cell(side, tasks=evaluation.tasks) for side in (row.base, row.checkpoint)]
-        add_row(table, "\n= ".join(names), *sides, interval_cell(gap, sign="+"), style=colour)
-    out = output.results()
+    out, summary = output.results(), evaluation.summary()
     if evaluation.figures:
-        out.print(table)
+        out.print(summary_table(summary, caption=api.STAR))
     for name, side in evaluation.sides.items():
         for failure, count in side.failures.items():
             text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
@@ -188,8 +179,7 @@ def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
             text = f"{side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
             kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")
             output.warnings().print(f"{kind}: {text}", style=style)
-    tasks, episodes = evaluation.tasks, evaluation.episodes
-    out.print(f"{tasks} tasks, {episodes} episodes each side; {api.METHOD}")
+    out.print(f"{summary.title}; {api.METHOD}")
 
 
 def run_sweep(
@@ -223,12 +213,7 @@ def run_sweep(
     with job.open_folder():
         code = _run_points(job, floors or {}, run_options)
         result = job.write_results()
-    figures = api.EqualFigures(result.figures, (point.figures for point in result.points)).groups
-    table = make_table("point", *("\n= ".join(names) for names in figures))
-    for point in result.points:
-        cells = [interval_cell(point.figures.get(first)) for first, *_ in figures]
-        add_row(table, "\n".join(point.overrides), *cells)
-    OutputOptions().results().print(table)
+    OutputOptions().results().print(summary_table(result.summary()))
     click.echo(f"means over tasks; {api.METHOD}\n{result.picture}")
     return code
 

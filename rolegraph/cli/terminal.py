@@ -99,24 +99,19 @@ def add_row(table: Table, *cells: str, style: str = "") -> None:
     table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
 
 
-def interval_cell(
-    interval: api.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
-) -> str:
-    """Format a mean, with its interval in a second line and n in a third.
+def summary_table(summary: api.Summary, *, texts: tuple[int, ...] = (), caption: str | None = None) -> Table:
+    """Return what an object prints in Python as a table.
 
     Args:
-        interval: The mean over n tasks; None, or n = 0, is shown as a dash.
-        sign: `+` for differences.
-        mark: Text after the mean.
-        tasks: Number of all tasks, shown if it differs from n.
+        summary: The object's summary.
+        texts: Positions of columns that hold texts, as for `make_table`.
+        caption: Line below the table.
     """
-    if interval is None or not interval.n:
-        return "–"
-    form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
-    of = "" if tasks in (None, interval.n) else f" of {tasks}"
-    return (
-        f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]\nn {interval.n}{of}"
-    )
+    table = make_table(*summary.columns, texts=texts)
+    table.caption, table.caption_justify = caption, "left"
+    for row in summary.rows:
+        add_row(table, *("–" if cell is None else str(cell) for cell in row))
+    return table
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:

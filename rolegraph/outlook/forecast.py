@@ -43,6 +43,11 @@ class SampleMean:
     mean: float
     n: int
 
+    @property
+    def share(self) -> str:
+        """The mean as a share, such as `25% (n=8)`."""
+        return f"{self.mean:.0%} (n={self.n})"
+
 
 @dataclass(frozen=True, slots=True)
 class RoleForecast:
@@ -107,20 +112,26 @@ class Forecast(Summarized):
         return sum(role.scorings_at_most for role in self.roles.values())
 
     def summary(self) -> Summary:
-        """Return the bound of calls as text, and a table row for each role."""
+        """Return the bound of calls, and a row for each role; unknown figures are None."""
         rows = [
             (
-                role.name,
-                role.calls_at_most,
-                "–".join(map(str, role.group_sizes)) if role.group_sizes else None,
-                role.response_tokens and role.response_tokens.mean,
-                role.teaching and role.teaching.mean,
-                role.share,
+                it.name,
+                f"{it.calls_at_most:,}",
+                it.prompt_tokens and f"{it.prompt_tokens.mean:,.0f}",
+                f"{it.response_tokens.mean:,.0f}"
+                if it.response_tokens
+                else f"≤ {it.response_tokens_at_most:,}",
+                None if it.groups is None else f"{it.groups:,.0f}",
+                "–".join(dict.fromkeys(map(str, it.group_sizes or ()))) or None,
+                it.teaching and it.teaching.share,
+                None if it.share is None else f"{it.share:.0%}",
+                it.failing and it.failing.share,
             )
-            for role in self.roles.values()
+            for it in self.roles.values()
         ]
+        columns = ("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share", "failed")
         title = f"Forecast: {self.episodes} episodes, at most {self.calls_at_most:,} calls"
-        return Summary(title, ("role", "calls at most", "group", "tokens", "teaching", "share"), rows)
+        return Summary(title, columns, rows)
 
     def tokens(self, kind: str = "response") -> float | None:
         """Return the expected number of tokens of all roles together.

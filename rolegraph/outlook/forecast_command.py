@@ -6,13 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, command
-from rolegraph.cli.terminal import clock, make_table, progress_line, run_until_done
+from rolegraph.cli.terminal import clock, progress_line, run_until_done, summary_table
 
 if TYPE_CHECKING:
     from rolegraph.outlook.forecast import Forecast
@@ -107,7 +106,7 @@ def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
             f"at most {forecast.scorings_at_most:,} requests for log-probabilities "
             "by teachers and likelihoods"
         )
-    out.print(_forecast_table(forecast))
+    out.print(summary_table(forecast.summary()))
     if (tokens := forecast.tokens()) is not None:
         out.print(f"tokens: about {forecast.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
     if forecast.seconds is not None:
@@ -120,27 +119,3 @@ def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
         out.print(f"{path}: {', '.join([*values[: CORNERS - 1], *more])}", markup=False)
     for warning in forecast.warnings:
         output.warn(warning)
-
-
-def _forecast_table(forecast: Forecast) -> Table:
-    """Return the table of roles; unknown values are shown as dashes."""
-    fails = any(row.failing and row.failing.mean for row in forecast.roles.values())
-    table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
-    if fails:
-        table.add_column("failed", style="magenta", justify="right")
-    for name, row in forecast.roles.items():
-        prompt, response, teaching = row.prompt_tokens, row.response_tokens, row.teaching
-        small, large = row.group_sizes or (0, 0)
-        cells = [
-            f"{row.calls_at_most:,}",
-            f"{prompt.mean:,.0f}" if prompt else "–",
-            f"{response.mean:,.0f}" if response else f"≤ {row.response_tokens_at_most:,}",
-            f"{row.groups:,.0f}" if row.groups is not None else "–",
-            "–" if not row.group_sizes else f"{small}" if small == large else f"{small}–{large}",
-            f"{teaching.mean:.0%} (n={teaching.n})" if teaching else "–",
-            f"{row.share:.0%}" if row.share is not None else "–",
-        ]
-        if fails:
-            cells.append(f"{row.failing.mean:.0%} (n={row.failing.n})" if row.failing else "–")
-        table.add_row(name, *cells)
-    return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,10 @@ from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, plain
 from rolegraph.cli.rows import RowOutput, row_output
-from rolegraph.cli.terminal import add_row, interval_cell, make_table
+from rolegraph.cli.terminal import add_row, make_table, summary_table
 
 if TYPE_CHECKING:
     from rolegraph.pages.report.compare.comparison import Comparison
-    from rolegraph.pages.view.overview import RunFigure, RunRow
     from rolegraph.pages.viewing import RunViewer
 
 FORMS = ("mmd", "md", "svg", "png", "json")
@@ -37,24 +36,11 @@ def runs_command(runs: tuple[Path, ...], output: RowOutput) -> None:
 
     A figure is that of the whole run, or of a training's last validation, with its 95 % interval.
     """
-    rows = rg.view(*runs).rows()
-    output.write((row.record for row in rows), lambda _: _show_runs(rows))
-
-
-def _show_runs(rows: Sequence[RunRow]) -> None:
-    figures = [*dict.fromkeys(name for row in rows for name in [*row.figures][:1])]
-    table = make_table("run", "spec", "started (UTC)", "status", *figures, texts=(1, 2, 3))
-    for row in rows:
-        kind = f"{row.kind} of {row.spec}" if row.spec else ""
-        started = row.started.strftime("%Y-%m-%d %H:%M") if row.started else ""
-        cells = (_figure(row.figures.get(name)) for name in figures)
-        add_row(table, row.name, kind, started, row.fault or row.status, *cells)
-    OutputOptions().results().print(table)
-
-
-def _figure(figure: RunFigure | None) -> str:
-    over = figure and figure.over
-    return interval_cell(over) if over or figure is None else f"{figure.value:,.3f}"
+    view = rg.view(*runs)
+    output.write(
+        (row.record for row in view.rows()),
+        lambda _: OutputOptions().results().print(summary_table(view.summary(), texts=(1, 2, 3))),
+    )
 
 
 @click.command("report")
@@ -193,7 +179,7 @@ def comparison_parts(comparison: Comparison, tasks: int) -> Iterator[Table | str
     yield from map(str, comparison.verdicts)
     yield from _differences(comparison)
     if comparison.rows:
-        yield _figures(comparison)
+        yield summary_table(comparison.summary(), caption=api.STAR)
         yield comparison.method
         yield from (flips.pairing for flips in comparison.flips)
         yield from _flips(comparison, tasks)
@@ -214,22 +200,6 @@ def _differences(comparison: Comparison) -> Iterator[Table | str]:
     for changed in comparison.templates:
         yield f"{changed.name}:"
         yield from (f"{plain(diff, SHOWN_OF_DIFF)}\n" for diff in changed.diffs if diff)
-
-
-def _figures(comparison: Comparison) -> Table:
-    first, *others = [side.name for side in comparison.measured]
-    gaps = [f"{other} − {first}" for other in others] if len(others) > 1 else ["difference"]
-    table = make_table("figure", first, *others, *gaps)
-    for row, equal in comparison.distinct_rows:
-        gaps = [
-            interval_cell(gap, sign="+", mark=" *" if gap and gap.sign else "") for gap in row.differences
-        ]
-        tasks = [len(side.results.tasks) if side.results else None for side in comparison.measured]
-        sides = [interval_cell(side, tasks=of) for side, of in zip(row.sides, tasks, strict=True)]
-        add_row(table, "\n= ".join([row.figure, *equal]), *sides, *gaps)
-    table.caption = "* its interval leaves out 0"
-    table.caption_justify = "left"
-    return table
 
 
 def _flips(comparison: Comparison, tasks: int) -> Iterator[Table | str]:

@@ -45,12 +45,21 @@ class RunViewer(Summarized):
         return sorted({field for run in self.runs if not run.fault for field in run.hidden_fields()})
 
     def summary(self) -> Summary:
-        """Return the number of runs, and a row for each run with its first figure."""
-        rows: list[tuple[object, ...]] = []
-        for row in self.rows():
-            name, figure = next(iter(row.figures.items()), ("", None))
-            rows.append((row.folder, row.spec, row.status, name, figure and figure.value))
-        return Summary(f"RunViewer, {len(rows)} runs", ("folder", "spec", "status", "figure", "value"), rows)
+        """Return the number of runs, and a row for each with the first figure of each run."""
+        rows = self.rows()
+        figures = dict.fromkeys(name for row in rows for name in [*row.figures][:1])
+        cells = [
+            (
+                row.name,
+                f"{row.kind} of {row.spec}" if row.spec else "",
+                row.started.strftime("%Y-%m-%d %H:%M") if row.started else "",
+                row.fault or row.status,
+                *(row.figures[name].cell if name in row.figures else None for name in figures),
+            )
+            for row in rows
+        ]
+        columns = ("run", "spec", "started (UTC)", "status", *figures)
+        return Summary(f"RunViewer, {len(rows)} runs", columns, cells)
 
     def rows(self) -> Sequence[RunRow]:
         """Return the row of each run, the newest first; the row of a damaged run has its fault."""

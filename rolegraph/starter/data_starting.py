@@ -349,9 +349,7 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
             "batch_size": 8,
             "rollouts": 8,
             # A label is the right answer: imitation teaches rows that no sampled answer gets right, too.
-            "stages": [
-                {"imitation": {"solver": "solver_answer.j2"}, "steps": 40, "learning_rate": 0.001}
-            ],
+            "stages": [{"imitation": {"solver": "solver_answer.j2"}, "steps": 40, "learning_rate": 0.001}],
             "lora": {"rank": 16},
             "validation": {"every": 11, "tasks": min(32, about["sizes"]["validation"]), "rollouts": 1},
         },

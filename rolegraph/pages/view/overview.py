@@ -25,7 +25,7 @@ from rolegraph.engine.records.episodes import figures as means_of
 from rolegraph.engine.records.folder import RunPart
 from rolegraph.engine.records.means import EqualFigures
 from rolegraph.engine.records.numbers import number
-from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
+from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval, interval_cell
 from rolegraph.pages.report.charts import Axis, ChartLine, Stroke, line_chart, thin
 from rolegraph.pages.report.reading import SPLITS, Point, episode_counts
 from rolegraph.pages.view.finding import EpisodeFilter
@@ -66,6 +66,11 @@ class RunFigure(NamedTuple):
     def over(self) -> Interval | None:
         """Mean over the tasks with its 95 % interval; None if the index was not read."""
         return interval(self.values) if self.values else None
+
+    @property
+    def cell(self) -> str:
+        """The mean with its interval, or the value alone."""
+        return interval_cell(self.over) if self.over else f"{self.value:,.3f}"
 
     @property
     def origin(self) -> str:

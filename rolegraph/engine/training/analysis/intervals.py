@@ -34,6 +34,8 @@ LEVEL = 95
 """Confidence level in percent."""
 METHOD = f"{LEVEL} % intervals over tasks (Wilson, Newcombe), the rollouts of a task averaged first"
 """Description of the intervals, for pages and tables."""
+STAR = "* its interval leaves out 0"
+"""Caption of a table of differences."""
 ROUNDING = 1e-9
 """Standard deviation, as a part of the range, below which values differ by rounding alone."""
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 200)
@@ -61,6 +63,24 @@ class Interval:
     def sign(self) -> Literal[-1, 0, 1]:
         """1 if the whole interval is above 0, -1 if it is below 0; 0 if it contains 0, or without tasks."""
         return 0 if not self.n else 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+
+def interval_cell(interval: Interval | None, *, is_difference: bool = False, tasks: int | None = None) -> str:
+    """Return a mean for a table, with its interval and n in two further lines.
+
+    Args:
+        interval: The mean over n tasks; None, or n = 0, is shown as a dash.
+        is_difference: Whether to write the sign, and a star where the interval leaves out 0 (`STAR`).
+        tasks: The number of all tasks, which is shown beside an n that differs from it.
+    """
+    if interval is None or not interval.n:
+        return "–"
+    form = f"{'+' if is_difference else ''},.{3 if abs(interval.mean) < 10 else 1}f"
+    star = " *" if is_difference and interval.sign else ""
+    of = "" if tasks in (None, interval.n) else f" of {tasks}"
+    return (
+        f"{interval.mean:{form}}{star}\n[{interval.low:{form}}, {interval.high:{form}}]\nn {interval.n}{of}"
+    )
 
 
 def interval(values: ByTask) -> Interval:

@@ -19,7 +19,14 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.means import TOKENS_IN, TOKENS_OUT, EqualFigures
 from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
-from rolegraph.engine.training.analysis.intervals import METHOD, ByTask, Interval, difference, interval
+from rolegraph.engine.training.analysis.intervals import (
+    METHOD,
+    ByTask,
+    Interval,
+    difference,
+    interval,
+    interval_cell,
+)
 from rolegraph.pages.drawing.drawing import Drawing
 from rolegraph.pages.drawing.ink import PALETTE
 from rolegraph.pages.report.compare.differences import (
@@ -183,15 +190,17 @@ class Comparison(Summarized):
             "\n".join(map(str, self.verdicts)) or f"Comparison of {', '.join(it.name for it in self.sides)}"
         )
         first, *others = [side.name for side in self.measured] or [""]
+        tasks = [len(side.results.tasks) if side.results else None for side in self.measured]
         rows = [
             (
-                " = ".join([row.figure, *equal]),
-                *(side.mean if side and side.n else None for side in row.sides),
-                *(gap.signed if gap and gap.n else None for gap in row.differences),
+                "\n= ".join([row.figure, *equal]),
+                *(interval_cell(side, tasks=of) for side, of in zip(row.sides, tasks, strict=True)),
+                *(interval_cell(gap, is_difference=True) for gap in row.differences),
             )
             for row, equal in self.distinct_rows
         ]
-        return Summary(title, ("figure", first, *others, *(f"{it} − {first}" for it in others)), rows)
+        gaps = [f"{it} − {first}" for it in others] if len(others) > 1 else ["difference"] * len(others)
+        return Summary(title, ("figure", first, *others, *gaps), rows)
 
     def table(self) -> Any:
         """Return the figures of the sides.

@@ -12,8 +12,8 @@ from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.digest import clipped, plain_answer, question
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.pages.view.texts import Chip, Mark, chips, verdict
-from rolegraph.pages.view.timeline import Dag, DrawnTimeline, Timeline, draw, timeline
+from rolegraph.pages.view.texts import Mark, verdict
+from rolegraph.pages.view.timeline import WIDTH, Dag, Timeline, timeline
 from rolegraph.pages.view.trace import (
     MOST_MEMBERS,
     GroupTrace,
@@ -77,12 +77,6 @@ class TurnCard(NamedTuple):
         )
 
     @property
-    def chips(self) -> list[Chip]:
-        """Short labels of the turn, such as rewards and failures."""
-        compared = [trace for trace, _ in self.compared]
-        return chips(self.turn, compared, self.advantage, self.signal, self.gate)
-
-    @property
     def answer(self) -> str:
         """Parsed answer of the turn, in a few words; empty without a call."""
         return plain_answer(self.calls[-1].asked.step.action) if self.calls else ""
@@ -139,9 +133,19 @@ class EpisodePage:
         return self.turns - self.after
 
     @property
-    def timeline(self) -> DrawnTimeline:
-        """Drawing of the time line, which links the cards."""
-        return draw(self.line, {card.turn.node: card.anchor for card in self.cards}, self.axis)
+    def anchors(self) -> Mapping[NodeId, str]:
+        """Anchor of each card by its turn, for the time line to link to."""
+        return {card.turn.node: card.anchor for card in self.cards}
+
+    @property
+    def seconds(self) -> float:
+        """Length of the time line's axis, in seconds."""
+        return max(self.line.length, self.axis)
+
+    @property
+    def scale(self) -> float:
+        """Units of the time line's picture for each second."""
+        return WIDTH / (self.seconds or 1)
 
     def to_scale_of(self, line: Timeline) -> EpisodePage:
         """Return the page with an axis at least as long as `line`; unchanged if only one of the two time

@@ -257,11 +257,6 @@ class TaskElsewhere(NamedTuple):
     """Name of the run."""
     rows: EpisodeRows
 
-    @property
-    def right(self) -> int:
-        """Number of rollouts that are correct."""
-        return self.rows.right
-
 
 def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> list[TaskElsewhere]:
     """Return the other runs and steps that have the task of an episode, each run's newest MOST_STEPS steps.

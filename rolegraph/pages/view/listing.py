@@ -67,11 +67,6 @@ class TaskRows(NamedTuple):
     id: str
     """The task's id, without the beginning that all ids on the page share."""
 
-    @property
-    def right(self) -> int:
-        """Number of rollouts that are correct."""
-        return self.every.right
-
     def rewards(self, roles: Iterable[str]) -> dict[str, float]:
         """Return the mean reward over all rollouts, for each of these roles with rewards."""
         counted = [(entry.roles, n) for entry, n in self.every.counted()]

@@ -379,19 +379,12 @@ def _matches(row: RunRow, search: str) -> bool:
     return search.lower() in " ".join(texts).lower()
 
 
-class PickedCurves(NamedTuple):
-    """Chart of a figure over the steps of the picked trainings."""
-
-    figure: str
-    svg: Markup
-
-
-def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> list[PickedCurves]:
-    """Return a chart for each figure among the columns, with the curves of each row of `table.drawn`.
+def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> dict[str, Markup]:
+    """Return a chart by figure among the columns, as SVG, with the curves of each row of `table.drawn`.
 
     Raises DataError where the metrics of a training cannot be read.
     """
-    charts: list[PickedCurves] = []
+    charts: dict[str, Markup] = {}
     for figure in table.columns:
         lines = [
             ChartLine(f"{row.name}, {split}", curve, place, _STROKES[split])
@@ -400,7 +393,7 @@ def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> list[PickedCur
         ]
         if lines:
             # The chart escapes every text in it.
-            charts.append(PickedCurves(figure, Markup(line_chart(figure, lines))))
+            charts[figure] = Markup(line_chart(figure, lines))
     return charts
 
 

@@ -29,7 +29,7 @@ from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
 from rolegraph.pages.run_folders import runs_in
 from rolegraph.pages.sides import Side, read_side, read_steps
-from rolegraph.pages.view import texts
+from rolegraph.pages.view import texts, timeline
 from rolegraph.pages.view.cards import EpisodeColumn, EpisodePage, TurnPair, anchor_of, episode_page
 from rolegraph.pages.view.finding import (
     ANY,
@@ -313,6 +313,7 @@ class Pages:
             script=code,
             script_hash=code_hash,
             texts=texts,
+            drawing=timeline,
             anchor=anchor_of,
             page=PAGE,
             any=ANY,

@@ -1,11 +1,10 @@
-"""Texts of the viewer's pages: figures of a run, chips of a turn, rows of a group's table.
+"""Texts of the viewer's pages: figures of a run, facts of a call, captions of a group's table.
 
 The templates only loop over these values and print them. Pure, and without HTML.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, get_args
@@ -16,11 +15,9 @@ from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.numbers import number, signed
 from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.training.analysis.intervals import Interval
-from rolegraph.pages.report.digest import plain_answer
 from rolegraph.pages.report.html import aligned
-from rolegraph.pages.view.runs import EpisodeLocation
-from rolegraph.pages.view.trace import GroupTrace, SampledToken
-from rolegraph.pages.view.turns import CallRecord, TurnRecord
+from rolegraph.pages.view.trace import GroupTrace
+from rolegraph.pages.view.turns import CallRecord
 
 
 def decimals(value: float) -> str:
@@ -107,50 +104,6 @@ def hidden_note(quoting: frozenset[str], has_spec: bool) -> str:
     return f"Hidden fields of the task are left out{texts}."
 
 
-class Chip(NamedTuple):
-    """Short label with a CSS class."""
-
-    text: str
-    style: str = ""
-
-
-def chips(
-    turn: TurnRecord,
-    compared: Sequence[GroupTrace],
-    advantage: float | None,
-    signal: float | None,
-    gate: float | None,
-) -> list[Chip]:
-    """Return the labels of a turn: rewards, advantages, terms, and whether it is right, masked or failed.
-
-    Args:
-        turn: The turn.
-        compared: Groups in which the turn is compared.
-        advantage: Weighted sum of the advantages in all groups.
-        signal: Mean advantage that a signal added at each token.
-        gate: Factor of the signal on the turn.
-    """
-    shown: list[Chip] = []
-    if turn.reward is not None:
-        shown.append(Chip(f"reward {number(turn.reward)}"))
-    credited = [trace.mine.credit.reward for trace in compared if trace.of_turns]
-    shown += [Chip(f"credited {number(reward)}") for reward in credited if reward is not None]
-    if advantage is not None:
-        style = "good" if advantage > 0 else "hard" if advantage < 0 else ""
-        shown.append(Chip(f"advantage {signed(advantage)}", style))
-    if signal is not None:
-        shown.append(Chip(f"signal {signed(signal)} a token"))
-    if gate is not None:
-        shown.append(Chip(f"gate {number(gate)}"))
-    if turn.is_last and turn.trajectory is not None:
-        shown += [Chip(f"{name} {number(value)}") for name, value in turn.trajectory.terms.items()]
-    begins_anew = any(asked.step.metadata.get("restarted") for asked in turn.calls)
-    shown += [Chip("begins anew", "rest")] if begins_anew else []
-    shown += [Chip("masked", "rest")] if turn.masked else []
-    shown += [Chip(words(str(turn.failure["name"])), "warn")] if turn.failure else []
-    return shown
-
-
 def earlier_messages(asked: CallRecord) -> str:
     """Return the heading of the messages that a call repeats; for a fork it names the turn that they come
     from."""
@@ -174,17 +127,6 @@ def step_facts(step: Step) -> str:
         f"{behind} updates behind" if behind else "",
     ]
     return " · ".join(fact for fact in facts if fact)
-
-
-def token_style(token: SampledToken) -> str:
-    """Return the CSS classes of a token, for its advantage and its probability."""
-    return " ".join(style for style in (token.tint, token.doubt) if style)
-
-
-def token_title(token: SampledToken) -> str:
-    """Return the tooltip of a token: its log-probability and its advantage."""
-    values = (("log-probability", token.logprob), ("advantage", token.advantage))
-    return ", ".join(f"{name} {signed(value)}" for name, value in values if value is not None)
 
 
 def group_noun(trace: GroupTrace) -> str:
@@ -225,25 +167,6 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
     )
 
 
-_COLUMNS = (
-    ("rollout", "Rollout and role instance whose answer is compared", ""),
-    ("reward", "Reward of the answer", "n"),
-    ("answer", "Parsed answer", "said"),
-    ("baseline", "Reward that the estimator expected; answers above it are reinforced", "n"),
-    ("advantage", "How much better (+) or worse (−) than its baseline the answer is", "n"),
-    ("loss weight", "Factor of each of the answer's tokens in the loss", "n"),
-    ("push per token", "Advantage × loss weight: the update makes a token likelier (+) or rarer (−)", "n"),
-    ("tokens", "Number of tokens of the answer", "n"),
-    ("mean log-prob", "Mean log-probability of the tokens: the closer to 0, the surer the model was", "n"),
-)
-_LEARNT = ("baseline", "advantage", "loss weight", "push per token")
-
-
-def member_columns(trace: GroupTrace) -> list[tuple[str, str, str]]:
-    """Return the name, explanation and CSS class of each column of a group's table."""
-    return [column for column in _COLUMNS if trace.learnt or column[0] not in _LEARNT]
-
-
 def group_result(trace: GroupTrace) -> str:
     """Return the recorded reward, baseline and advantage of the group's member on this page, as text."""
     mine = trace.mine.credit
@@ -254,67 +177,3 @@ def group_result(trace: GroupTrace) -> str:
         "" if mine.advantage is None else f"advantage {signed(mine.advantage)}",
     ]
     return ", ".join(part for part in parts if part)
-
-
-class MemberCells(NamedTuple):
-    """Cells of the table of a group's members."""
-
-    name: str
-    href: str | None
-    mark: str
-    """`this one` for the turn itself, `this episode` for another member of its episode."""
-    reward: str
-    advantage: str
-    spread: str
-    """Smallest and largest advantage of a token, if they differ; else empty."""
-    answer: str
-    baseline: str
-    loss_weight: str
-    push: str
-    """Weight of each token in the loss: advantage times loss weight."""
-    tokens: str
-    logprob: str
-
-
-def member_cells(
-    trace: GroupTrace, shown: EpisodeLocation, link: Callable[[EpisodeLocation], str | None]
-) -> list[MemberCells]:
-    """Return the rows of a group's table.
-
-    Args:
-        trace: The group.
-        shown: Location of the episode that the page shows.
-        link: Function that returns the URL of an episode.
-    """
-    credits = [member.credit for member in trace.members]
-    rewards = [credit.reward for credit in credits]
-    advantages = [credit.advantage for credit in credits]
-    baselines = [credit.baseline for credit in credits]
-    rows: list[MemberCells] = []
-
-    tasks = {member.row.entry.task for member in trace.members}
-
-    for member in trace.members:
-        place = f"task {member.row.entry.task}, " if len(tasks) > 1 else ""
-        is_shown, credit = member.row[:2] == shown[:2], member.credit
-        advantage, factor, low, high = credit.advantage, credit.loss_weight, credit.low, credit.high
-        spreads = low is not None and high is not None and high - low > 1e-9
-        rows.append(
-            MemberCells(
-                name=f"{place}rollout {member.row.entry.rollout}, {member.node}",
-                href=None if is_shown else link(member.row),
-                mark="" if not is_shown else "this one" if member == trace.mine else "this episode",
-                reward="" if credit.reward is None else aligned(credit.reward, rewards),
-                advantage="" if advantage is None else aligned(advantage, advantages, "+"),
-                spread=f"{signed(low or 0.0)} to {signed(high or 0.0)}" if spreads else "",
-                answer=plain_answer(member.answer, 80),
-                baseline="not recorded" if credit.baseline is None else aligned(credit.baseline, baselines),
-                loss_weight="not recorded" if factor is None else number(factor),
-                push=""
-                if advantage is None or factor is None
-                else signed(advantage * credit.weight * factor),
-                tokens=str(credit.tokens or ""),
-                logprob="" if member.mean_logprob is None else signed(member.mean_logprob),
-            )
-        )
-    return rows

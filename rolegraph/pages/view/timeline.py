@@ -31,6 +31,10 @@ from rolegraph.pages.view.turns import TurnRecord
 MOST_LANES = 120
 MOST_JOINS = 1_500
 """Largest number of joins that are drawn."""
+LANE, MARGIN, WIDTH = 26, 4, 992
+"""Height of a lane, margin of the picture, and its width without both margins, in units of its view box."""
+_COLOURS = 8
+"""Number of colours of roles."""
 
 
 _PARTS = ("prompt", "system", "tool")
@@ -92,43 +96,6 @@ class Timeline:
         """CSS class of each role's colour."""
         roles = dict.fromkeys(lane.instance[0] for lane in self.lanes)
         return {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
-
-
-class DrawnBar(NamedTuple):
-    """Rectangle of a turn in the picture of a time line, in units of its view box."""
-
-    href: str
-    """Anchor of the turn's card; empty if the page has no card for it."""
-    style: str
-    left: str
-    width: str
-    title: str
-
-
-class DrawnLane(NamedTuple):
-    """Lane in the picture of a time line."""
-
-    name: str
-    colour: str
-    """CSS class of the role's colour."""
-    top: int
-    bars: Sequence[DrawnBar]
-
-
-class DrawnTimeline(NamedTuple):
-    """Picture of a time line, 1,000 units wide."""
-
-    height: int
-    lanes: Sequence[DrawnLane]
-    paths: Sequence[tuple[str, str]]
-    """CSS class and path of each join."""
-    ticks: Sequence[tuple[str, str]]
-    """Text and place in percent of each tick of the axis; empty without times."""
-    note: str
-
-
-_WIDTH, _MARGIN, _LANE, _COLOURS = 992, 4, 26, 8
-"""Width of the picture without its margins, height of a lane, and number of colours of roles."""
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
@@ -252,47 +219,20 @@ def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[t
     return edges
 
 
-def draw(line: Timeline, anchors: Mapping[NodeId, str], length: float = 0.0) -> DrawnTimeline:
-    """Return the drawing of a time line.
-
-    Args:
-        line: The time line.
-        anchors: HTML ids of the turns that the page shows, to link to.
-        length: Least length of the axis, in seconds.
-    """
-    length = max(line.length, length)
-    scale = _WIDTH / (length or 1)
-    colours = line.colours
-    lanes = [
-        DrawnLane(
-            lane.name,
-            colours[lane.instance[0]],
-            place * _LANE + 6,
-            [
-                DrawnBar(
-                    f"#{anchors[bar.node]}" if bar.node in anchors else "",
-                    f"turn-{bar.state} {colours[lane.instance[0]]}",
-                    f"{_MARGIN + bar.start * scale:.1f}",
-                    f"{max(4, (bar.end - bar.start) * scale):.1f}",
-                    _bar_title(bar, timed=line.timed),
-                )
-                for bar in _apart(lane.bars)
-            ],
-        )
-        for place, lane in enumerate(line.lanes)
-    ]
-    paths = [("join long" if join.on_path else "join", _join_path(join, scale)) for join in line.joins]
-    ticks = _ticks(length, scale) if line.timed else []
-    return DrawnTimeline(len(line.lanes) * _LANE, lanes, paths, ticks, _note(line))
+def ticks(length: float) -> list[float]:
+    """Return round numbers of seconds within a length, for an axis."""
+    return [tick for tick in nice_ticks(0.0, length, 4) if tick <= length]
 
 
-def _ticks(length: float, scale: float) -> list[tuple[str, str]]:
-    """Return (text, position in percent) of ticks at round numbers of seconds within `length`."""
-    seconds = [tick for tick in nice_ticks(0.0, length, 4) if tick <= length]
-    return [(f"{tick:g} s", f"{(_MARGIN + tick * scale) / 10:.1f}%") for tick in seconds]
+def join_path(join: Join, scale: float) -> str:
+    """Return the SVG path of a join in a picture of so many units a second."""
+    start, end = MARGIN + join.start * scale, MARGIN + join.end * scale
+    top, bottom = (lane * LANE + LANE // 2 for lane in (join.lane, join.to))
+    bend = max(8, (end - start) / 2)
+    return f"M{start:.1f} {top}C{start + bend:.1f} {top} {end - bend:.1f} {bottom} {end:.1f} {bottom}"
 
 
-def _apart(bars: Sequence[Bar]) -> Iterator[Bar]:
+def apart(bars: Sequence[Bar]) -> Iterator[Bar]:
     """Yield a lane's bars; of skipped rounds that would be drawn in the same place, only the first."""
     last: float | None = None
     for bar in bars:
@@ -303,19 +243,7 @@ def _apart(bars: Sequence[Bar]) -> Iterator[Bar]:
             yield bar
 
 
-def _bar_title(bar: Bar, *, timed: bool) -> str:
-    seconds = f", {number(bar.end - bar.start)} s" if timed and bar.state != "skipped" else ""
-    return f"{bar.node}: {bar.state}{seconds}"
-
-
-def _join_path(join: Join, scale: float) -> str:
-    start, end = _MARGIN + join.start * scale, _MARGIN + join.end * scale
-    top, bottom = (lane * _LANE + _LANE // 2 for lane in (join.lane, join.to))
-    bend = max(8, (end - start) / 2)
-    return f"M{start:.1f} {top}C{start + bend:.1f} {top} {end - bend:.1f} {bottom} {end:.1f} {bottom}"
-
-
-def _note(line: Timeline) -> str:
+def note(line: Timeline) -> str:
     """Return the caption of a time line: the origin of its times, and the meaning of the bars' edges."""
     states = Counter(bar.state for lane in line.lanes for bar in lane.bars)
     if line.measured:

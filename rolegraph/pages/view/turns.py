@@ -71,6 +71,11 @@ class TurnRecord:
         return any(asked.step.masked for asked in self.calls)
 
     @property
+    def begins_anew(self) -> bool:
+        """True where the turn began its conversation anew."""
+        return any(asked.step.metadata.get("restarted") for asked in self.calls)
+
+    @property
     def state(self) -> str:
         """State of the turn in one word: `failed`, `masked` or `done`."""
         return "failed" if self.failure is not None else "masked" if self.masked else "done"

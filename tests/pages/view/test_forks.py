@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rolegraph.engine.records import NodeId
-from rolegraph.pages.view.texts import chips, earlier_messages
+from rolegraph.pages.view.texts import earlier_messages
 from rolegraph.pages.view.turns import turns
 from tests.edge import ScriptedModel, run_one
 from tests.run.test_forks import STEPS, TALK, folding, thinking
@@ -26,10 +26,6 @@ def test_a_fork_shows_the_messages_that_it_shares_as_those_of_its_trunk(tmp_path
 
 def test_a_turn_that_begins_anew_says_so(tmp_path: Path) -> None:
     taken = turns(run_one(plan(tmp_path, thinking("self.round == 3"), TALK), ScriptedModel(whose)))
-    said = [
-        "begins anew"
-        in [chip.text for chip in chips(taken[NodeId("thinker", 1, number)], (), None, None, None)]
-        for number in (1, 2, 3, 4)
-    ]
+    said = [taken[NodeId("thinker", 1, number)].begins_anew for number in (1, 2, 3, 4)]
     assert said == [False, False, True, False]
     assert taken[NodeId("thinker", 1, 3)].calls[0].earlier == []

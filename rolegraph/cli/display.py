@@ -17,7 +17,7 @@ from rich.table import Column
 
 from rolegraph import api
 from rolegraph.api.progress import SPEED_SECONDS, SteadyProgress
-from rolegraph.cli.output import OutputOptions, command, other_model_commands, view_command
+from rolegraph.cli.output import OutputOptions, advised_commands, command
 from rolegraph.cli.terminal import add_row, make_table
 
 SHOWN_OF_ANSWER = 16
@@ -209,28 +209,14 @@ class Display:
 
     def _next(self) -> list[str]:
         """Return the suggested actions as command lines."""
-        source = api.without_project(self._run.flow.source)
-        if self._advice().actions == [api.NextAction(api.Action.OTHER_MODEL)]:
-            return other_model_commands("run", source)
-        return [self._command(it, source) for it in self._advice().actions]
+        return [line for it in self._advice().actions for line in self._commands(it)]
 
-    def _command(self, it: api.NextAction, source: api.Source) -> str:
-        folder = str(self._folder.path)
-        match it.action:
-            case api.Action.RESUME:
-                return command("run", "--resume", "--out", folder, *api.options_to_repeat(self._run.flow))
-            case api.Action.RETRY:
-                again = ("--resume", "--retry-failed", "--out", folder)
-                return command("run", *again, *api.options_to_repeat(self._run.flow))
-            case api.Action.VIEW:
-                return view_command(folder, it)
-            case api.Action.PREVIEW:
-                return command("preview", *replace(source, model=None, base_url=None).arguments())
-            case api.Action.TRAIN:
-                return command("train", *source.arguments())
-            case _:
-                words = replace(source, model=f"replay:{folder}", base_url=None).arguments()
-                return command("run", *words, *self._tasks())
+    def _commands(self, it: api.NextAction) -> list[str]:
+        flow, folder = self._run.flow, self._folder.path
+        if it.action is not api.Action.REPLAY:
+            return advised_commands(it, "run", flow, folder)
+        source = replace(api.without_project(flow.source), model=f"replay:{folder}", base_url=None)
+        return [command("run", *source.arguments(), *self._tasks())]
 
     def _tasks(self) -> Iterator[str]:
         """Yield the command-line words, such as `--limit` and `8`, that repeat the run's choice of tasks and

@@ -20,6 +20,8 @@ import click
 from rolegraph import api
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 SHOWN_CHARACTERS = 300
@@ -90,15 +92,29 @@ class OutputOptions(NamedTuple):
             click.echo(json.dumps(shown, indent=1, ensure_ascii=False), file=self.stream)
 
 
-def view_command(folder: str, it: api.NextAction) -> str:
-    """Return the command that shows a run's episodes, filtered by an advice's role and failures.
+def advised_commands(it: api.NextAction, verb: str, flow: api.Workflow, folder: Path) -> list[str]:
+    """Return the commands of an action that both runs and trainings advise.
 
     Args:
-        folder: The run's folder.
-        it: The advice.
+        it: The action.
+        verb: Command that wrote the folder.
+        flow: The workflow that was run or trained.
+        folder: Folder of the run or training.
     """
-    role = ("--role", it.role) if it.role else ()
-    return command("view", folder, *role, *(("--failure", "any") if it.failures else ()))
+    path, source = str(folder), api.without_project(flow.source)
+    match it.action:
+        case api.Action.RESUME | api.Action.RETRY:
+            flags = ("--retry-failed",) if it.action is api.Action.RETRY else ()
+            return [command(verb, "--resume", *flags, "--out", path, *api.options_to_repeat(flow))]
+        case api.Action.OTHER_MODEL:
+            return other_model_commands(verb, source)
+        case api.Action.VIEW:
+            role = ("--role", it.role) if it.role else ()
+            return [command("view", path, *role, *(("--failure", "any") if it.failures else ()))]
+        case api.Action.PREVIEW:
+            return [command("preview", *replace(source, model=None, base_url=None).arguments())]
+        case _:
+            return [command("train", *source.arguments())]
 
 
 def other_model_commands(verb: str, source: api.Source) -> list[str]:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rolegraph import api
 from rolegraph.api.progress import SPEED_SECONDS, NoteProgress
-from rolegraph.cli.output import OutputOptions, command, other_model_commands, view_command
+from rolegraph.cli.output import OutputOptions, advised_commands, command
 from rolegraph.cli.terminal import add_row, clock, make_table
 
 VALIDATION, GREEDY, IMITATION = "validation/", "greedy/", "imitation/"
@@ -324,17 +324,8 @@ class _TrainEnd:
         return [line for it in self._advice.actions for line in self._commands(it)]
 
     def _commands(self, it: api.NextAction) -> list[str]:
-        folder, source = str(self._folder.path), api.without_project(self._flow.source)
+        folder, source = self._folder.path, api.without_project(self._flow.source)
         match it.action:
-            case api.Action.RESUME:
-                repeated = api.options_to_repeat(self._flow)
-                return [command("train", "--resume", "--out", folder, *repeated)]
-            case api.Action.OTHER_MODEL:
-                return other_model_commands("train", source)
-            case api.Action.VIEW:
-                return [view_command(folder, it)]
-            case api.Action.PREVIEW:
-                return [command("preview", *replace(source, model=None, base_url=None).arguments())]
             case api.Action.TRAIN_LOWER:
                 lower = api.lower_rates(self._plan, [it.role for it in self._verdict.diverged])
                 names = {word.partition("=")[0] for word in lower}
@@ -342,10 +333,12 @@ class _TrainEnd:
                 return [command("train", *replace(source, overrides=(*kept, *lower)).arguments())]
             case api.Action.RUN_WEIGHTS:
                 policies = [*self._best.policies] if self._best else []
-                trained = api.trained_source(self._flow, self._folder.path, policies)
+                trained = api.trained_source(self._flow, folder, policies)
                 return [command("run", *api.without_project(trained).arguments())]
-            case _:
+            case api.Action.EXPORT:
                 return [command("export", *words) for words in api.export_arguments(folder)]
+            case _:
+                return advised_commands(it, "train", self._flow, folder)
 
     def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each remark on a role's answers."""

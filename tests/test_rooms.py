@@ -46,6 +46,7 @@ WORDS = {
 ITEMS = {
     "sandbox": ["python", "tests"],
     "integrations/agent": ["agent"],
+    "integrations/bm25s": ["search"],
     "integrations/mcp": ["mcp"],
     "integrations/openenv": ["openenv"],
     "integrations/reasoning_gym": ["reasoning_gym"],

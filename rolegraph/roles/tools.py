@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -38,7 +37,6 @@ from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionR
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 from rolegraph.engine.vocabulary.tool import Headers
 from rolegraph.roles import calculator as arithmetic
-from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, canonical, require_math, same_text
 from rolegraph.roles.json_text import value_at
 
@@ -234,67 +232,6 @@ async def _calculate(expression: Any, headers: Sent) -> int | float:
         raise ToolError(str(error)) from None
 
 
-_EXAMPLE_HITS = [{"id": "1", "title": "…", "text": "…", "score": 1.0}]
-
-
-def search(
-    query: str | None = None,
-    /,
-    *,
-    corpus: str | None = None,
-    url: str | None = None,
-    headers: Headers = None,
-    k: Annotated[int, Field(ge=1, le=100)] = 3,
-    folder: Path = Path(),
-) -> Tool:
-    """Find the passages that fit a query best, the best first: in a corpus, or by a retriever.
-
-    query: the words to look for, a template; left out where a model writes it
-    corpus: a .jsonl, .csv, .tsv or .parquet file with a `text` for each passage, and an `id` and a `title`
-      where it has them; ranked by BM25
-    url: a retriever in its place, which is sent {"query": …, "k": …} and answers with a list of passages, or
-      with {"results": […]}
-    headers: of requests to that url, such as X-Episode: "{{ episode.id }}"
-    k: how many passages
-    """
-    if (corpus is None) == (url is None):
-        form = f"{{search: {'null' if query is None else '…'}, corpus: FILE.jsonl}}"
-        raise ValueError(f"needs either a corpus or a url, as in {form}")
-    if headers and url is None:
-        raise ValueError("has headers, which a corpus is never sent; leave them out")
-    if url is not None:
-        find, permissions, files = partial(_retrieve, check_url(url), k), (url,), {}
-    else:
-        passages = corpora.open_corpus(str(corpus), folder=folder)
-        find, permissions, files = partial(_look_up, passages, k), (), {passages.path: corpora.FIELDS}
-    about = f"Looks for passages of text, and gives the {k} that fit the query best."
-    function = function_opener("search", about, "query", "what is looked for, in a few words", find)
-    gives = {"type": "array", "maxItems": k}
-    return Tool(
-        function,
-        headers=check_headers(headers),
-        source=query,
-        permissions=permissions,
-        example=_EXAMPLE_HITS,
-        gives=gives,
-        files=files,
-        sends_body=url is not None,
-    )
-
-
-async def _look_up(corpus: corpora.Corpus, k: int, query: Any, headers: Sent) -> list[corpora.SearchHit]:
-    return await asyncio.to_thread(corpora.search, corpus, str(query), k)
-
-
-async def _retrieve(url: str, k: int, query: Any, headers: Sent) -> list[Any]:
-    passages = await _exchange(url, "POST", {"query": str(query), "k": k}, headers)
-    if isinstance(passages, Mapping):
-        passages = cast("Mapping[str, Any]", passages).get("results")
-    if not isinstance(passages, list):
-        raise ToolError(f'{url} gives no list of passages, and no {{"results": […]}}')
-    return cast("list[Any]", passages)[:k]
-
-
 def http(body: str | None = None, /, *, url: str, method: Method = "POST", headers: Headers = None) -> Tool:
     """Send JSON to a service and return its answer: JSON again, or text.
 
@@ -305,7 +242,7 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     headers: of the request, such as X-Episode: "{{ episode.id }}"
     """
     about = f"Sends JSON to {without_secrets(check_url(url))} by {method}, and gives what it answers."
-    send = partial(_exchange, url, method)
+    send = partial(exchange, url, method)
     return Tool(
         function_opener("http", about, "body", "the JSON", send, {}),
         headers=check_headers(headers),
@@ -315,7 +252,7 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     )
 
 
-async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
+async def exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     """Send a JSON value to a URL and return the answer, JSON or text; raises ToolError for a failure.
 
     The request carries no keys and no cookies.

@@ -29,7 +29,7 @@ from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
 from rolegraph.engine.prompts.scope import RenderScope
 from rolegraph.engine.prompts.templates import compile_expression, compile_template
 from rolegraph.engine.vocabulary import View, Views
-from rolegraph.roles.corpus import open_corpus, search
+from rolegraph.integrations.bm25s.corpus import open_corpus, search
 from tests.attack import (
     bombs,
     burster,

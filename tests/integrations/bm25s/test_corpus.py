@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.errors import DataError, UsageError
-from rolegraph.roles import corpus as module
-from rolegraph.roles.corpus import Corpus, open_corpus, search
+from rolegraph.integrations.bm25s import corpus as module
+from rolegraph.integrations.bm25s.corpus import Corpus, open_corpus, search
 from tests.counting import calls
 
 pytest.importorskip("bm25s")

@@ -1,0 +1,1 @@
+"""The tool `search`, which ranks the passages of a file with the package bm25s."""

@@ -104,7 +104,7 @@ class Block:
     back: int = 1
     """Number of turns of the role from one evaluation of that `until` to the next."""
     may_skip: bool = False
-    """True where some of the nodes may be skipped."""
+    """True if some of the nodes may be skipped."""
     chat_before: tuple[int, ...] = ()
     """Nodes of the conversation that the block's nodes continue, oldest first: the conversation's previous
     turn, then for a fork the turns of its trunk since. Earlier turns are in the block of that previous

@@ -225,8 +225,12 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         return await self._table(plan, against, current, setup.past.model, setup.models)
 
     async def check_scorers(self) -> None:
-        """Raise UsageError where a model gives no log-probabilities that a reward reads; WorldError where it
-        does not answer."""
+        """Check the models whose log-probabilities a reward reads.
+
+        Raises:
+            UsageError: A model returns no such log-probabilities.
+            WorldError: A model does not answer.
+        """
         for plan in (self._setup.plan, *(it.plan for it in self._setup.validations)):
             if any(role.likelihoods for role in plan.roles):
                 await check_scorers(plan, await self._open_table(plan, {}))

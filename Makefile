@@ -68,9 +68,14 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/reference.py
 	$(BIN)/mkdocs build --strict
 
-# Train the workflows of docs/demo, as far as they are not in runs/results, and write its pages.
+# Train the workflow of docs/demo, unless runs/facts_judge is there, and write its pages.
 demo: $(VENV)/.run
-	$(BIN)/python benchmarks/results_demo.py
+	$(BIN)/rolegraph fetch smollm2-135m
+	test -d runs/facts_judge || $(BIN)/rolegraph train benchmarks/results/specs/facts_judge.yaml \
+		--model local:smollm2-135m train.learning_rate=0.001 train.steps=20 train.validation.every=2 \
+		--out runs/facts_judge
+	rm -f docs/demo/step-*.html
+	$(BIN)/rolegraph report runs/facts_judge --out docs/demo
 
 # Resolve the newest versions that pyproject.toml allows, for every Python and platform, with the torch of before.
 lock: $(VENV)/.test

@@ -25,7 +25,7 @@ PAGES = sorted(
     page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in (ROOT / "docs").rglob("*.md")
 )
 DEMO = sorted(f"demo/{page.stem}" for page in (ROOT / "docs" / "demo").glob("*.html"))
-"""Pages that benchmarks/results_demo.py writes."""
+"""Pages that `make demo` writes."""
 TOP = ("changelog", "contributing", "security")
 """Pages that are files of the top folder."""
 needs_mkdocs = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra `docs`")
@@ -38,7 +38,10 @@ UNREACHED = """[...document.querySelectorAll("main pre, main table")].filter((it
 """Number of code blocks and tables that scroll and that the keyboard does not reach."""
 
 FAINT = """(() => {
-  const parse = (text) => text.match(/[0-9.]+/g).map(Number);
+  const parse = (text) => {
+    const most = text.startsWith("color(") ? 255 : 1;  // color-mix gives color(srgb 0.1 0.2 0.3)
+    return text.match(/[0-9.]+/g).map((it, place) => it * (place < 3 ? most : 1));
+  };
   const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
   const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
   const ground = (node) => {

@@ -50,7 +50,7 @@ from rolegraph.engine.records.ownership import FolderKind
 from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
-from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.engine.shipped import MODELS, model_folder, name_of_fetched
 from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.spec.yaml_source import read_yaml
 from rolegraph.engine.vocabulary import Split
@@ -319,7 +319,8 @@ def model_name(ref: ModelRef) -> str:
         ref: The model. If it names only a checkpoint, the model is the checkpoint's.
 
     Returns:
-        The name of a shipped model; else the reference as in a spec, with the absolute path of a folder.
+        The name of a shipped or fetched model; else the reference as in a spec, with the absolute path of a
+        folder.
 
     Raises:
         UsageError: The checkpoint cannot be read.
@@ -329,7 +330,7 @@ def model_name(ref: ModelRef) -> str:
         return str(ref)
     folder = model_folder(ref.name).resolve()
     shipped = {path: name for name, path in MODELS.items()}
-    return shipped.get(folder) or f"{ref.provider}:{folder}"
+    return shipped.get(folder) or f"{ref.provider}:{name_of_fetched(folder) or folder}"
 
 
 def _asked_weights(plan: Plan) -> str | None:

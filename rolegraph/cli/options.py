@@ -206,7 +206,7 @@ def replaces(*names: str) -> Decorator[Callable[..., Any]]:
     Foreign files are those that Rolegraph did not write.
 
     Args:
-        names: Parameters of the options whose values are the files.
+        names: Parameters of the options whose values are the files, or a folder whose HTML files are checked.
     """
     return bundle(partial(_with_replaced, names), force)
 
@@ -214,7 +214,8 @@ def replaces(*names: str) -> Decorator[Callable[..., Any]]:
 def _with_replaced(names: Sequence[str], command: Callable[..., Any], *, force: bool, **words: Any) -> Any:
     if not force:
         for file in filter(None, map(words.get, names)):
-            api.check_replaceable(file)
+            for page in file.glob("*.html") if file.is_dir() else [file]:
+                api.check_replaceable(page)
     return command(**words)
 
 

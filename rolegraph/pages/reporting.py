@@ -17,6 +17,7 @@ from rolegraph.pages.report.compare.comparison import compare as compare_sides
 from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
 from rolegraph.pages.run_folders import runs_in
 from rolegraph.pages.sides import Side, read_side, read_steps, side_names
+from rolegraph.pages.view.pages import write_report_pages
 
 
 def compare(
@@ -97,11 +98,18 @@ def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path],
     return Side(name, side.hash, parse_yaml(side.plan.resolved, name).data, info.templates)
 
 
-def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequence[str] = ()) -> list[Path]:
+def report(
+    *runs: str | Path,
+    out: str | Path | None = None,
+    picture: str | Path | None = None,
+    figures: Sequence[str] = (),
+) -> list[Path]:
     """Write `report.html` into the folder of each training; the page opens from disk without a network.
 
     Args:
         runs: Folders of trainings.
+        out: Folder for the report of one training as `index.html`, with pages of the episodes that it links
+            to, in place of `report.html`. No page shows a hidden field.
         picture: File to write the learning curves of all trainings to, SVG or PNG by its ending; None writes
             no file.
         figures: Figures of the picture; by default the spec's metrics.
@@ -110,11 +118,14 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
         The paths of the pages.
 
     Raises:
-        UsageError: A folder holds no training; or the picture has another ending, or needs resvg-py.
+        UsageError: A folder holds no training; `out` is for several; or the picture has another ending, or
+            needs resvg-py.
         DataError: A folder's files are damaged.
         WorldError: A file cannot be written.
     """
     folders = [Path(run) for run in runs]
+    if out is not None and len(folders) != 1:
+        raise UsageError(f"out is the folder of one training's pages; got {len(folders)} trainings")
     if picture is not None:
         draw_curves(folders, figures).save(picture)
-    return [write_report(folder) for folder in folders]
+    return [write_report_pages(folder, Path(out)) if out else write_report(folder) for folder in folders]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
@@ -21,6 +21,7 @@ from rolegraph.engine.records import Episode, Failure, RunFolder, Step, Task, Tr
 from rolegraph.engine.records.episode import REWARD_FAILURES
 from rolegraph.engine.records.metadata import FailureMetadata, FunctionCallMetadata, StepMetadata
 from rolegraph.engine.spec import Spec, load_spec
+from rolegraph.engine.spec.role import GroupBy
 
 LEFT_OUT = "[left out: it may quote a hidden field]"
 """Replacement of a text that may quote a hidden field."""
@@ -67,6 +68,10 @@ class DisclosureRule:
     def hides_message(self, role: str, failure: str) -> bool:
         """Return True if the message of a failure may quote a hidden field; rewards see the whole task."""
         return self.may_quote(role) or failure in REWARD_FAILURES
+
+    def shows_group(self, role: str, by: str | None) -> bool:
+        """Return whether a role's groups by `by`, as in a row of credit, tell no hidden field."""
+        return by in get_args(GroupBy) or (self.grouped is not None and role not in self.grouped)
 
     def visible(self, task: Task) -> dict[str, Any]:
         """Return the fields of a task that are not hidden."""

@@ -23,6 +23,7 @@ from rolegraph.engine.training.analysis.changes import Validations, read_validat
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, advantages, group_results
 from rolegraph.pages.recorded_credit import recorded_rows
+from rolegraph.pages.report.heaviest import HeavyTurn, TurnKey, heaviest_turn
 
 SAMPLES = 2
 """Number of best and of worst episodes shown for each role, each of another task."""
@@ -163,6 +164,8 @@ class Digest:
     """Number of broken lines, not counting an incomplete last line."""
     validations: Validations = field(default_factory=dict[str, Mapping[int, ByTask]])
     """Figures of the validation's tasks."""
+    heaviest: Mapping[int, HeavyTurn] = field(default_factory=dict[int, HeavyTurn])
+    """Turn with the largest share of a gradient, by step."""
 
     @property
     def groups(self) -> tuple[RoleGroups, ...]:
@@ -183,8 +186,13 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in trained}
     samples: dict[str, StepSamples] = {}
+    heaviest: dict[int, HeavyTurn] = {}
     for step, path in run.episodes_files("train"):
-        best, questions = StepSamples("train", step, rule), dict[str, str]()
+        best, questions, answers = (
+            StepSamples("train", step, rule),
+            dict[str, str](),
+            dict[TurnKey, tuple[str, str]](),
+        )
         for episode in read_episodes(path, broken.append):
             best.add(episode)
             questions.setdefault(episode.task_id, question(rule.visible(episode.task), episode.task_id))
@@ -192,9 +200,19 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
                 role = by_role.setdefault(trajectory.name, RoleGroups(trajectory.name))
                 role.answers += 1
                 role.failures.update([trajectory.failure.name.value] if trajectory.failure else [])
+                name, quotes = instance(episode, trajectory), rule.may_quote(trajectory.name)
+                for call in trajectory.steps:
+                    place = episode.task_id, episode.rollout, trajectory.node._replace(round=call.round)
+                    answers[place] = name, "" if quotes else plain_answer(call.action)
         rows = run.credit_rows(step, broken.append)
         if rows is None:
             rows = [*recorded_rows(read_episodes(path, lambda _: None), trained)]
+        if heavy := heaviest_turn(rows, rule):
+            credit = heavy.credit._replace(step=step)  # rows of earlier versions have no step
+            place = credit.task, credit.rollout, credit.node
+            name, answer = answers.get(place, (str(credit.node), ""))
+            asked = questions.get(credit.task, credit.task)
+            heaviest[step] = heavy._replace(credit=credit, name=name, question=asked, answer=answer)
         for name, task, outcome in group_results(rows):
             role = by_role.setdefault(name, RoleGroups(name))
             shown = questions.get(task, task) if task else _WHOLE_STEP
@@ -212,7 +230,7 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
         if best.samples:
             samples["validation"] = best
             break
-    return Digest(by_role, tuple(samples.values()), len(broken), read_validations(run))
+    return Digest(by_role, tuple(samples.values()), len(broken), read_validations(run), heaviest)
 
 
 def bands(validations: Validations) -> Bands:

@@ -6,7 +6,7 @@ and run no script but its own, which the policy names by its hash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from rolegraph.engine.compile.graph import check_graph
 from rolegraph.engine.compile.leaving import read_rule
 from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.credit import CreditRow
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.numbers import number, signed
-from rolegraph.engine.spec import load_spec
+from rolegraph.engine.spec import Spec, load_spec
 from rolegraph.engine.training.analysis.changes import TrainingChange, training_change
 from rolegraph.engine.training.analysis.metrics import lasting_signs
 from rolegraph.engine.training.analysis.outcomes import advantages
@@ -24,7 +25,7 @@ from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE, TrainingVe
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.report import html
-from rolegraph.pages.report.charts import MOST_BARS, interval, ruler, scale
+from rolegraph.pages.report.charts import MOST_BARS, ChartLink, interval, ruler, scale
 from rolegraph.pages.report.digest import (
     Digest,
     SampleReason,
@@ -42,6 +43,7 @@ from rolegraph.pages.report.outcome import (
 )
 from rolegraph.pages.report.panels import MEANINGS, OUTCOMES, REASONS, sections
 from rolegraph.pages.report.reading import RunRecord, episode_counts, read_run
+from rolegraph.pages.report.turning import TurningPoint, turning_points
 
 _HERE = Path(__file__).parent
 
@@ -61,7 +63,13 @@ def write_report(folder: Path) -> Path:
     return report
 
 
-def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> str:
+def render(
+    run: RunRecord,
+    digest: Digest,
+    viewer: str = "",
+    bar: str = "",
+    turn_url: Callable[[CreditRow], str] = lambda row: "",
+) -> str:
     """Return the HTML of the report.
 
     Args:
@@ -69,13 +77,18 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
         digest: Summary of its episodes.
         viewer: URL of the run's list of episodes in the viewer; empty in a report file.
         bar: Links of the viewer that the page begins with, as `Markup`.
+        turn_url: Function from a turn's credit to the URL of its card; empty where the turn has no page.
     """
     code, code_hash = html.script(html.CHARTS)
     figures = figure_changes(run, digest.validations)
     change = training_change(run.info, run.lines, digest.validations)
-    shown = sections(run, digest)
+    turning = [
+        (point, turn_url(point.turn.credit) if point.turn else "") for point in turning_points(run, digest)
+    ]
+    shown = sections(run, digest, [_link(point, url) for point, url in turning])
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     policies = {name: run.info.roles[name].policies for name in run.info.trained_roles}
+    spec = _valid_spec(run)
     verdict = training_verdict(RunFolder(run.folder), run.info, run.lines)
     return html.render(
         _HERE / "report.html.j2",
@@ -92,13 +105,15 @@ def render(run: RunRecord, digest: Digest, viewer: str = "", bar: str = "") -> s
         viewer=viewer,
         bar=bar,
         sections=shown,
+        turning=turning,
         meanings=MEANINGS,
         outcomes=OUTCOMES,
         controls=run.controls,
         axis=scale([0.0, *(end for it in run.controls for end in (it.low, it.high))]),
         interval=interval,
         ruler=ruler,
-        workflow=workflow(run),
+        spec=spec,
+        workflow=svg(picture_of(spec)) if spec else "",
         others={key: [value for _, value in run.series(key)] for key in run.keys if key not in drawn},
         digest=digest,
         reasons=REASONS,
@@ -127,13 +142,18 @@ def _outcome_words(
     return change.words if change else UNKNOWN
 
 
-def workflow(run: RunRecord) -> str:
-    """Return the graph of the spec's roles as SVG; empty where the spec is missing or invalid."""
+def _valid_spec(run: RunRecord) -> Spec | None:
+    """Return the spec of a training; None where it is missing or invalid."""
     if not run.spec:
-        return ""
+        return None
     loaded = load_spec(RunFolder(run.folder).spec_file)
-    faulty = loaded.faults or check_graph(loaded.spec)
-    return "" if faulty else svg(picture_of(loaded.spec))
+    return None if loaded.faults or check_graph(loaded.spec) else loaded.spec
+
+
+def _link(point: TurningPoint, url: str) -> ChartLink:
+    """Return the dot of a turning point in the curve, which leads to its turn, or else to its words."""
+    words = f"largest {point.name}, to {number(point.change.last[1])}"
+    return ChartLink(*point.last_point, href=url or f"#{point.name}", title=words)
 
 
 def spread(steps: Sequence[Step]) -> str:

@@ -19,6 +19,7 @@ from rolegraph.pages.report.charts import (
     COLOURS,
     SHARES,
     ChartLine,
+    ChartLink,
     Ends,
     Layer,
     Stroke,
@@ -71,17 +72,30 @@ class Section:
     panels: Sequence[Panel]
 
 
-def sections(run: RunRecord, digest: Digest) -> list[Section]:
-    """Return the sections that have a chart, and always the section of failures."""
+def sections(run: RunRecord, digest: Digest, links: Sequence[ChartLink] = ()) -> list[Section]:
+    """Return the sections that have a chart, and always the section of failures.
+
+    Args:
+        run: The training.
+        digest: Summary of its episodes.
+        links: Points of the first figure's curve that link to another place.
+    """
     roles = list(run.info.roles)
-    failures, sharing = [_failures(run, role) for role in roles], _sharing(run)
+    failures = [_failures(run, role) for role in roles]
     outline: list[tuple[str, str, str, Sequence[Panel | None]]] = [
         (
             "learning",
             "Learning curves",
             "Thin: the training batches. Bold: validation, in its 95 % interval over the tasks; step 0 is "
             "the untrained model.",
-            _learning(run, bands(digest.validations)),
+            _learning(run, bands(digest.validations), links),
+        ),
+        (
+            "shares",
+            "Shares of the gradient",
+            "A role's part of the sum of |advantage| × weight over the tokens that its policy learns from, "
+            "where roles share a policy.",
+            [_by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run), SHARES)],
         ),
         (
             "rewards",
@@ -106,7 +120,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "",
             [
                 *(
-                    _by_role(run, it.chart, it.name, sharing if it.compares_sharing else roles, it.form)
+                    _by_role(run, it.chart, it.name, roles, SHARES if it.form == ".0%" else None)
                     for it in ROLE_METRICS
                     if it.chart
                 ),
@@ -193,18 +207,19 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
     return [panel for panel in panels if panel]
 
 
-def _learning(run: RunRecord, bands: Bands) -> list[Panel | None]:
-    """Return the charts of the figures, the first with the whole width; equal figures share a chart."""
-    panels = [_metric(run, bands, names) for names in run.figures]
+def _learning(run: RunRecord, bands: Bands, links: Sequence[ChartLink]) -> list[Panel | None]:
+    """Return the charts of the figures, the first with the whole width and the links; equal figures share a
+    chart."""
+    panels = [_metric(run, bands, names, () if place else links) for place, names in enumerate(run.figures)]
     return [panel and replace(panel, is_wide=not place) for place, panel in enumerate(panels)]
 
 
-def _metric(run: RunRecord, bands: Bands, names: Sequence[str]) -> Panel | None:
+def _metric(run: RunRecord, bands: Bands, names: Sequence[str], links: Sequence[ChartLink]) -> Panel | None:
     name = names[0]
     train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
     steps = [step for step, _ in [*train, *validation]]
     lines = [
-        ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
+        ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN, links=links),
         ChartLine("validation", validation, 0, Stroke.BOLD, bands.get(name, ())),
     ]
     # A control whose value is the last validation, as that of the trained workflow is, adds nothing.
@@ -240,9 +255,11 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     return _lines(f"Reward: {role}", lines, [*keys, *counted, *constant], ends=ends)
 
 
-def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str], form: str = "") -> Panel | None:
+def _by_role(
+    run: RunRecord, title: str, key: str, roles: Sequence[str], ends: Ends | None = None
+) -> Panel | None:
     lines = [ChartLine(role, run.series(key.format(role)), colour) for colour, role in enumerate(roles)]
-    return _lines(title, lines, [key.format(role) for role in roles], ends=SHARES if form == ".0%" else None)
+    return _lines(title, lines, [key.format(role) for role in roles], ends=ends)
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:

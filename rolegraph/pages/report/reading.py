@@ -70,8 +70,10 @@ class RunRecord:
 
     @property
     def figures(self) -> list[tuple[str, ...]]:
-        """Names of the figures; those with equal values at every step share a tuple."""
-        return equal_figures(self.lines, self.info.metric_names)
+        """Names of the measured figures; those with equal values at every step share a tuple."""
+        keys = {*self.keys}
+        measured = [n for n in self.info.metric_names if keys & {f"validation/{n}", f"episode/{n}"}]
+        return equal_figures(self.lines, measured)
 
     @property
     def done(self) -> int:

@@ -181,6 +181,11 @@ def anchor_of(run: int, row: EpisodeLocation) -> str:
     return f"e{run}-{row.part.name}-{row.number}"
 
 
+def turn_anchor(episode: str, node: NodeId) -> str:
+    """Return the HTML id of a turn's card, such as `e0-episodes-12-solver-1-1`, in that of its episode."""
+    return f"{episode}-{node.role}-{node.index}-{node.round}"
+
+
 def episode_page(
     run: ViewedRun, row: EpisodeLocation, anchor: str, start: int, *, hidden: bool
 ) -> EpisodePage:
@@ -199,7 +204,7 @@ def episode_page(
     called = frozenset(name for name, role in roles if role.callable is not None)
     line = timeline(run.dag, taken, called)
     order = line.order[start : start + MOST_CARDS]
-    anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
+    anchors = {node: turn_anchor(anchor, node) for node in order}
     names = {lane.instance: lane.name for lane in line.lanes}
     colours = {lane.instance: line.colours[lane.instance[0]] for lane in line.lanes}
     tables = _groups(compared, anchors)
@@ -253,7 +258,7 @@ def read_traces(
     listed = {(it.task, it.rollout) for members in groups.values() for it in members[:MOST_MEMBERS]}
     episodes: dict[tuple[str, int], tuple[EpisodeLocation, Episode]] = {}
     for task, rollout in sorted(listed):
-        for other in run.located(row, task, rollout):
+        for other in run.located(row.part, task, rollout):
             with suppress(DataError):
                 read = run.read(other)
                 episodes[task, rollout] = other, read if hidden else run.without_hidden(read)

@@ -6,6 +6,7 @@ page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +19,10 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from rolegraph.engine.errors import WorldError, os_errors_as
 from rolegraph.engine.records import Episode
-from rolegraph.engine.records.folder import INFO
+from rolegraph.engine.records.credit import CreditRow
+from rolegraph.engine.records.folder import INFO, RunPart
 from rolegraph.engine.records.ownership import write_output
 from rolegraph.pages.report.compare.comparison import compare
 from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
@@ -27,10 +30,18 @@ from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.html import CHARTS, render, script
 from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.report.turning import turning_points
 from rolegraph.pages.run_folders import runs_in
 from rolegraph.pages.sides import Side, read_side, read_steps
 from rolegraph.pages.view import texts, timeline
-from rolegraph.pages.view.cards import EpisodeColumn, EpisodePage, TurnPair, anchor_of, episode_page
+from rolegraph.pages.view.cards import (
+    EpisodeColumn,
+    EpisodePage,
+    TurnPair,
+    anchor_of,
+    episode_page,
+    turn_anchor,
+)
 from rolegraph.pages.view.finding import (
     ANY,
     PAGE,
@@ -58,6 +69,8 @@ class PageLinks:
 
     anchors: Collection[str] = ()
     """Anchors of the episodes in the file."""
+    up: str = ""
+    """URL of the report that the file belongs to; empty without one."""
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
         """Return `#`, because a single file has no further pages of lists."""
@@ -248,7 +261,18 @@ class Pages:
             return report_page(run, digest)
         episodes = self.links.listing(number, EpisodeFilter())
         file = f"{self.links.to(number, 'report')}?file=yes"
-        return report_page(run, digest, episodes, self._bar(number, "report", file))
+        bar = self._bar(number, "report", file)
+        return report_page(run, digest, episodes, bar, partial(self.turn, number))
+
+    def turn(self, number: int, credit: CreditRow) -> str:
+        """Return the URL of the card of a training's turn; empty where its episode is gone. Raises
+        DataError."""
+        run, step = self.runs[number], credit.step
+        part = RunPart(run.folder.episodes_file("train", step), "train", step)
+        for row in run.located(part, credit.task, credit.rollout):
+            page, _, _ = (self.links.episode(number, row, EpisodeFilter()) or "").partition("#")
+            return f"{page}#{turn_anchor(anchor_of(number, row), credit.node)}"
+        return ""
 
     def error(self, message: str) -> str:
         """Render a page with an error message, and return its HTML."""
@@ -387,7 +411,13 @@ class WrittenEpisodes(NamedTuple):
 
 
 def write_static(
-    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: EpisodeFilter, most: int = MOST_IN_FILE
+    runs: Sequence[ViewedRun],
+    file: Path,
+    *,
+    hidden: bool,
+    where: EpisodeFilter,
+    most: int = MOST_IN_FILE,
+    up: str = "",
 ) -> WrittenEpisodes:
     """Write the matching episodes of runs to one HTML file.
 
@@ -397,6 +427,7 @@ def write_static(
         hidden: True to show hidden task fields.
         where: Filter of the episodes.
         most: Largest number of episodes of each run.
+        up: URL of the report that the file belongs to; empty without one.
 
     Returns:
         The number of episodes in the file, and of those that were left out.
@@ -407,15 +438,60 @@ def write_static(
     """
     readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
     chosen = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable]
-    page = one_file(runs, chosen, where, hidden=hidden)
+    page = one_file(runs, chosen, where, hidden=hidden, up=up)
     write_output(file, page.encode("utf-8", "replace"), "html")
     left = [None if page.total is None else page.total - len(page.rows) for _, page in chosen]
     left_out = None if None in left else sum(filter(None, left))
     return WrittenEpisodes(sum(len(page.rows) for _, page in chosen), left_out)
 
 
+class _StepLinks(PageLinks):
+    """URLs of the pages of `write_report_pages`."""
+
+    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
+        return f"step-{row.part.step}.html"
+
+
+def write_report_pages(folder: Path, out: Path) -> Path:
+    """Write a training's report as `index.html`, and beside it `step-N.html`, the episodes that it links to.
+
+    A step's page has all of its episodes, up to MOST_IN_FILE; of a larger step those on the turn's task.
+
+    Args:
+        folder: Folder of the training.
+        out: Folder of the pages, which may exist.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        UsageError: The folder holds no training.
+        DataError: A file of the training cannot be read.
+        WorldError: A page cannot be written.
+    """
+    record, run = read_run(folder), open_run(folder)
+    digest = read_digest(folder, record.info.trained_roles, run.rule)
+    pages = Pages([run], _StepLinks(), hidden=False)
+    report, file = report_page(record, digest, turn_url=partial(pages.turn, 0)), out / "index.html"
+    with os_errors_as(WorldError, f"cannot write {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+    write_output(file, report.encode("utf-8", "replace"), "html")
+    for credit in [point.turn.credit for point in turning_points(record, digest) if point.turn]:
+        where = EpisodeFilter(split="train", step=credit.step)
+        if len(where.matching(run.every())) > MOST_IN_FILE:
+            where = replace(where, task=credit.task)
+        step = out / f"step-{credit.step}.html"
+        write_static([run], step, hidden=False, where=where, most=sys.maxsize, up=f"{file.name}#turning")
+    return file
+
+
 def one_file(
-    runs: Sequence[ViewedRun], chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter, *, hidden: bool
+    runs: Sequence[ViewedRun],
+    chosen: Sequence[tuple[int, SearchPage]],
+    where: EpisodeFilter,
+    *,
+    hidden: bool,
+    up: str = "",
 ) -> str:
     """Return one self-contained page with episodes of runs; raises DataError where a run cannot be read.
 
@@ -424,7 +500,9 @@ def one_file(
         chosen: (number, episodes) of each run that is shown.
         where: Filter that chose the episodes.
         hidden: True to show hidden task fields.
+        up: As for `write_static`.
     """
     links = PageLinks()
+    links.up = up
     links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
     return Pages(runs, links, hidden=hidden).static(chosen, where)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, read_spec, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
@@ -22,7 +22,6 @@ from rolegraph.engine.records.folder import RunPart, missing_run
 from rolegraph.engine.records.index import IndexNumbers
 from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
-from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.analysis.intervals import ByTask
@@ -177,9 +176,9 @@ class ViewedRun:
         rollouts."""
         return [*self.rows(row.part).of_task(row.entry.task).by_task()]
 
-    def located(self, row: EpisodeLocation, task: str, rollout: int) -> list[EpisodeLocation]:
-        """Return the rows with a task and rollout in the same file as `row`."""
-        rows = self.rows(row.part).of_task(task)
+    def located(self, part: RunPart, task: str, rollout: int) -> list[EpisodeLocation]:
+        """Return the rows with a task and rollout in a file; raises as `rows` does."""
+        rows = self.rows(part).of_task(task)
         return [*rows.take(rows.rollouts == rollout)]
 
     def credit(self, row: EpisodeLocation, *, hidden: bool) -> list[CreditRow]:
@@ -199,10 +198,7 @@ class ViewedRun:
             recorded = [*recorded_rows(self._readable(self.rows(row.part)))]
         in_table = {it.role for it in table or ()}
         rows = [*(table or ()), *(it for it in recorded if it.role not in in_table)]
-        tells = frozenset[str]() if hidden else self.rule.grouped
-        return [
-            it for it in rows if it.by in get_args(GroupBy) or (tells is not None and it.role not in tells)
-        ]
+        return [it for it in rows if hidden or self.rule.shows_group(it.role, it.by)]
 
     def _credit_table(self, step: int) -> list[CreditRow] | None:
         """Return the rows of a step's credit without damaged lines; None without a file. The latest step's

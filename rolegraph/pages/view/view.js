@@ -57,6 +57,10 @@ addEventListener("keydown", (event) => {
 const reveal = () => {
   const target = document.getElementById(location.hash.slice(1));
   for (let it = target; it; it = it.parentElement) if (it.matches("details")) it.open = true;
+  if (target?.matches(".card")) {
+    const groups = [...target.querySelectorAll("a.group")].map((it) => document.getElementById(it.hash.slice(1)));
+    for (const it of [target, ...groups].flatMap((card) => [...card.querySelectorAll(".credit")])) it.open = true;
+  }
   target?.scrollIntoView();
 };
 addEventListener("hashchange", reveal);

@@ -203,9 +203,9 @@ def test_a_file_opens_the_episode_of_its_address_and_looks_for_texts(browser: Br
 
 
 def test_an_address_opens_the_folded_section_that_it_names(browser: Browser, static: str) -> None:
-    browser.open(f"{static}#e0-train-000002-3-t0-g1", 1280, dark=False)
+    browser.open(f"{static}#e0-train-000002-3-solver-1-1-g1", 1280, dark=False)
     opened = "[...document.querySelectorAll('details[open]')].map((it) => it.id)"
-    assert browser.of(opened) == ["e0-train-000002-3", "e0-train-000002-3-t0-g1"]
+    assert browser.of(opened) == ["e0-train-000002-3", "e0-train-000002-3-solver-1-1-g1"]
     assert browser.of("document.querySelector('details[open] .mine').checkVisibility()")
 
 

@@ -158,7 +158,7 @@ def test_rewards_below_one_another_have_the_same_decimals(tmp_path: Path) -> Non
     assert rewards and {len(reward.partition(".")[2]) for reward in rewards} == {3}
 
 
-def test_a_model_has_one_name_in_runs_and_trainings(tmp_path: Path) -> None:
+def test_a_model_has_one_name_in_runs_and_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def name(model: str) -> str:
         return model_name(rg.load("solver_judge", f"model={model}").plan.spec.model)
 
@@ -167,4 +167,7 @@ def test_a_model_has_one_name_in_runs_and_trainings(tmp_path: Path) -> None:
     for written in ("local", "local:rolegraph-base", f"local:{shipped}", weights):
         assert name(written) == "rolegraph-base"
     assert name("openai:x") == "openai:x"
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "rolegraph" / "smollm2-135m").mkdir(parents=True)
+    assert name("local:smollm2-135m") == "local:smollm2-135m", "the page of a training shows no folder"
     assert name(f"local:{tmp_path}/a/../b") == f"local:{tmp_path.resolve() / 'b'}"

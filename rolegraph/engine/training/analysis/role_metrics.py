@@ -34,8 +34,6 @@ class StepMetric(NamedTuple):
     rare: str = ""
     """Metric that decides whether the column is shown: some role must have a value other than 0. Empty always
     shows it."""
-    compares_sharing: bool = False
-    """True for a chart that shows only roles that share a policy."""
     measure: Callable[[Sequence[Trajectory]], float | None] | None = None
     """Function from a role's trajectories in a batch to the value; None for a metric that is computed
     elsewhere."""
@@ -76,7 +74,6 @@ ROLE_METRICS = (
     *(_outcome(outcome) for outcome in GroupOutcome if outcome is not GroupOutcome.NEITHER),
     StepMetric("kl/{}", KL, "z.4f", KL),
     StepMetric("loss/{}/mean", chart="Loss"),
-    StepMetric("optim/share/{}", form=".0%", chart="Share of its policy's gradient", compares_sharing=True),
     StepMetric("entropy/{}", chart="Entropy of sampled tokens (nats)", measure=_entropy),
     StepMetric("tokens/per_response/{}", chart="Mean tokens of a response", measure=_tokens_per_response),
     StepMetric("truncated/{}", chart="Truncated answers"),

@@ -235,6 +235,7 @@ def test_an_optimization_writes_through_nothing(
     ("name", "words"),
     [
         ("report.html", ("report", "t")),
+        ("index.html", ("report", "t", "--out", "r")),
         ("page.html", ("view", "r", "--static", "r/page.html", "--hidden")),
         ("page.html", ("compare", "r", "r", "--html", "r/page.html")),
         ("graph.svg", ("graph", "solver_judge", "--out", "r/graph.svg")),
@@ -257,7 +258,7 @@ def test_other_commands_write_through_nothing(
         (tmp_path / "r" / "own.test.yaml").write_text("answers: answers.jsonl\ntasks: 1\n")
     if name == "junit.xml":
         replays.answers(tmp_path / "r" / "answers.jsonl", replays.solved(0), tasks=1)
-    folder = tmp_path / ("t" if words[1] == "t" else "r")
+    folder = tmp_path / ("t" if name in ("report.html", "adapter") else "r")
     plant(folder / name, outside)
     refused(name, *words)
 

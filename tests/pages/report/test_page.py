@@ -529,6 +529,7 @@ def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:
     calm = page(folder)
     for line in lines[3:]:
         line["entropy/solver"] = 0.01
+        line |= {"validation/reward/solver": 0.4} if "validation/reward/solver" in line else {}
     write_lines(file, lines)
     told = [note for note in re.findall(r'<p class="note">(.*?)</p>', page(folder)) if note not in calm]
     (note,) = told

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rolegraph.engine.records.numbers import number, short
 from rolegraph.pages.drawing.ink import text
@@ -47,6 +47,16 @@ class Stroke(StrEnum):
     """Dashed line, for a reference level."""
 
 
+class ChartLink(NamedTuple):
+    """Point of a chart that links to another page."""
+
+    step: float
+    value: float
+    href: str
+    title: str
+    """Text on hover."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChartLine:
     """Line of a chart; `band` has (step, low, high) of the band around it."""
@@ -56,6 +66,9 @@ class ChartLine:
     colour: int = 0
     stroke: Stroke = Stroke.PLAIN
     band: Sequence[tuple[float, float, float]] = ()
+    links: Sequence[ChartLink] = ()
+    """Points to click. A screen reader reads the chart as one image, so its page must also have the links as
+    text."""
 
 
 Ends = tuple[float, float]
@@ -160,7 +173,8 @@ def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) 
     shapes = "".join([*(_band(line, x, y) for line in lines), *(_path(line, x, y) for line in drawn)])
     if size.unit:  # points of a path have no percentages; a box of 100 by 100, stretched, gives them
         shapes = f'<svg viewBox="0 0 100 100" preserveAspectRatio="none">{shapes}</svg>'
-    return x, "".join([_grid(x, y, size), shapes, *(_dots(line, x, y, size) for line in drawn)])
+    points = [draw(line, x, y, size) for draw in (_dots, _links) for line in drawn]
+    return x, "".join([_grid(x, y, size), shapes, *points])
 
 
 def thinned(line: ChartLine) -> ChartLine:
@@ -367,4 +381,13 @@ def _dots(line: ChartLine, x: Axis, y: Axis, size: ChartSize) -> str:
         f'<circle class="dot c{line.colour % COLOURS}" cx="{size.place(x.at(step))}" '
         f'cy="{size.place(y.at(value))}" r="3.2"/>'
         for step, value in line.points
+    )
+
+
+def _links(line: ChartLine, x: Axis, y: Axis, size: ChartSize) -> str:
+    return "".join(
+        f'<a href="{text(link.href)}" tabindex="-1"><circle class="dot link c{line.colour % COLOURS}" '
+        f'cx="{size.place(x.at(link.step))}" cy="{size.place(y.at(link.value))}" r="6">'
+        f"<title>{text(link.title)}</title></circle></a>"
+        for link in line.links
     )

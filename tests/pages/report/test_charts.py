@@ -13,6 +13,7 @@ from rolegraph.engine.records.numbers import number
 from rolegraph.pages.report.charts import (
     MOST_POINTS,
     ChartLine,
+    ChartLink,
     Stroke,
     interval,
     line_chart,
@@ -73,6 +74,15 @@ def test_a_very_long_line_is_drawn_by_means() -> None:
 
 def test_one_point_is_a_dot() -> None:
     assert "<circle" in line_chart("x", [ChartLine("x", [(1.0, 2.0)])])
+
+
+@given(href=st.text(), title=st.text())
+def test_a_point_of_a_line_links_to_a_page(href: str, title: str) -> None:
+    line = ChartLine("x", [(1.0, 0.2), (2.0, 0.4)], links=[ChartLink(2.0, 0.4, href, title)])
+    chart = ElementTree.fromstring(line_chart("x", [line]))
+    link, dot = chart.find("a"), chart.find("a/circle")
+    assert link is not None and dot is not None
+    assert "href" in link.attrib and dot.attrib["cx"] == "100.00%"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_every_page_begins_with_the_same_links_and_marks_its_own(training: Path,
 
 def test_the_rollouts_of_a_task_are_one_row_with_their_answers_and_figures(training: Path) -> None:
     page = Parsed(get(f"/{KEY}/0?split=train&step=2", training).text)
-    assert page.tags.count("details") == 1 + 3, "one for filters, and one for each task of four rollouts"
+    assert page.tags.count("details") == 2 + 3, "filters, two steps, and each task of four rollouts"
     assert page.text.count(" of 4 right") == 3
     assert "3 + 4" in page.text, "answers are in the list"
     assert "malformed_output" not in page.text

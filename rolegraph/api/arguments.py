@@ -52,12 +52,12 @@ def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     """
     call = f"rg.{function.__name__.removesuffix('_async')}()"
     signature = inspect.signature(function)
-    for name in kwargs:
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    for name in kwargs if inspect.Parameter.VAR_KEYWORD not in kinds else ():
         if name not in signature.parameters:
             raise UsageError(f"{call} has no argument {name!r}; {_instead(name, signature, kwargs[name])}")
-    takes_overrides = any(it.kind is it.VAR_POSITIONAL for it in signature.parameters.values())
-    for value in args[1:]:
-        if not takes_overrides and isinstance(value, str) and re.match(r"[A-Za-z_][\w.]*=", value):
+    for value in args[1:] if inspect.Parameter.VAR_POSITIONAL not in kinds else ():
+        if isinstance(value, str) and re.match(r"[A-Za-z_][\w.]*=", value):
             raise UsageError(f"{call} takes no override: write rg.load(SPEC, {value!r})")
     try:
         bound = signature.bind(*args, **kwargs).arguments

@@ -19,7 +19,7 @@ import tinker
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.local.launcher import LocalService, running
+from rolegraph.local.launcher import LocalService, ServiceOptions, running
 from rolegraph.local.service.serving import serve
 from tests.cli.conftest import ENVIRONMENT
 from tests.local.client import PROMPT, prompt, trainer
@@ -136,7 +136,7 @@ def test_without_that_option_a_wrong_key_is_refused_at_openai_s_api(service: Loc
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a.machine"])
 def test_any_key_is_taken_at_no_address_of_other_machines(model_dir: Path, host: str) -> None:
     with pytest.raises(UsageError, match="no loopback address"):
-        serve(model_dir, host=host, any_key=True)
+        serve(ServiceOptions(str(model_dir), host=host, any_key=True))
 
 
 def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ def test_a_service_that_does_not_come_up_in_time_is_the_world_s_failure(model_di
 
 SERVE = """
 import sys
-from pathlib import Path
+from rolegraph.local.launcher import ServiceOptions
 from rolegraph.local.service.serving import serve
 try:
-    serve(Path(sys.argv[1]))
+    serve(ServiceOptions(sys.argv[1]))
 finally:
     print(*sorted({"peft", "tinker", "torch"} & set(sys.modules)))
 """

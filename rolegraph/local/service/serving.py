@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _BORROWER_CHECK_SECONDS = 1.0
 
 
-def serve(options: ServiceOptions, api_key: str | None) -> None:
+def serve(options: ServiceOptions, api_key: str | None = None) -> None:
     """Serve a model at the Tinker API and at OpenAI's (/v1) until interrupted.
 
     Args:

@@ -20,7 +20,7 @@ from tests.trainings import STEP, at, key
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
     "doctor": ["doctor"],
-    "local": ["fetch", "serve", "export"],
+    "local": ["fetch", "serve", "limits", "export"],
     "migrate": ["migrate"],
     "outlook": ["preview", "forecast"],
     "pages": ["graph", "view", "report", "compare"],

@@ -1,4 +1,4 @@
-"""Commands of models on this machine: `serve`, `fetch`, `export`."""
+"""Commands of models on this machine: `serve`, `fetch`, `limits`, `export`."""
 
 from __future__ import annotations
 
@@ -126,6 +126,17 @@ def fetch_command(
     words = command("run", "solver_judge", "--model", f"local:{fetched.name}")
     output.end(asdict(fetched), words)
     return 0
+
+
+@click.command("limits")
+def limits_command() -> None:
+    """Show every limit on an input, with the name that messages give it and its reason."""
+    from rolegraph.local.limit_list import LIMITS
+
+    name = max(len(limit.name) for limit in LIMITS)
+    most = max(len(limit.size) for limit in LIMITS)
+    for limit, reason in LIMITS.items():
+        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")
 
 
 @click.command("export")

@@ -44,12 +44,12 @@ def _with_engine(command: Callable[..., Any], *, engine: str | None, **words: An
     return 1 if missing else 0
 
 
-_COMMANDS, _LIMITS = "rolegraph.local.commands", "rolegraph.local.limit_list"
+_COMMANDS = "rolegraph.local.commands"
 DOOR = Door(
     {
         "fetch": Verb("Run", "Fetch a model onto this machine, to be run as local:NAME.", _COMMANDS),
         "serve": Verb("Run", "Serve a local model folder over the Tinker API.", _COMMANDS),
-        "limits": Verb("Run", "Show the limits on inputs, and their reasons.", _LIMITS),
+        "limits": Verb("Run", "Show the limits on inputs, and their reasons.", _COMMANDS),
         "export": Verb("Share", "Write trained weights for other programs.", _COMMANDS),
     },
     {

@@ -1,4 +1,4 @@
-"""The command `rolegraph limits`: all limits, read from the files that declare them."""
+"""List of all limits, read from the files that declare them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import ModuleType
-
-import click
 
 from rolegraph.engine.limits import Limit, answers, prompts, records, specs, tools
 from rolegraph.local import limits as local
@@ -31,12 +29,3 @@ LIMITS: Mapping[Limit, str] = {
     for limit, reason in _reasons(module)
 }
 """All limits, file by file, each with its subject and the reason for its size."""
-
-
-@click.command("limits")
-def limits_command() -> None:
-    """Show every limit on an input, with the name that messages give it and its reason."""
-    name = max(len(limit.name) for limit in LIMITS)
-    most = max(len(limit.size) for limit in LIMITS)
-    for limit, reason in LIMITS.items():
-        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")

@@ -15,7 +15,6 @@ from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.numbers import number, signed
 from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.training.analysis.intervals import Interval
-from rolegraph.pages.report.html import aligned
 from rolegraph.pages.view.trace import GroupTrace
 from rolegraph.pages.view.turns import CallRecord
 
@@ -168,12 +167,11 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
 
 
 def group_result(trace: GroupTrace) -> str:
-    """Return the recorded reward, baseline and advantage of the group's member on this page, as text."""
-    mine = trace.mine.credit
-    rewards = [mine.reward, mine.baseline]
-    parts = [
-        "" if mine.reward is None else f"reward {aligned(mine.reward, rewards)}",
-        "" if mine.baseline is None else f"baseline {aligned(mine.baseline, rewards)}",
-        "" if mine.advantage is None else f"advantage {signed(mine.advantage)}",
-    ]
-    return ", ".join(part for part in parts if part)
+    """Return how the reward of the group's member on this page became an advantage, as recorded."""
+    mine, split = trace.mine.credit, trace.mine.row.part.split
+    if split != "train" and mine.advantage is None:
+        return f"{split or 'run'}: no gradient comes from this answer".capitalize()
+    reward = "no reward" if mine.reward is None else f"reward {number(mine.reward)}"
+    baseline = "" if mine.baseline is None else f" − baseline {number(mine.baseline)}"
+    advantage = "no advantage" if mine.advantage is None else f"advantage {signed(mine.advantage)}"
+    return f"{reward}{baseline} → {advantage}"

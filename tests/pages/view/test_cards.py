@@ -72,7 +72,7 @@ def test_the_table_of_a_group_is_folded_below_its_result(training: Path) -> None
     folded = re.findall(r'<details class="credit"([^>]*)>\s*<summary>(.*?)</summary>', text, re.DOTALL)
     assert folded and not any("open" in attributes.split() for attributes, _ in folded)
     for _, summary in folded:
-        assert re.search(r"reward [\d.]+, baseline [\d.]+, advantage", summary)
+        assert re.search(r"reward [\d.]+ − baseline [\d.]+ → advantage", summary)
     columns = dict(re.findall(r'<th scope="col"[^>]* title="([^"]*)">(.*?)</th>', text))
     assert "push per token" in columns.values() and all(columns)
 

@@ -194,6 +194,10 @@ class RunInfo(SourceRecord):
         question are."""
         return field not in _EVER if self.hidden is None else field in self.hidden
 
+    def visible(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a task that are not hidden."""
+        return {name: value for name, value in task.items() if not self.is_hidden(name)}
+
     def policy_of(self, role: str, index: int) -> str:
         """Return the name of the policy of a role's instance; `index` counts from 1."""
         policies = self.roles[role].policies if role in self.roles else ()

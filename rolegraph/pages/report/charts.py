@@ -300,8 +300,9 @@ def _svg(label: str, inner: str, x: Axis, shown: Sequence[tuple[str, Sequence[tu
         for step, value in points:
             tips.setdefault(step, []).append(f"{name}  {value}")
     hover = [[round(x.at(step), 2), "\n".join([f"step {step:g}", *tips[step]])] for step in sorted(tips)]
+    role = "group" if "<a " in inner else "img"  # no link of an image is announced
     return (
-        f'<svg class="chart" role="img" tabindex="0" aria-label="{text(label)}" '
+        f'<svg class="chart" role="{role}" tabindex="0" aria-label="{text(label)}" '
         f'data-hover="{text(json.dumps(hover, ensure_ascii=False))}">{inner}'
         '<line class="cursor" y1="0" y2="100%"/></svg>'
     )

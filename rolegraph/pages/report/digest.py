@@ -248,9 +248,9 @@ def instance(episode: Episode, trajectory: Trajectory) -> str:
 
 
 def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
-    """Return the task's field `question`, or else its id, cut to `most` characters."""
-    text = task.get("question")
-    return clipped(text if isinstance(text, str) and text.strip() else task_id, most)
+    """Return the task's field `question`, or else its first text, or else its id, cut to `most` characters."""
+    texts = (task.get("question"), *(value for name, value in task.items() if name != "id"))
+    return clipped(next((it for it in texts if isinstance(it, str) and it.strip()), task_id), most)
 
 
 def clipped(value: object, most: int = MOST_TEXT, digits: int = 12) -> str:

@@ -221,7 +221,7 @@ def episode_page(
         )
         for node in order
     ]
-    asked = question(episode.task, row.entry.task)
+    asked = question(run.info.visible(episode.task), row.entry.task)
     return EpisodePage(
         row=row,
         episode=episode,

@@ -115,7 +115,7 @@ def _row(run: ViewedRun, row: EpisodeLocation, public: Callable[[Episode], Episo
         answer = RoleAnswer(instance(episode, it), answered, verdict(it, failed=it.failure is not None))
         answers.setdefault(it.name, []).append(answer)
     first = {name: its[:MOST_ANSWERS] for name, its in answers.items()}
-    asked = question(episode.task, row.entry.task)
+    asked = question(run.info.visible(episode.task), row.entry.task)
     in_question = text_hit([EpisodeText("", asked)], text, len(asked)) if text else None
     elsewhere = text_hit(texts(episode), text) if text and in_question is None else None
     return EpisodeRow(row, asked, first, in_question, elsewhere)

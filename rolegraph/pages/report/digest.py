@@ -248,7 +248,7 @@ def instance(episode: Episode, trajectory: Trajectory) -> str:
 
 
 def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
-    """Return the task's field `question`, or else its first text, or else its id, cut to `most` characters."""
+    """Return a task's field `question`, or else its first text, or else its id, up to `most` characters."""
     texts = (task.get("question"), *(value for name, value in task.items() if name != "id"))
     return clipped(next((it for it in texts if isinstance(it, str) and it.strip()), task_id), most)
 

@@ -159,7 +159,7 @@ CASES = [
     Case('kw name set', '{% set class=1 %}{{ class }}', 'text', '1'),
     Case('set none', '{% set none=1 %}', 'fault', "not a valid template: can't assign to 'const'"),
     Case('raw', '{% raw %}{{ x }}{% endraw %}', 'text', '{{ x }}'),
-    Case('line', '{# x', 'fault', 'not a valid template: the comment that opens here is not closed'),
+    Case('line', '{# x', 'fault', 'not a valid template: `{#` is not closed'),
     Case('div0', '{{ 1/0 }}', 'error', 'division by zero'),
     Case('slice', '{{ "abc"[::0] }}', 'error', 'slice step cannot be zero'),
     Case('dict unhash', '{{ {[]:1} }}', 'error', 'cannot be a key of a mapping'),

@@ -46,7 +46,7 @@ def test_a_forecast_from_a_run_says_what_it_costs_and_teaches(
     [
         (("--price", "inn=3"), "--price: 'inn=3' is not a price; expected in=N, out=N or train=N"),
         (("--price", "in=much"), "--price: 'in=much' is not a price"),
-        (("--from", "nowhere"), "nowhere is not the folder of a run"),
+        (("--from", "nowhere"), "there is no folder nowhere"),
         (("--from", "out", "--probe", "4"), "either a probe or a run, not both"),
     ],
 )

@@ -126,7 +126,7 @@ def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(
 
     def said(out: str, seed: int) -> list[object]:
         done = rg.run(flow, limit=4, seed=seed, out=tmp_path / out)
-        episodes = sorted(done.episodes(), key=lambda episode: episode.id)
+        episodes = sorted((it.episode for it in done.recorded()), key=lambda episode: episode.id)
         return [(e.id, [t.steps[0].response_ids for t in e.trajectories]) for e in episodes]
 
     assert said("a", 1) == said("b", 1) != said("c", 2)

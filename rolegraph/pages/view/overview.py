@@ -248,7 +248,9 @@ class RunsTable:
         """Names of the columns to choose from."""
         headlines = Counter(next(iter(row.figures)) for row in rows if row.figures)
         self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
-        differing = [key for key in self.settings if _differs(key, rows)][:MOST_SETTINGS]
+        # A mapping, such as a stage of a training, would be one word high and broken in a column.
+        plain = [key for key in self.settings if not any("{" in row.settings.get(key, "") for row in rows)]
+        differing = [key for key in plain if _differs(key, rows)][:MOST_SETTINGS]
         self.same = [(name, text) for name in _UNLESS_SAME if (text := _same(name, rows))]
         """Names and values of hidden columns in which all runs agree."""
         varying = {*_UNLESS_SAME}.difference(name for name, _ in self.same)

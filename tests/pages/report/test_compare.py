@@ -55,6 +55,26 @@ def test_a_value_that_is_replaced_whole_is_one_difference() -> None:
     ]
 
 
+def test_stages_are_compared_key_by_key_where_both_sides_have_as_many() -> None:
+    def staged(*steps: int) -> rg.Workflow:
+        stages = ", ".join(f"{{imitation: best, steps: {n}}}" for n in steps)
+        return rg.load("solver_judge", f"train.stages=[{stages}]")
+
+    found = [rg.compare(staged(2), other).spec for other in (staged(3), staged(2, 3))]
+    assert [[(row.key, row.values) for row in rows] for rows in found] == [
+        [("train.stages.0.steps", ["2", "3"])],
+        [
+            (
+                "train.stages",
+                [
+                    "[{imitation: best, steps: 2}]",
+                    "[{imitation: best, steps: 2}, {imitation: best, steps: 3}]",
+                ],
+            )
+        ],
+    ]
+
+
 def test_figures_are_paired_over_the_tasks_and_not_over_the_episodes(tmp_path: Path) -> None:
     def half(number: int, rollout: int, role: str, index: int) -> str:
         return replays.solved(*([0, 1] if rollout else [0]))(number, rollout, role, index)

@@ -86,9 +86,20 @@ def _differences(
             continue
         if all(isinstance(value, dict) for value in values) and not is_atomic(path):
             yield from _differences(written, cast("list[dict[str, Any]]", values), path)
+        elif numbered := _numbered(values):
+            yield from _differences(written, numbered, path)
         else:
             entries = [value_at(spec, path) for spec in written]
             pairs = zip(entries, values, strict=True)
             shown = [value if entry is None else entry for entry, value in pairs]
             cells = [ABSENT if value is None else dump_yaml(value, one_line=True) for value in shown]
             yield KeyDifference(".".join(map(str, path)), cells)
+
+
+def _numbered(values: Sequence[Any]) -> list[dict[Any, Any]]:
+    """Return lists of as many mappings each, such as the stages of trainings, as mappings by place; an empty
+    list for other values."""
+    lists = [cast("list[Any]", of) for of in values if isinstance(of, list)]
+    are_alike = len(lists) == len(values) and len({*map(len, lists)}) == 1
+    are_mappings = all(isinstance(it, dict) for of in lists for it in of)
+    return [dict(enumerate(of)) for of in lists] if are_alike and are_mappings else []

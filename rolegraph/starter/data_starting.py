@@ -48,6 +48,8 @@ PROMPTS = {
     "validator.j2": "data_validator.j2.j2",
 }
 """Template of each prompt file."""
+IMITATED, REINFORCED, BATCH, IMITATION_RATE = 40, 4, 8, 0.001
+"""Steps of imitation and of GRPO, rows of a step, and learning rate of the imitation."""
 LEAST_ROWS = 20
 """Smallest number of rows with a label that the three files need."""
 VALIDATION, TEST = (0.15, 64), (0.25, 128)
@@ -224,6 +226,10 @@ def _about(name: str, columns: Columns, splits: Mapping[str, Sequence[Row]]) -> 
         "words": f"{name}.yaml",
         "model": FIRST_MODEL,
         "tests": len(splits["test"]),
+        "imitated": IMITATED,
+        "reinforced": REINFORCED,
+        "batch": BATCH,
+        "imitation_rate": IMITATION_RATE,
         "sizes": {split: len(rows) for split, rows in splits.items()},
         "reward": "",
         "allow": [],
@@ -345,11 +351,17 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
         },
         "episode": {"correct": "solver.right"},
         "train": {
-            "steps": 44,
-            "batch_size": 8,
+            "steps": IMITATED + REINFORCED,
+            "batch_size": BATCH,
             "rollouts": 8,
             # A label is the right answer: imitation teaches rows that no sampled answer gets right, too.
-            "stages": [{"imitation": {"solver": "solver_answer.j2"}, "steps": 40, "learning_rate": 0.001}],
+            "stages": [
+                {
+                    "imitation": {"solver": "solver_answer.j2"},
+                    "steps": IMITATED,
+                    "learning_rate": IMITATION_RATE,
+                }
+            ],
             "lora": {"rank": 16},
             "validation": {"every": 11, "tasks": min(32, about["sizes"]["validation"]), "rollouts": 1},
         },

@@ -248,7 +248,7 @@ class RunsTable:
         """Names of the columns to choose from."""
         headlines = Counter(next(iter(row.figures)) for row in rows if row.figures)
         self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
-        # A mapping, such as a stage of a training, would be one word high and broken in a column.
+        # A mapping, such as a stage of a training, would stand one word wide in a column.
         plain = [key for key in self.settings if not any("{" in row.settings.get(key, "") for row in rows)]
         differing = [key for key in plain if _differs(key, rows)][:MOST_SETTINGS]
         self.same = [(name, text) for name in _UNLESS_SAME if (text := _same(name, rows))]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import rolegraph as rg
 from rolegraph.engine.records import Episode, Step, Trajectory
 from tests.cli.conftest import recording as recording
+from tests.documents import PAGES
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -21,6 +25,15 @@ def test_every_public_name_has_a_row_with_an_example() -> None:
     rows = re.findall(r"^\| (`.+?`) \| `(.+?)` \| .+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
     assert sorted(listed) == sorted(rg.__all__)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "upgrade.md"], ids=lambda it: it.name
+)
+def test_every_name_that_a_page_calls_exists(page: Path) -> None:
+    called = re.findall(r"\b(rg|rolegraph(?:\.[a-z_]+)+)\.([A-Za-z_]\w*)\(", page.read_text(encoding="utf-8"))
+    for module, name in called:
+        assert hasattr(import_module("rolegraph" if module == "rg" else module), name), f"{module}.{name}"
 
 
 def test_a_workflow_prints_its_roles() -> None:

@@ -137,7 +137,7 @@ def remove(path: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Delete the incomplete files that a killed process left in a folder; raises OSError."""
+    """Delete the incomplete files (`PART`) that a killed process left in a folder; raises OSError."""
     with suppress(FileNotFoundError):
         for file in folder.iterdir():
             if PART.fullmatch(file.name):

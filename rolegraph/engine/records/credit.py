@@ -35,7 +35,7 @@ class Member(NamedTuple):
     last: int
     """Index after that of the member's last Step."""
     reward: float | None
-    """Reward that is compared: the trajectory's, or the credit of the turn."""
+    """Reward that the estimator compares: the trajectory's, or the credit of the turn."""
     round: int = 0
     """Round of a turn, from 1; 0 for a trajectory."""
     failed: bool = False
@@ -93,7 +93,7 @@ class Group:
     over: Extent = Extent.TASK
     """Tasks whose members are compared."""
     weight: float = 1.0
-    """Factor of the advantages."""
+    """Factor by which the group's advantages are multiplied."""
     in_list: bool = False
     """True if the role has several groupings, whose advantages are added."""
     state_keys: Sequence[str] = ()
@@ -188,7 +188,8 @@ class CreditRow(NamedTuple):
     weight: Figure = 1.0
     """Factor of the advantage among the role's groupings."""
     gate: Figure | None = None
-    """Factor of a signal, which `advantage` includes, as it includes centering."""
+    """Factor by which the signal's advantages were multiplied; `advantage` already includes the factor, and
+    the centering."""
     loss_weight: Figure | None = None
     """Factor of the advantage in the policy's loss: the role's weight divided by the weights of all compared
     trajectories of the policy; null for a row in no group, and if the update does not use the task."""
@@ -204,8 +205,8 @@ class CreditRow(NamedTuple):
 
     @classmethod
     def in_no_group(cls, step: int, episode: Episode, trajectory: Trajectory, policy: str) -> CreditRow:
-        """Return the row of a whole trajectory without a group and an advantage, which other rows are made
-        from."""
+        """Return the credit row of a whole trajectory without a group or advantage, from which other rows are
+        made."""
         return cls(
             step,
             episode.task_id,

@@ -192,7 +192,7 @@ class TerminationReason(StrEnum):
 
 
 def _known_reason(value: object) -> object:
-    """Convert a text to a TerminationReason; null, and a reason of a later rLLM, become `UNKNOWN`."""
+    """Convert a text to a TerminationReason; null and unknown reasons become `UNKNOWN`."""
     reasons = {member.value: member for member in TerminationReason}
     return reasons.get(value or "", TerminationReason.UNKNOWN) if isinstance(value, str | None) else value
 

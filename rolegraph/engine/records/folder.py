@@ -274,7 +274,7 @@ class RunFolder:
         return is_last and self.report.exists()
 
     def _model_instead(self) -> str:
-        """Return a hint if the folder is a model's instead of a run's; else empty."""
+        """Return a hint if the folder holds a model instead of a run; else empty."""
         if not any(self.path.glob("*config.json")):
             return ""
         return (
@@ -445,7 +445,8 @@ class RunFolder:
         )
 
     def compared_files(self, *, best: bool) -> list[tuple[str, Path]]:
-        """Return (description, file) of each file of episodes to compare; empty if there is no file.
+        """Return (description, file) of each file of episodes that a comparison reads; empty if there is no
+        file.
 
         A training has two, or one if they are the same: the last validation and that of the best checkpoint,
         which comes first if `best`.

@@ -54,7 +54,7 @@ class IndexEntry:
     is_correct: bool
     metrics: Mapping[str, float]
     roles: Mapping[str, RoleIndexEntry]
-    """Outcome of each role, by its name."""
+    """Rewards, failures and remarks of each role, by the role's name."""
     undecided: bool = False
     """True if it is unknown whether the episode is correct."""
 
@@ -88,7 +88,8 @@ _LINE = re.compile(
 )
 """Pattern of a line: offset, length, task and rollout, then the outcome."""
 _NOWHERE = b'{"offset":0,"length":0,"task":"","rollout":0,'
-"""Beginning of a line without offset, length, task and rollout, to parse an outcome."""
+"""Beginning of an index line with zeros for offset, length, task and rollout, so that an outcome alone can be
+parsed."""
 _BLOCK = 4096
 """Number of lines that are parsed at once."""
 _CHECKED = 64

@@ -60,7 +60,8 @@ class ResumeRecord(_Record):
 
 
 class SourceRecord(_Record):
-    """Fields of a Source in a file, without secrets."""
+    """Record of a Source (spec, overrides, imports, permissions and model) in a JSON file, without
+    secrets."""
 
     spec: Typed = ""
     """Path of the spec file, or the name of a shipped spec."""
@@ -77,7 +78,7 @@ class SourceRecord(_Record):
 
     @property
     def source(self) -> Source:
-        """The Source of which this is the record."""
+        """Return the Source that this record describes."""
         return Source(
             self.spec or None, self.overrides, self.model_flag, self.base_url, self.imports, self.allowed
         )

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rolegraph.engine.records.episode import Episode
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
-"""Names of the figures of an episode that count its prompts' and its answers' tokens."""
+"""Names of the metrics that count the tokens of an episode's prompts and of its answers."""
 
 
 class Means:
@@ -103,6 +103,7 @@ def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, 
 
 
 def figures_with_rewards(episode: Episode) -> dict[str, float]:
-    """Return an episode's figures and `reward/{role}`, each the mean over the instances of the role."""
+    """Return an episode's averaged metrics, and `reward/{role}`, the mean reward over the instances of the
+    role."""
     rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
     return {**episode.figures, **rewards.means()}

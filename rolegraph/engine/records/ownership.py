@@ -88,7 +88,7 @@ class FolderKind(NamedTuple):
 
 
 NEW = FolderKind("a new folder")
-"""Kind of a folder that a command makes in one piece."""
+"""Kind of a folder that must be missing or empty, because a command creates it in one piece."""
 
 
 def stamped(data: bytes, form: str) -> bytes:

@@ -120,7 +120,7 @@ def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) ->
 
 
 def list_of(item: object) -> GetPydanticSchema:
-    """Return a pydantic schema that parses a sequence to a list of `item`, and stops at the first bad
+    """Return a pydantic schema that parses a sequence to a list of `item`, and stops at the first invalid
     member."""
     kind: Any = list
     return GetPydanticSchema(lambda _, handler: handler(Annotated[kind[item], FailFast(), Strict(False)]))

@@ -8,11 +8,11 @@ from html import escape
 from typing import Any, NamedTuple, TypeVar, cast
 
 CELL = 60
-"""Largest number of characters of a cell."""
+"""Largest number of characters in a cell of a summary's table."""
 ROWS = 12
-"""Largest number of rows; further rows are only counted."""
+"""Largest number of rows in a summary's table; further rows are only counted."""
 COLUMNS = 8
-"""Largest number of columns; further columns are only named."""
+"""Largest number of columns in a summary's table; further columns are only named."""
 T = TypeVar("T")
 
 

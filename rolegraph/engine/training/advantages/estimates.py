@@ -38,7 +38,7 @@ from rolegraph.engine.vocabulary.foreign import finite_number
 from rolegraph.engine.vocabulary.items import State
 
 States = Mapping[str, Mapping[str, State]]
-"""States of estimators: by role, and by `Group.part`."""
+"""State of each stateful estimator, by role, then by `Group.part`, the position of the grouping."""
 NO_STATES: States = {}
 Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 """`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
@@ -46,7 +46,7 @@ Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Advantages of P groups, with metrics and warnings."""
+    """Advantages of the members of P groups, with metrics and warnings."""
 
     advantages: Sequence[Sequence[float]] = ()
     """For each group, the advantage of each member, [G]; empty for a role without an estimator."""
@@ -163,7 +163,8 @@ def _compare(
     rewards_P_G: Sequence[Floats],
     state: State,
 ) -> tuple[list[Floats], list[Floats], State]:
-    """Return advantages [G] and baselines [G] of groups that are estimated together, and the next state.
+    """Return advantages [G] and baselines [G] of groups whose rewards go to one estimator call, and the
+    estimator's next state.
 
     Baselines are empty, [0], where the estimator reports none.
     """
@@ -214,7 +215,8 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
 
 
 def _weighted_sums(groups: Sequence[Group], advantages_P_G: Sequence[Floats]) -> Floats:
-    """Return the advantage of each trajectory or turn, for metrics; in several groups their weighted sum."""
+    """Return the advantage of each trajectory or turn, for metrics: its weighted sum over the groups that
+    contain it."""
     if not any(group.in_list for group in groups):
         return np.concatenate([v[[*group.places]] for group, v in zip(groups, advantages_P_G, strict=True)])
     sums: dict[tuple[int, int], float] = {}

@@ -1,4 +1,5 @@
-"""Views of recorded turns: for gates, teachers' prompts and demonstrations, and for filters of episodes."""
+"""Views of recorded turns, the objects that templates and expressions read, once the episode is over. Read by
+gates, teachers' prompts, demonstrations, and filters of episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from rolegraph.engine.vocabulary import TURN_FIELDS, UNKNOWN, View, Views
 
 
 def recorded_view(trajectory: Trajectory, steps: Sequence[Step], failure: FailureName | None) -> View:
-    """Return the view of a recorded turn, without its reward and without its node of the graph.
+    """Return the view of a recorded turn, the object that templates read; it has no reward and no node of the
+    graph.
 
     Args:
         trajectory: The trajectory of the turn.
@@ -37,7 +39,7 @@ def recorded_view(trajectory: Trajectory, steps: Sequence[Step], failure: Failur
 
 
 class FinishedEpisode:
-    """Views of an episode's turns, with their rewards."""
+    """Views of the turns of a finished episode, the objects that templates read, with their rewards."""
 
     def __init__(self, plan: Plan, episode: Episode) -> None:
         self.plan, self.episode = plan, episode
@@ -116,7 +118,7 @@ class FinishedEpisode:
         }
 
     def _read(self, edge: InputEdge) -> Views:
-        """Return the views of an input edge's turns, without those that were skipped."""
+        """Return the views of the turns that an edge of the role's `needs` names, without skipped turns."""
         return Views([view for _, view in turns_taken(edge, self._views)])
 
     def _place(self, name: str, index: int, round: int) -> int:

@@ -53,7 +53,7 @@ LossWeights = Mapping[tuple[str, str], float]
 
 
 class Learner(NamedTuple):
-    """Trajectory of a trained role that is a member of a group."""
+    """Trajectory of a trained role that is a member of at least one group."""
 
     number: int
     """Number of the trajectory in the step, from 0."""
@@ -85,7 +85,7 @@ class Membership:
         self._learners: list[Learner] = []
 
     def add(self, episodes: Iterable[Episode]) -> Membership:
-        """Add episodes to their groups, and return this object.
+        """Add episodes to their groups, and return this Membership.
 
         Trajectories and turns without a step, masked ones, and past selves are in no group.
         """
@@ -218,8 +218,8 @@ def comparisons(
 
 
 def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int, int, float | None]]:
-    """Return (first step, index after the last step, reward) of each member that a trajectory has in a
-    grouping."""
+    """Convert the rewards of a trajectory's unmasked turns, oldest first, to each turn's credit: a discounted
+    return, or a margin."""
     if not grouping.of_turns:
         is_compared = trajectory.by_model and not trajectory.masked
         return [(0, len(trajectory.steps), trajectory.reward)] if is_compared else []
@@ -335,14 +335,14 @@ class Ledger:
     estimates: Estimates = field(default_factory=Estimates)
     """Advantages of `groups`."""
     partial_sums: Mapping[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
-    """Weighted sum of a member's advantages, by number of the trajectory and round of the turn (0: all). A
-    call gets that of its trajectory plus that of its turn."""
+    """Weighted sum of a member's advantages, by (number of the trajectory, round of the turn); round 0 stands
+    for the whole trajectory. The advantage of a model call is the sum of both."""
     token_advantages: Mapping[tuple[int, int], Sequence[float]] = field(
         default_factory=dict[tuple[int, int], Sequence[float]]
     )
     """Advantages [T] of a signal without an estimator, by number of the trajectory and of the Step."""
     loss_weights: LossWeights = field(default_factory=dict[tuple[str, str], float])
-    """Factors of the advantages in the loss."""
+    """Weight of a role's advantages in the loss of a policy, by (policy, role)."""
 
     @property
     def tasks(self) -> set[str]:
@@ -424,7 +424,7 @@ async def add_signals(
 
 
 def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
-    """Return the ledger with the estimators' advantages, added up for each member.
+    """Return the ledger with the estimators' advantages, and their sum for each member.
 
     Args:
         ledger: The ledger, with signals.
@@ -466,7 +466,8 @@ def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
 
 
 def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
-    """Yield the rows of a step's credit: of each trajectory its members, or why it has none, and its signals.
+    """Yield the rows of a step's credit table: for each trajectory its members or the reason why it has none,
+    then its signals.
 
     Args:
         ledger: The ledger, with advantages.
@@ -503,7 +504,7 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
 
 
 def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> Iterator[CreditRow]:
-    """Yield a row for each masked turn of a trajectory, from the row of the whole trajectory."""
+    """Yield a credit row for each masked turn of a trajectory, made from the row of the whole trajectory."""
     for turn in trajectory.turns:
         if any(step.masked for step in turn):
             node = trajectory.node._replace(round=turn[0].round)
@@ -514,7 +515,7 @@ def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> 
 
 
 def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> CreditRow:
-    """Return the credit row of a member of a group.
+    """Return the credit row of one member of a group.
 
     Args:
         ledger: The ledger, with advantages.
@@ -550,8 +551,8 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
 
 
 def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: CreditRow) -> Iterator[CreditRow]:
-    """Yield a row for each call of a role with both a signal and an estimator; a demonstration replaces the
-    call's answer."""
+    """Yield a credit row for each call of a role with both a signal and an estimator; a demonstration
+    replaces the call's answer."""
     added, details = ledger.signals.added.get(trajectory.uid), ledger.signals.details.get(trajectory.uid)
     if added is None or details is None:
         return

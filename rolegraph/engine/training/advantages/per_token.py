@@ -1,4 +1,4 @@
-"""Advantages that rewards or a signal have given, expanded to one for each response token. Pure."""
+"""Expansion of a Step's recorded advantage to one advantage for each response token. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AdvantagesByUid = Mapping[str, Sequence[Advantage]]
 def expand(
     groups: Sequence[Group], signals: AdvantagesByUid
 ) -> tuple[list[list[list[Sequence[float]]]], list[Note]]:
-    """Expand given advantages to one for each response token.
+    """Expand the advantages that rewards or a signal set on each Step to one for each response token.
 
     Returns:
         Advantages [T] for each group, member and step, and warnings. A step whose list of advantages has
@@ -44,7 +44,7 @@ def expand(
 
 
 def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
-    """Return a step's advantages_T.
+    """Return a Step's advantages [T], one for each response token.
 
     Args:
         advantage: A float, which is repeated, or a list, which is returned as it is, whatever its length.

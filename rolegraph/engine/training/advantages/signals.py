@@ -130,7 +130,7 @@ async def apply_signals(
 
 
 class _SignalRun:
-    """Signals of a batch, and their result so far."""
+    """Runner of the signals of a batch, with the result so far."""
 
     def __init__(
         self,
@@ -144,8 +144,8 @@ class _SignalRun:
         self.tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
 
     async def apply(self, finished: FinishedEpisode, learner: Trajectory, signal: SignalPlan) -> None:
-        """Compute the advantages or demonstrations of a trajectory's steps by its role's signal, into
-        `result`."""
+        """Compute the advantages or demonstrations that a role's signal gives to a trajectory's steps; add
+        them to `result`."""
         role, tally, result = self.plan.trained[learner.name], self.tallies[learner.name], self.result
         episode = finished.episode
         advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
@@ -185,7 +185,8 @@ class _SignalRun:
     def _gate(
         self, gate: Expression, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> float:
-        """Return the factor of a turn's advantages; 0, with a warning, if it cannot be computed."""
+        """Return the factor by which a gate multiplies a turn's advantages; 0, with a warning, if the gate
+        cannot be computed."""
         turn = finished.turn(*learner.node[:2], step.round)
         variables = {
             **finished.of_turn(learner, step.round, self.plan.hidden),
@@ -215,9 +216,9 @@ class _SignalRun:
     async def _score(
         self, signal: SignalPlan, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> tuple[float, ...] | None:
-        """Return a step's advantages [T] by its signal; asks the teacher for log-probabilities where it has
-        one. None where the spec masks the turn, the answer has no usable log-probabilities, or the teacher's
-        prompt cannot be written or does not fit."""
+        """Return a step's advantages [T] from its signal, which may ask a teacher for log-probabilities. None
+        if the spec masks the turn, the answer has no usable log-probabilities, or the teacher's prompt cannot
+        be rendered or does not fit."""
         compute, plan, tally = signal.signal.advantages, self.plan, self.tallies[learner.name]
         assert compute is not None
         if step.is_unusable:
@@ -251,8 +252,8 @@ class _SignalRun:
     async def _logprobs(
         self, teacher: TeacherPlan, finished: FinishedEpisode, learner: Trajectory, step: Step
     ) -> Sequence[float]:
-        """Return the teacher's log-probabilities [T] of a step's response; the prompt is the teacher's own,
-        if it has one."""
+        """Return the teacher's log-probabilities [T] of a step's response, after the teacher's own prompt if
+        it has one."""
         model = self.teachers[self.plan.weights_of(teacher, learner.name, learner.index)]
         prompt_ids = step.prompt_ids
         if teacher.prompt or teacher.system:

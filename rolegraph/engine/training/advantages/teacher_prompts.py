@@ -65,8 +65,8 @@ def teacher_prompt(
 
 
 def _chat_before(episode: Episode, before: Sequence[Message]) -> ChatPrefix | None:
-    """Return the tokens of a conversation before a turn; None for a first turn, and for a changed system
-    message."""
+    """Return the recorded tokens of the conversation before a turn; None for a first turn, and if the system
+    message has changed."""
     if not before or before[-1]["role"] != "assistant":
         return None
     steps = (step for trajectory in episode.trajectories for step in trajectory.steps if step.response_ids)

@@ -1,4 +1,4 @@
-"""Advantages of a reward whose terms are compared each by itself: `sum` with `normalize: term`.
+"""Advantages of a reward whose terms an estimator compares separately: `sum` with `normalize: term`.
 
 GDPO (2601.05242): the estimator compares each term within its group, the results are added with the terms'
 weights, and the sums are normalized over the batch.
@@ -21,7 +21,8 @@ EPSILON = 1e-6
 
 
 def compared_terms(role: RolePlan, members: Sequence[Member]) -> dict[str, Floats]:
-    """Return each term of the members' rewards, [G]; empty for a role whose terms are not compared apart.
+    """Return each term of the members' rewards, [G], by its name; empty for a role whose terms are not
+    compared separately.
 
     A member without terms, such as an answer that cannot be read, has 0 in each, or its share of
     `on_failure.reward`: the smallest terms whose weighted sum is the member's reward.
@@ -40,7 +41,7 @@ def compared_terms(role: RolePlan, members: Sequence[Member]) -> dict[str, Float
 
 
 def estimator_of(role: RolePlan) -> Estimator | None:
-    """Return a role's estimator; where terms are compared apart, an estimator of terms without a
+    """Return a role's estimator; if terms are compared separately, wrap it to compare each term, without a
     baseline."""
     estimator = role.estimator
     if estimator is None or role.reward is None or not role.compares_terms:

@@ -1,5 +1,5 @@
-"""Change of a training: its first figure, and the rewards of trained roles, from the first validation to the
-last, paired by task.
+"""Change of a training from the first validation to the last, paired by task: its main metric, and the
+rewards of trained roles.
 
 The best checkpoint is chosen by these tasks, so that its figure is no part of the change.
 """
@@ -18,40 +18,42 @@ from rolegraph.engine.training.analysis.intervals import ByTask, Interval, diffe
 from rolegraph.engine.training.analysis.role_metrics import equal_figures
 
 WORDS = {1: "Rose", -1: "Fell", 0: "Cannot tell whether it changed"}
-"""Verdict on a figure's change by the sign of its interval."""
+"""Verdict on the change of a metric, by the sign of the change's interval."""
 Validations: TypeAlias = Mapping[str, Mapping[int, ByTask]]
-"""Means over each task's episodes, by figure and step; `reward/{role}` among the figures."""
+"""Mean over each task's episodes, by metric (`reward/{role}` included), step and task."""
 
 
 class TrainingChange(NamedTuple):
-    """Change of a training's first figure, and of the rewards of roles that moved beyond chance."""
+    """Change of a training's main metric between two validations, and of the rewards of roles that changed
+    beyond chance."""
 
     names: Sequence[str]
-    """Name of the figure, and of those that equal it at every step."""
+    """Name of the main metric, and names of the metrics that equal it at every step."""
     over: Interval
-    """Change of the figure."""
+    """Change of the main metric."""
     steps: tuple[int, int]
     """Steps of the first and of the last validation."""
     moved: Mapping[str, Interval]
     """Change of each trained role's reward whose interval leaves out 0, by role. A reward that equals the
-    figure on every task is left out."""
+    main metric on every task is left out."""
 
     @property
     def sign(self) -> int:
-        """1 for a training that is better, -1 for a worse one, 0 for neither and for both."""
+        """1 for a training that improved, -1 for one that got worse, 0 if neither or both are shown."""
         signs = {change.sign for change in self.moved.values()}
         return self.over.sign or (signs.pop() if len(signs) == 1 else 0)
 
     @property
     def words(self) -> str:
-        """Verdict in a word or a few, which names the roles where the figure itself did not move."""
+        """Verdict such as "Rose"; if only rewards of roles changed, the verdict on each of these roles."""
         if self.moved and not self.over.sign:
             return " and ".join(f"{role} {WORDS[it.sign].lower()}" for role, it in self.moved.items())
         return WORDS[self.over.sign]
 
     @property
     def record(self) -> dict[str, Any]:
-        """Plain data: the sentence, the figures, the steps, and each change with its interval and n."""
+        """Return plain data: the sentence, the metrics, the steps, and each change with its interval and
+        n."""
         return {
             "text": str(self),
             "figures": [*self.names],
@@ -68,7 +70,7 @@ class TrainingChange(NamedTuple):
 
 
 def training_change(info: RunInfo, lines: Sequence[Line], validations: Validations) -> TrainingChange | None:
-    """Return the change of a training's first figure; None where two validations did not measure it.
+    """Return the change of a training's main metric; None unless two validations measured it.
 
     Args:
         info: The training's run.json.
@@ -95,7 +97,7 @@ def training_change(info: RunInfo, lines: Sequence[Line], validations: Validatio
 
 
 def recorded_change(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> TrainingChange | None:
-    """Return the change of a training from its folder, of which two validations are read.
+    """Return the change of a training, read from the first and the last validation in its folder.
 
     Args:
         folder: Folder of the training.
@@ -117,7 +119,7 @@ def validated_ends(lines: Sequence[Line], figure: str) -> tuple[int, int] | None
 
 
 def read_validations(run: RunFolder, steps: Collection[int] | None = None) -> Validations:
-    """Return the figures of a training's validations by task, from the index of their episodes.
+    """Return the metrics of a training's validations by task, from the index of their episodes.
 
     Figures of a workflow that validates the training beside the first are `NAME/figure`. Broken lines are
     left out.

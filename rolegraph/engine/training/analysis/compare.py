@@ -1,4 +1,4 @@
-"""Figures of each task, and the controls of a training. Pure."""
+"""Metrics of each task, and reference values (controls) for a training. Pure."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class AnswerTally:
         )
 
     def _right(self, answers: Mapping[str, _Given]) -> int:
-        """Return how many different answers of a task have the highest reward that the role ever got."""
+        """Count the different answers to a task that have the highest reward that the role ever got."""
         return sum(given.high == max(self._rewards) for given in answers.values())
 
     def _scores(self, answer: str, *, by_task: bool) -> ByTask:
@@ -179,7 +179,7 @@ class AnswerTally:
         }
 
     def _instead(self, answer: str, other: str, given: _Given) -> float:
-        """Estimate the summed reward of the turns that gave `other`, had they given `answer` instead."""
+        """Estimate the summed reward of the turns that answered `other`, if they had answered `answer`."""
         if answer == other:
             return given.total
         if len(self._words) == 2 and len(self._rewards) == 2:  # of two words, exactly one is right
@@ -221,7 +221,7 @@ def best_constants(roles: Mapping[str, Sequence[str]], episodes: Iterable[Episod
 
 
 def is_no_better(reward: float, constant: float, n: float) -> bool:
-    """Return True if a mean reward does not exceed that of the best constant answer beyond chance.
+    """Return True if a mean reward does not exceed the reward of the best constant answer beyond chance.
 
     Args:
         reward: Mean reward of a role.

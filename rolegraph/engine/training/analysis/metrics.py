@@ -1,4 +1,4 @@
-"""Figures of episodes and updates, for metrics, the live table and comparisons. Pure."""
+"""Metrics of episodes and updates, for `metrics.jsonl`, the live table and comparisons. Pure."""
 
 from __future__ import annotations
 
@@ -254,22 +254,22 @@ def answer_metrics(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """Warning sign in a role's metrics, which counts only once it has held for some steps in a row."""
+    """Rule for a warning about a role's metric, which must hold for some steps in a row."""
 
     metric: str
     holds: Callable[[float, float], bool]
-    """Function of the metric's first and present values that returns True where the sign holds."""
+    """Function from the metric's first and present values to True where the rule holds."""
     text: str
     steps: int = 5
     shared: bool = False
-    """True for a sign that concerns only roles that share their policy."""
+    """True for a rule that concerns only roles that share their policy."""
     read: Callable[[Mapping[str, float], str], float | None] | None = None
     """Function from (metrics of a step, role) to the value; None reads `metric` of the step."""
     unless_better: bool = False
-    """True for a sign that does not count for a role whose reward rose in validation."""
+    """True for a rule that does not concern a role whose reward rose in validation."""
 
     def value(self, line: Mapping[str, float], role: str) -> float | None:
-        """Return a role's value at a step; None where the step does not have it."""
+        """Return a role's value of the metric at a step; None if the step lacks the metric."""
         return self.read(line, role) if self.read else line.get(self.metric.format(role=role))
 
 
@@ -322,15 +322,15 @@ _SIGNS: Sequence[_Sign] = (
 
 
 class LastingSign(NamedTuple):
-    """Warning sign of a role that holds at the last step that has its metric."""
+    """Warning about a role whose rule holds at the last step that has the metric."""
 
     metric: str
     text: str
-    """Text of the sign and of its remedy, without a full stop."""
+    """Text of the warning and of its remedy, without a full stop."""
     steps: int
-    """Number of consecutive steps, up to the last, in which the sign held."""
+    """Number of consecutive steps, up to the last, in which the rule held."""
     needed: int
-    """Number of consecutive steps from which the sign counts."""
+    """Number of consecutive steps after which the warning is given."""
 
     def __str__(self) -> str:
         return f"for {self.steps} steps in a row, {self.text}"
@@ -339,7 +339,8 @@ class LastingSign(NamedTuple):
 def lasting_signs(
     lines: Sequence[Mapping[str, float]], policies: Mapping[str, Collection[str]]
 ) -> Iterator[LastingSign]:
-    """Yield the signs that a role captures a shared policy (arXiv 2605.24202), is dead, or collapses.
+    """Yield the warnings of roles that capture a shared policy (arXiv 2605.24202), get no gradient, or
+    collapse to one answer.
 
     Args:
         lines: Metrics of all steps so far, oldest first; steps of a stage of imitation do not count.
@@ -399,7 +400,8 @@ def start_warnings(plan: Plan, episodes: Sequence[Episode], when: str) -> Iterat
 
 
 def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[Note]:
-    """Warn of each sign in `lasting_signs` in the step from which the sign counts, and in no later one.
+    """Warn of each entry of `lasting_signs` in the step in which it reaches its number of steps, and in no
+    later step.
 
     Args:
         lines: Metrics of all steps so far, oldest first.
@@ -411,7 +413,8 @@ def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[
 
 
 def _has_gradient(role: str, lines: Sequence[Mapping[str, float]], steps: int) -> bool:
-    """Return True if the role had a share of the gradient in any of the last `steps` steps that measured it.
+    """Return True if a role had a share of the gradient in any of the last `steps` steps that measured the
+    share.
 
     A role without a gradient has another warning sign, and a smaller weight of the roles that share its
     policy does not help it.

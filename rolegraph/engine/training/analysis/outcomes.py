@@ -77,7 +77,7 @@ class GroupTally:
 
     @property
     def outcome(self) -> GroupOutcome:
-        """Outcome of the group, from the members added so far."""
+        """Return the outcome of the group, from the members added so far."""
         if any_nonzero(self._ends):
             same = len(self._ends) > 2 and len({*self._ends}) == 1
             return GroupOutcome.EQUAL if same else GroupOutcome.TAUGHT

@@ -32,8 +32,8 @@ class StepMetric(NamedTuple):
     line: str = ""
     """Words before the value in the line of a step."""
     rare: str = ""
-    """Metric that decides whether the column is shown: some role must have a value other than 0. Empty always
-    shows it."""
+    """Name of the metric that decides whether the column is shown: in some role it must differ from 0. Empty
+    always shows the column."""
     measure: Callable[[Sequence[Trajectory]], float | None] | None = None
     """Function from a role's trajectories in a batch to the value; None for a metric that is computed
     elsewhere."""
@@ -89,7 +89,7 @@ POLICY_METRICS = (
 
 
 def equal_figures(lines: Sequence[Mapping[str, float]], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group the names of a training's metrics: those with equal values at every step share a tuple.
+    """Group the names of a training's metrics: names with equal values at every step share a tuple.
 
     Args:
         lines: Metrics of the steps.
@@ -105,5 +105,5 @@ def equal_figures(lines: Sequence[Mapping[str, float]], names: Sequence[str]) ->
 
 
 def batch_key(figure: str) -> str:
-    """Return the name in `metrics.jsonl` of an episodes' metric of a training batch."""
+    """Return the name that an episode metric has in `metrics.jsonl` for a training batch."""
     return f"{figure}/mean" if figure.startswith("reward/") else f"episode/{figure}"

@@ -14,7 +14,8 @@ from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.vocabulary import short_repr
 
 DEFAULTS, PAID, ROUTE = "defaults/{}", "defaults/reward/{}", "route/{}/"
-"""Names of the metrics: answers for which the default stood in, their mean reward, shares of routes."""
+"""Names of the metrics: number of answers replaced by the role's default, their mean reward, share of each
+route."""
 ROUTES, VALIDATION = "route/", "validation/"
 MOST_ROUTES = 20
 """Number of different actions of a routing role whose shares are shown."""
@@ -86,7 +87,8 @@ def routes_of(role: str, metrics: Mapping[str, float]) -> str:
 def route_remarks(
     roles: Mapping[str, RoleInfo], answers: Mapping[str, float], metrics: Mapping[str, float]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each role with a remark: on its defaults, or that it was never asked, with the cause.
+    """Yield (role, remark) for each role with many defaults, and for each role that was never asked, with the
+    cause.
 
     Args:
         roles: The roles of the run.
@@ -115,7 +117,8 @@ class LastRoutes(NamedTuple):
 
 
 def last_routes(lines: Iterable[Mapping[str, float]]) -> LastRoutes:
-    """Return the shares of the last validation of a training step, of the last training batch without one."""
+    """Return the route shares of the last validation; without a validation, those of the last training
+    batch."""
     trained = [line for line in lines if line["step"]]
     for start, kind in ((VALIDATION, "validation"), ("", "training batch")):
         for line in reversed(trained):

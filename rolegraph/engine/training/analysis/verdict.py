@@ -47,8 +47,8 @@ def training_verdict(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) ->
 
 
 def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]) -> Line:
-    """Return the counts of answers and failures of the step that ended the training by its failure; empty if
-    no step did."""
+    """Return the counts of answers and failures of the step in which failures ended the training; empty if no
+    step did."""
     step = int(lines[-1]["step"]) + 1 if lines else 0
     file = folder.episodes_file("train", step)
     if not step or not file.exists():
@@ -67,7 +67,7 @@ def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]
 
 
 def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[str, str]:
-    """Return by role the remark on each trained role that earns no more than a constant answer.
+    """Return a remark on each trained role that earns no more than a constant answer, by role.
 
     Rewards are those of the last validation, or of the last step if there is no validation.
     """

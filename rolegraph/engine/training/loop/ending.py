@@ -1,4 +1,5 @@
-"""Ends of a training before its last planned step: `train.stop`, and the budget of a command. Pure."""
+"""Conditions that end a training before its last planned step: `train.stop`, and the command's budget.
+Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Usage(NamedTuple):
     dollars: float = 0.0
 
     def since(self, before: Usage) -> Usage:
-        """Return the usage since an earlier moment: this usage minus `before`."""
+        """Return the usage since an earlier measurement: this usage minus `before`."""
         return Usage(*(now - then for now, then in zip(self, before, strict=True)))
 
 
@@ -38,7 +39,7 @@ class Budget(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> Budget:
-        """Read a budget as the command line has it; None is no limit.
+        """Parse the budget of a command line; None is no limit.
 
         Args:
             text: Tokens, such as `2M-tokens` or `500k-tokens`, a time, such as `30m`, `1h30m` or `90s`, or
@@ -76,7 +77,7 @@ NO_BUDGET = Budget()
 
 
 def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
-    """Return the reason why `train.stop` ends a training after the last of these steps; None to continue.
+    """Return the reason why `train.stop` ends a training after its latest step; None to continue.
 
     Args:
         lines: Metrics of all steps so far; those of a validation have its metrics. Steps of an imitation

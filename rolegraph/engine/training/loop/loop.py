@@ -116,7 +116,7 @@ class _Step:
     """Number of batches drawn up to and including this step."""
     states: States
     logged: bool = False
-    """True once the step's metrics are on disk, which are written after the validation."""
+    """True once the step's metrics, which follow the validation, are on disk."""
     saved: bool = False
     """True once a checkpoint has the step's weights."""
     last: bool = False
@@ -124,7 +124,8 @@ class _Step:
 
 
 class _Loop:
-    """Training loop: runs the steps, and holds metrics so far, the best validation, and warnings given."""
+    """Runner of the training's steps, with the metrics so far, the best validation, and the warnings
+    given."""
 
     def __init__(self, setup: TrainingSetup, rollouts: Rollouts, start: Checkpoint | None) -> None:
         self.setup, self.rollouts = setup, rollouts
@@ -156,7 +157,7 @@ class _Loop:
         """Batches that are under way, oldest first."""
         self.began = monotonic()
         self.trained_for, self.logged_dollars = 0.0, 0.0
-        """Dollars of the updates of this command, and of all that is in a line of metrics."""
+        """Dollars spent on updates by this command, and dollars that lines of metrics already report."""
         self.used = Usage(0, 0)
         """Usage of this command up to the latest step."""
 
@@ -428,7 +429,7 @@ class _Loop:
     async def _validated(
         self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]
     ) -> list[Episode]:
-        """Run the episodes of a validating workflow, and write them to the workflow's folder.
+        """Run the episodes of a workflow that validates, and write them to the workflow's folder.
 
         Args:
             step: The step's number.
@@ -532,7 +533,7 @@ class _Loop:
                 self.setup.observe(warning)
 
     def _warn_of_failures(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Warn, once for each trained role, that all its answers in a batch failed."""
+        """Warn once about each trained role whose answers in a batch all failed."""
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 
@@ -570,7 +571,7 @@ class _Loop:
         return best_constants({role.name: role.allowed_answers for role in self.setup.plan.asking}, episodes)
 
     def _diverged(self, line: Metrics) -> list[Divergence]:
-        """Return the divergences at a step with these metrics."""
+        """Return the divergences of roles at a step that has the metrics `line`."""
         return divergences([*self.lines, line], [*self.trained_roles])
 
     def _lower_rates(self, roles: Sequence[str]) -> str:

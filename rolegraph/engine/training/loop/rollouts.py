@@ -69,13 +69,13 @@ class RemoteModels:
 
 
 class ValidationSetup(NamedTuple):
-    """Workflow that validates a training, with its tasks and the folder of its episodes."""
+    """Workflow that validates a training, with its tasks and the folder for its episodes."""
 
     plan: Plan
     tasks: Sequence[Task]
     folder: RunFolder
     prefix: str = ""
-    """Beginning of its metrics' names: `NAME/`, or empty."""
+    """Prefix of the workflow's metric names: `NAME/`, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class TrainingSetup:
     validation_tasks: Sequence[Task]
     """Validation tasks; empty if the spec has none, or other workflows validate."""
     rates: Mapping[str, float]
-    """Learning rate of each policy, before the schedule."""
+    """Learning rate of each policy, before the schedule's factor."""
     policies: Policies
     past: PastSelves
     models: Mapping[ModelRef, LimitedModel]
@@ -110,8 +110,8 @@ class TrainingSetup:
 
     @property
     def validating(self) -> Sequence[ValidationSetup]:
-        """Workflows that validate: the spec's validation workflows, or the plan itself if it has validation
-        tasks."""
+        """Return the workflows that validate: the spec's validation workflows, or the plan itself if it has
+        validation tasks."""
         itself = ValidationSetup(self.plan, self.validation_tasks, self.folder)
         return self.validations or ((itself,) if self.validation_tasks else ())
 
@@ -136,7 +136,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         """Tokens, prompts included, and dollars of all calls of the batches that have ended."""
 
     async def cancel(self) -> None:
-        """Cancel the batches that are under way."""
+        """Cancel the batches whose episodes are running."""
         for batch in self._running:
             batch.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -216,7 +216,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         return lambda job: remote.maker.make(job._replace(models=served), setup.observe)
 
     async def _open_table(self, plan: Plan, against: Opponents) -> list[LimitedModel]:
-        """Return the models of a plan's endpoints, open in this process."""
+        """Return a model that is open in this process for each of the plan's endpoints."""
         setup = self._setup
 
         async def current(policy: str) -> LimitedModel:
@@ -243,7 +243,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         past: Callable[[str, str, int], Awaitable[T]],
         frozen: Mapping[ModelRef, T],
     ) -> list[T]:
-        """Return the models of a plan's endpoints.
+        """Return the model for each of a plan's endpoints: current weights, past selves or frozen models.
 
         Args:
             plan: The plan.

@@ -61,7 +61,7 @@ def batch_tasks(rows: Sequence[Task], train: Train, seed: int, number: int) -> l
 
 
 def shuffled(rows: Sequence[Task], seed: int, epoch: int = 0) -> list[Task]:
-    """Return the tasks in the order of an epoch, counted from 0."""
+    """Return the tasks in the shuffled order of an epoch, counted from 0."""
     order = list(range(len(rows)))
     random.Random(derive_seed(seed, "order", epoch)).shuffle(order)
     return [rows[i] for i in order]

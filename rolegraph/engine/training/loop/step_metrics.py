@@ -44,8 +44,8 @@ def batch_metrics(ledger: Ledger, rows: Iterable[CreditRow], plan: Plan) -> Metr
 
 
 def _own_rewards(ledger: Ledger, plan: Plan, other_metrics: Metrics) -> Metrics:
-    """Return `reward/{role}/n`, and `reward/{role}/*` for roles whose rewards `other_metrics` does not
-    measure.
+    """Return `reward/{role}/n` of each role, and `reward/{role}/*` of roles whose rewards `other_metrics`
+    does not have.
 
     For a role that compares turns, `other_metrics` measures the credit of the turns instead of their rewards.
     """
@@ -77,7 +77,7 @@ def rewritten_roles(data: Mapping[str, Sequence[RoleBatch]]) -> list[str]:
 
 
 def _merging(batches: Iterable[RoleBatch]) -> Metrics:
-    """Return `optim/steps/{role}` and `optim/data/{role}` for roles of which some steps were merged to one
+    """Return `optim/steps/{role}` and `optim/data/{role}` of roles some of whose steps were merged into one
     datum."""
     by_role: dict[str, list[RoleBatch]] = {}
     for batch in batches:
@@ -92,7 +92,8 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
 
 
 def _staleness(ledger: Ledger) -> float:
-    """Return the mean number of updates since the weights that sampled a step; 0 where unknown."""
+    """Return the mean number of updates between the weights that sampled a step and the current weights; 0 if
+    unknown."""
     trajectories = [it for episode in ledger.episodes for it in episode.trajectories]
     counts = [
         now - step.weight_version

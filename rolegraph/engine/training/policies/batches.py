@@ -69,8 +69,8 @@ class RoleBatch:
     rewritten: int = 0
     """Number of Steps that continue the previous Step's messages, but not its tokens."""
     share: float = 1.0
-    """Weight of one trajectory in the policy's loss; for a loss that the service computes, it is part of the
-    advantages."""
+    """Weight of one trajectory in the policy's loss; the advantages already include the weight if the service
+    computes the loss."""
     trajectories: int = 0
     """Number of compared trajectories."""
     comparisons: list[ComparedMember] = field(default_factory=list[ComparedMember])
@@ -87,11 +87,11 @@ class RoleBatch:
 
     @property
     def part(self) -> float:
-        """Part of the role in the policy's loss, a mean over trajectories: 1 for a role alone."""
+        """Share of the role in the policy's loss, a mean over trajectories: 1 if the policy has one role."""
         return self.share * self.trajectories
 
     def sequence(self, index: int, logprobs: Tensor) -> LossSequence:
-        """Return a datum as a loss reads it.
+        """Return a datum in the form that a custom loss reads.
 
         Args:
             index: Index of the datum.
@@ -307,7 +307,7 @@ def _tensor(values: ArrayLike, dtype: Literal["int64", "float32"] = "float32") -
 
 @dataclass(frozen=True, slots=True)
 class LossPass:
-    """Loss, settings and datums of one `forward_backward` call."""
+    """Arguments of one `forward_backward` call: loss, settings and datums."""
 
     loss: str
     settings: Mapping[str, float]

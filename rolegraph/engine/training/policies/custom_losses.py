@@ -29,7 +29,7 @@ class LossResult(NamedTuple):
     """Value, metrics and gradient of a role's loss in one step."""
 
     value: float
-    """Value as the update counts it: times the role's part of the policy's loss."""
+    """Value of the loss times the role's share in the policy's loss."""
     metrics: Mapping[str, float]
     """Metrics that the loss reports, by name."""
     gradients: Sequence[Tensor]
@@ -44,7 +44,8 @@ class LossResult(NamedTuple):
 async def score_starts(
     batches: Mapping[str, Sequence[RoleBatch]], start_of: Callable[[str], Awaitable[LimitedModel]]
 ) -> None:
-    """Score the sequences of losses that read the policy's start, into `RoleBatch.starts`.
+    """Score sequences with the policy's starting weights, into `RoleBatch.starts`, for the losses that read
+    them.
 
     Args:
         batches: Batches of a step, by policy.
@@ -64,7 +65,7 @@ async def score_starts(
 
 
 async def _score(batch: RoleBatch, index: int, model: LimitedModel) -> Sequence[float]:
-    """Return the log-probabilities [T] of a sequence by a model, 0 before the first sampled token."""
+    """Return a model's log-probabilities [T] of a sequence; 0 before the first sampled token."""
     datum, spans = batch.data[index], batch.sampled[index]
     tokens = [*datum.model_input.to_ints(), int(datum.loss_fn_inputs["target_tokens"].data[-1])]
     first = spans[0].start + 1
@@ -90,7 +91,7 @@ class CustomPass:
 
     @property
     def data(self) -> list[tinker.Datum]:
-        """Datums without their loss inputs: services read only the target tokens."""
+        """Return the datums without loss inputs: services read only the target tokens."""
         return [
             tinker.Datum(
                 # Older SDKs send these as JSON, which takes no arrays.

@@ -22,7 +22,7 @@ STARTING = PastCopy(version=0)
 
 
 class PastSelves:
-    """Kept copies of each past policy.
+    """Copies of each past policy that later steps may play against.
 
     Args:
         plans: The past policies by name.
@@ -39,9 +39,9 @@ class PastSelves:
         """Path of the starting weights of each policy whose start a teacher or a loss reads, by the policy's
         name."""
         self._dropped: list[tuple[str, str]] = []
-        """Policy and path of copies that are no longer kept."""
+        """(policy, path) of each copy to delete."""
         self._models: dict[str, LimitedModel] = {}
-        """Open copies and starts by path."""
+        """Open models of copies and of starting weights, by path."""
 
     async def keep_starts(self, names: Sequence[str]) -> None:
         """Save a copy of the starting weights of these policies, unless `starts` has a path for them."""
@@ -54,7 +54,8 @@ class PastSelves:
         return await self._open(name, self.starts[name], 0)
 
     async def refresh(self) -> None:
-        """Save a copy of each policy that has had `every` more updates, and delete copies beyond `keep`."""
+        """Save a copy of each policy that has had `every` updates since its last copy, and drop copies beyond
+        `keep`."""
         made: dict[tuple[str, int], str] = {}
         for name, plan in self._plans.items():
             version = self._policies[plan.of].version
@@ -71,7 +72,7 @@ class PastSelves:
         self._models = {path: model for path, model in self._models.items() if path in held}
 
     def draw(self, tasks: Sequence[Task], seed: int) -> list[Opponents]:
-        """Return the copies that each task plays against in all its rollouts.
+        """Draw the copies that each task plays against in all its rollouts.
 
         Args:
             tasks: Tasks of a batch.

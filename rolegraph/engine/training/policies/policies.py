@@ -80,7 +80,7 @@ class UpdateResult:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     """Metrics that losses of packages report, by role."""
     made: bool = True
-    """False where every gradient was 0, so that no step was made."""
+    """False if every gradient was 0, so that no optimizer step was made."""
 
 
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
@@ -106,7 +106,7 @@ class PolicyClient:
     _sampler: tuple[int, LimitedModel] | None = None
     """Version and sampling model of the weights that were last sampled from."""
     _scorer: tuple[int, LimitedModel] | None = None
-    """Version and model of the weights that last scored tokens, where a server samples."""
+    """Version and model of the weights that last scored tokens; used only if another server samples."""
 
     @contextmanager
     def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
@@ -127,7 +127,7 @@ class PolicyClient:
             raise WorldError(f"the service at {self.session.url} cannot {action}: {reason}") from error
 
     async def sampler(self) -> LimitedModel:
-        """Return a model that samples from the current weights; made once for each version."""
+        """Return a model that samples from the current weights; create it once for each version."""
         before = self._sampler
         if before and before[0] == self.version:
             return before[1]
@@ -144,8 +144,8 @@ class PolicyClient:
         return limited
 
     async def scorer(self) -> LimitedModel:
-        """Return a model of the service with the current weights, which scores given tokens; made once for
-        each version."""
+        """Return a model at the training service that scores given tokens with the current weights; create it
+        once for each version."""
         if self.server is None:
             return await self.sampler()
         if self._scorer is None or self._scorer[0] != self.version:
@@ -168,7 +168,8 @@ class PolicyClient:
             return (await self.pulse.result(self.client.save_weights_for_sampler(label))).path
 
     async def copied(self, path: str, version: int) -> LimitedModel:
-        """Return a model that samples from a copy of the policy; it shares the policy's limit.
+        """Return a model that samples from a copy of the policy and shares the policy's limit on concurrent
+        calls.
 
         Args:
             path: Path of the copy, from `save_copy`.
@@ -183,7 +184,7 @@ class PolicyClient:
         return (await self.sampler()).with_model(self._tinker_model(client, version))
 
     def located_copy(self, path: str, version: int) -> ServedModel:
-        """Return the place of saved weights, from which another process may sample."""
+        """Return the service and path of saved weights, from which another process may sample."""
         served = self.start.served
         return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
 
@@ -287,7 +288,7 @@ class PolicyClient:
 
 
 def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Iterator[float]:
-    """Yield -log p of each target token of a batch that is learnt by cross-entropy."""
+    """Yield -log p of each target token in a batch whose loss is cross-entropy."""
     if batch.loss.name == "cross_entropy":
         for datum, outputs in zip(batch.data, output.loss_fn_outputs, strict=True):
             weights = datum.loss_fn_inputs["weights"].tolist()

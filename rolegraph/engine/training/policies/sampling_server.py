@@ -1,4 +1,5 @@
-"""Sampling of a policy in training at a server of vLLM or SGLang, which loads the adapter of each update."""
+"""Sampling from a policy in training at a vLLM or SGLang server, which loads the policy's adapter after each
+update."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from rolegraph.engine.records.confined import make_folder
 
 @dataclass(frozen=True, slots=True)
 class SamplingServer:
-    """Server that samples for one policy."""
+    """vLLM or SGLang server that samples for one policy."""
 
     model: TokenServer
     folder: Path
@@ -34,7 +35,8 @@ class SamplingServer:
     async def open(
         cls, served: ServedModel, chat: ChatFormat, folder: Path, policy: str
     ) -> AsyncGenerator[SamplingServer, None]:
-        """Open a server; raises UsageError where its tokens are not those of `chat`, and as `open_served`."""
+        """Open a server; raises the errors of `open_served`, and UsageError if its tokenizer differs from
+        that of `chat`."""
         model = await open_served(served)
         try:
             if not isinstance(model, TokenServer) or not model.chat.same_tokens(chat):

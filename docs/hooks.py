@@ -40,12 +40,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Turn links between docs/ and the top folder, which hold in the repository, into links of the site."""
     folder = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri in TOP.values():
-        return markdown.replace("](docs/", "](")
+        markdown = markdown.replace("](docs/", "](")
 
     def of_site(link: re.Match[str]) -> str:
         return f"]({posixpath.relpath(TOP[link[1]], folder or '.')}" if link[1] in TOP else link[0]
 
-    return re.sub(r"\]\((?:\.\./)+([A-Z]+\.md)", of_site, markdown)
+    return re.sub(r"\]\((?:\.\./)*([A-Z]+\.md)", of_site, markdown)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:

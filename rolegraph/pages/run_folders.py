@@ -1,7 +1,9 @@
-"""Folders of runs and trainings in a folder."""
+"""Folders of runs and trainings in a folder, and names for them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from rolegraph.engine.errors import RolegraphError
@@ -24,3 +26,15 @@ def _validations(run: Path) -> list[Path]:
         return [it.path for it in RunFolder(run).validations() if it.info_file.exists()]
     except RolegraphError:  # the run's own page says so
         return []
+
+
+def distinct_ends(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest end of each absolute path that no other of the paths has, such as `mine`, or
+    `seed-1/mine` where another is `seed-2/mine`."""
+    counts = Counter(end for parts in {path.parts for path in paths} for end in _ends(parts))
+    shortest = (next(end for end in _ends(path.parts) if counts[end] == 1) for path in paths)
+    return [str(Path(*end)) for end in shortest]
+
+
+def _ends(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [parts[start:] for start in reversed(range(len(parts)))]

@@ -19,6 +19,7 @@ from rolegraph.engine.records.means import TOKENS_IN, TOKENS_OUT, figures_with_r
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rewards
 from rolegraph.engine.training.analysis.intervals import ByTask
+from rolegraph.pages.run_folders import distinct_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,10 @@ class Side:
 
 
 def side_names(paths: Sequence[str]) -> list[str]:
-    """Return a name for each side: the last part of its path, or the path where two share that part."""
-    short = [Path(path).resolve().name for path in paths]
-    names: list[str] = []
-    for name, path in zip(short, paths, strict=True):
-        full = name if short.count(name) == 1 else path
-        earlier = paths[: len(names)].count(path)
-        names.append(f"{full} ({earlier + 1})" if earlier else full)
-    return names
+    """Return a name for each side: the last part of its path, with as many parts before as set it apart."""
+    names = distinct_ends([Path(path).resolve() for path in paths])
+    earlier = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, earlier, strict=True)]
 
 
 def read_side(name: str, path: Path, *, best: bool = False) -> Side:

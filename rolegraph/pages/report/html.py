@@ -46,7 +46,8 @@ def _environment(folder: Path) -> Environment:
     made = templates_in(folder, html=True)
     filters: Mapping[str, Any] = {"number": number, "signed": signed, "aligned": aligned, "svg": Markup}
     made.filters.update(filters)
-    made.filters |= {"clipped": clipped, "plain_answer": plain_answer, "breakable": breakable}
+    made.filters |= {"clipped": clipped, "plain_answer": plain_answer}
+    made.filters |= {"breakable": breakable, "short_path": short_path}
     return made
 
 
@@ -60,6 +61,11 @@ def script(*files: Path) -> tuple[Markup, str]:
 def breakable(name: str) -> Markup:
     """Return a name as HTML whose lines may break behind its dots, dashes, slashes and underscores."""
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[-._/])(?=\w)", name))
+
+
+def short_path(model: str) -> str:
+    """Return a model's name without the folders of its path: `local:/models/mine` becomes `local:mine`."""
+    return re.sub(r"^(\w+:)?/.*/(?=.)", r"\1", model)
 
 
 def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:

@@ -85,7 +85,7 @@ class RunRow:
     number: int
     """Number of the run in the viewer."""
     name: str
-    """Name of the folder, or its path where two runs share the name."""
+    """Name of the folder, with parent folders where two runs share the name."""
     folder: Path
     spec: str = ""
     model: str = ""
@@ -296,7 +296,11 @@ class RunsTable:
         }
         if column in self.settings:
             return self._short(column)
-        return named.get(column, " = ".join(self._equal.get(column, [column])))
+        return named.get(column, column)
+
+    def names(self, column: str) -> str:
+        """Return the name of a column, and of a figure the names of those that equal it: `correct = f1`."""
+        return " = ".join(self._equal.get(column, [column]))
 
     def _short(self, key: str) -> str:
         """Return the shortest end of a dotted key that no other setting ends with."""

@@ -247,5 +247,5 @@ def open_run(path: Path) -> ViewedRun:
 
 
 def run_names(runs: Sequence[ViewedRun]) -> list[str]:
-    """Return a name for each run: that of its folder, or its path where two runs share the name."""
+    """Return a name for each run: that of its folder, with parent folders where two runs share the name."""
     return side_names([str(run.folder.path) for run in runs])

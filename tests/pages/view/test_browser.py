@@ -228,7 +228,7 @@ def test_the_list_of_runs_follows_a_run_and_keeps_what_its_reader_did(browser: B
         browser.of("document.getElementById('pick-3').focus()")
         browser.press(" ")
         browser.until("location.search.includes('pick=3') && location.search.includes('search=solver')")
-        browser.until("document.querySelector('#found').textContent.includes('picked (1)')")
+        browser.until("document.querySelector('#compare').textContent.includes('picked (1)')")
         browser.of("scrollTo({ top: 300, behavior: 'instant' })")
         place = "[Math.round(document.activeElement.getBoundingClientRect().top), document.activeElement.id]"
         before = browser.of(place)
@@ -254,7 +254,7 @@ def test_two_picked_runs_are_compared_by_keys_alone(browser: Browser, going: Pat
         for pick in ("pick-0", "pick-1"):
             browser.of(f"document.getElementById('{pick}').focus()")
             browser.press(" ")
-        browser.until("document.querySelector('#found').textContent.includes('picked (2)')")
+        browser.until("document.querySelector('#compare').textContent.includes('picked (2)')")
         browser.of("document.getElementById('compare').focus()")
         browser.go(lambda: browser.press("Enter"))
         assert browser.of("location.pathname").endswith("/compare")

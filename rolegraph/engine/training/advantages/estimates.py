@@ -91,34 +91,34 @@ def estimate(
     advantages: list[Sequence[float]] = [()] * len(groups)
     baselines: list[Sequence[float]] = [()] * len(groups)
     tokens: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
-    metrics, warnings, after = Metrics(), list[Note](), dict(states)
+    metrics, warnings, next_states = Metrics(), list[Note](), dict(states)
     for role in dict.fromkeys(group.role for group in groups):
         if role not in estimators:
             continue
-        places = [place for place, group in enumerate(groups) if group.role == role]
-        role_groups = [groups[place] for place in places]
+        indices = [index for index, group in enumerate(groups) if group.role == role]
+        role_groups = [groups[index] for index in indices]
         if (estimator := estimators[role]) is None:
-            of_role = _expand_role(role, role_groups, signals or {})
+            estimated = _expand_role(role, role_groups, signals or {})
         else:
-            of_role = _compare_role(role, estimator, role_groups, states.get(role, {}))
-        for place, values, baseline, of_members in zip(
-            places, of_role.advantages, of_role.baselines, of_role.token_advantages, strict=True
+            estimated = _compare_role(role, estimator, role_groups, states.get(role, {}))
+        for index, values, baseline, token_values in zip(
+            indices, estimated.advantages, estimated.baselines, estimated.token_advantages, strict=True
         ):
-            advantages[place], baselines[place], tokens[place] = values, baseline, of_members
-        metrics |= of_role.metrics
-        warnings += of_role.warnings
-        after |= of_role.states
-    return Estimates(advantages, metrics, warnings, baselines, after, tokens)
+            advantages[index], baselines[index], tokens[index] = values, baseline, token_values
+        metrics |= estimated.metrics
+        warnings += estimated.warnings
+        next_states |= estimated.states
+    return Estimates(advantages, metrics, warnings, baselines, next_states, tokens)
 
 
 def _expand_role(role: str, groups: Sequence[Group], signals: AdvantagesByUid) -> Estimates:
     """Return the Estimates of a role without an estimator, with its signal's advantages of each response
     token."""
-    steps, wrong = expand(groups, signals)
+    steps, warnings = expand(groups, signals)
     values = np.array([value for group in steps for member in group for step in member for value in step])
-    metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
+    metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(warnings))} if warnings else {}
     none: list[Sequence[float]] = [()] * len(groups)
-    return Estimates(none, metrics | advantage_metrics(role, values), wrong, none, token_advantages=steps)
+    return Estimates(none, metrics | advantage_metrics(role, values), warnings, none, token_advantages=steps)
 
 
 def _compare_role(
@@ -127,7 +127,7 @@ def _compare_role(
     """Return the Estimates of a role with an estimator, which is called once for each entry of the role's
     `group`."""
     warnings: list[Note] = []
-    if any(step.advantage is not None for group in groups for it in group.members for step in it.steps):
+    if any(step.advantage is not None for group in groups for m in group.members for step in m.steps):
         text = (
             f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
             "replaces them; remove the estimator to train on them"
@@ -138,22 +138,22 @@ def _compare_role(
     baselines: list[Sequence[float]] = [()] * len(groups)
     after = {**states}
     for part in dict.fromkeys(group.part for group in groups):
-        large = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
-        if not large:
+        compared = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
+        if not compared:
             continue
-        large_groups, rewards = [groups[n] for n in large], [rewards_P_G[n] for n in large]
-        advantages, reported, state = _compare(role, estimator, large_groups, rewards, after.get(part, {}))
+        compared_groups, rewards = [groups[n] for n in compared], [rewards_P_G[n] for n in compared]
+        advantages, reported, state = _compare(role, estimator, compared_groups, rewards, after.get(part, {}))
         if estimator.running is not None:
             after[part] = state
-        for n, values_G, baselines_G in zip(large, advantages, reported, strict=True):
+        for n, values_G, baselines_G in zip(compared, advantages, reported, strict=True):
             advantages_P_G[n] = values_G
             baselines[n] = baselines_G.tolist()
     rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
     metrics |= state_metrics(role, after) | advantage_metrics(role, _weighted_sums(groups, advantages_P_G))
-    none: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
+    empty: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
     values = [advantages_G.tolist() for advantages_G in advantages_P_G]
-    return Estimates(values, metrics, warnings, baselines, {role: after} if after else {}, none)
+    return Estimates(values, metrics, warnings, baselines, {role: after} if after else {}, empty)
 
 
 def _compare(
@@ -221,11 +221,11 @@ def _weighted_sums(groups: Sequence[Group], advantages_P_G: Sequence[Floats]) ->
         return np.concatenate([v[[*group.places]] for group, v in zip(groups, advantages_P_G, strict=True)])
     sums: dict[tuple[int, int], float] = {}
     for group, values in zip(groups, advantages_P_G, strict=True):
-        for place in group.places:
-            member = group.members[place]
+        for index in group.places:
+            member = group.members[index]
             for round in {step.round for step in member.steps} if not member.round else (member.round,):
                 turn = member.number, round
-                sums[turn] = sums.get(turn, 0.0) + group.weight * float(values[place])
+                sums[turn] = sums.get(turn, 0.0) + group.weight * float(values[index])
     return np.array([*sums.values()])
 
 
@@ -233,8 +233,8 @@ def _rewards(group: Group) -> Floats:
     """Return the members' rewards, [G]."""
     for member in group.members:
         if member.reward is None or not math.isfinite(member.reward):
-            what = "no reward" if member.reward is None else f"the reward {member.reward}"
-            raise AdvantageError(f"{member} has {what}; expected a finite number")
+            problem = "no reward" if member.reward is None else f"the reward {member.reward}"
+            raise AdvantageError(f"{member} has {problem}; expected a finite number")
     return np.array([member.reward for member in group.members], dtype=np.float64)
 
 
@@ -263,15 +263,15 @@ def call_estimator(
         AdvantageError: If the function raises, or its result has another shape.
     """
     try:
-        computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards_P_G, groups)]
+        arrays = [np.asarray(values, dtype=np.float64) for values in compute(rewards_P_G, groups)]
     except FOREIGN_ERRORS as error:
         raise AdvantageError(f"{name} raised {describe_error(error, with_place=True)}") from error
-    if len(computed) != len(groups):
-        raise AdvantageError(f"{name} gave {len(computed)} groups of {noun} for {len(groups)} groups")
-    for label, values, rewards_G in zip(labels, computed, rewards_P_G, strict=True):
+    if len(arrays) != len(groups):
+        raise AdvantageError(f"{name} gave {len(arrays)} groups of {noun} for {len(groups)} groups")
+    for label, values, rewards_G in zip(labels, arrays, rewards_P_G, strict=True):
         if values.shape != rewards_G.shape:
             raise AdvantageError(
                 f"{name} gave {noun} of shape {list(values.shape)} for {label}, "
                 f"expected {list(rewards_G.shape)}: one for each member of the group"
             )
-    return computed
+    return arrays

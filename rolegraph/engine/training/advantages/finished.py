@@ -24,13 +24,13 @@ def recorded_view(trajectory: Trajectory, steps: Sequence[Step], failure: Failur
         steps: Steps of the turn; empty where the model did not answer.
         failure: Failure of the turn; None for a turn that did not fail.
     """
-    last = steps[-1] if steps else Step()
+    last_step = steps[-1] if steps else Step()
     return View(
         trajectory.index,
-        last.action,
-        last.model_response,
-        last.thought,
-        last.round,
+        last_step.action,
+        last_step.model_response,
+        last_step.thought,
+        last_step.round,
         failure="" if failure is None or failure.cause == "reward" else failure.value,
         role=trajectory.name,
         tokens=sum(step.response_tokens for step in steps if not step.tool),
@@ -49,7 +49,7 @@ class FinishedEpisode:
     def _views(self) -> list[View | None]:
         """View of each node of the plan; None for a turn that was skipped."""
         views: list[View | None] = [None] * len(self.plan.nodes)
-        turns = [(*it.node[:2], steps[0].round) for it in self.episode.trajectories for steps in it.turns]
+        turns = [(*t.node[:2], turn[0].round) for t in self.episode.trajectories for turn in t.turns]
         for name, index, round in (*turns, *self.episode.failures):
             views[self._place(name, index, round)] = self.turn(name, index, round)
         return views
@@ -73,8 +73,8 @@ class FinishedEpisode:
         is_unrated = is_reward or (cause is None and bool(steps) and steps[-1].masked)
         if view.ok is UNKNOWN or is_unrated:
             return view
-        right = trajectory.is_correct if name in self.plan.judged else UNKNOWN
-        return view._replace(reward=steps[-1].reward if steps else 0.0, right=right, terms=trajectory.terms)
+        correct = trajectory.is_correct if name in self.plan.judged else UNKNOWN
+        return view._replace(reward=steps[-1].reward if steps else 0.0, right=correct, terms=trajectory.terms)
 
     def last_turn(self, trajectory: Trajectory) -> View:
         """Return the view of a trajectory's last turn, with the reward of the trajectory."""
@@ -83,10 +83,10 @@ class FinishedEpisode:
 
     @cached_property
     def _trajectories(self) -> Mapping[tuple[str, int], Trajectory]:
-        return {(it.name, it.index): it for it in self.episode.trajectories}
+        return {(trajectory.name, trajectory.index): trajectory for trajectory in self.episode.trajectories}
 
     def of_turn(self, trajectory: Trajectory, round: int, sees: frozenset[str]) -> Mapping[str, Any]:
-        """Return the variables of a text that is rendered for one turn.
+        """Return the variables of a template that is rendered for one recorded turn.
 
         The names in the role's `needs` are as in its prompt. Other roles are read as rewards read them.
 
@@ -95,26 +95,26 @@ class FinishedEpisode:
             round: Round of the turn.
             sees: Hidden fields of the task that the text may read.
         """
-        place, role = self._place(trajectory.name, trajectory.index, round), self.roles[trajectory.name]
-        node = self.plan.nodes[place]
-        hidden = self.plan.hidden.difference(sees)
-        task = {name: value for name, value in self.episode.task.items() if name not in hidden}
-        edges = (*self.plan.signal_inputs.get(place, ()), *self.plan.blocks[node.block].inputs)
+        index, role = self._place(trajectory.name, trajectory.index, round), self.roles[trajectory.name]
+        node = self.plan.nodes[index]
+        hidden_fields = self.plan.hidden.difference(sees)
+        task = {name: value for name, value in self.episode.task.items() if name not in hidden_fields}
+        edges = (*self.plan.signal_inputs.get(index, ()), *self.plan.blocks[node.block].inputs)
         views = {edge.name: self._read(edge) for edge in edges}
-        return {"task": task, SELF: self._self(trajectory, node, place, role), **views}
+        return {"task": task, SELF: self._self(trajectory, node, index, role), **views}
 
     def _self(self, trajectory: Trajectory, node: Node, place: int, role: RolePlan) -> Mapping[str, Any]:
-        earlier = range(place - role.count * (node.id.round - 1), place, role.count)
+        earlier_turns = range(place - role.count * (node.id.round - 1), place, role.count)
         view = self._views[place]
         assert view is not None
-        first = next(step for step in trajectory.steps if step.round == node.id.round)
-        sent = first.chat_completions[:-1]
+        first_call = next(step for step in trajectory.steps if step.round == node.id.round)
+        prompt = first_call.chat_completions[:-1]
         return {
             **{name: getattr(view, name) for name in TURN_FIELDS},
             "count": role.count,
             "times": role.times,
-            "history": Views([it for turn in earlier if (it := self._views[turn]) is not None]),
-            "prompt": str(sent[-1].get("content")) if sent else "",
+            "history": Views([seen for turn in earlier_turns if (seen := self._views[turn]) is not None]),
+            "prompt": str(prompt[-1].get("content")) if prompt else "",
         }
 
     def _read(self, edge: InputEdge) -> Views:

@@ -45,8 +45,8 @@ def advantage_metrics(role: str, values: Floats) -> Metrics:
     """Return `advantage/{role}/{mean,std,max,min,fraction_zero}` of the values."""
     if not values.size:
         return {}
-    zero = float(np.mean(np.abs(values) < MIN_MAGNITUDE))
-    return spread(f"advantage/{role}", values) | {f"advantage/{role}/fraction_zero": zero}
+    fraction_zero = float(np.mean(np.abs(values) < MIN_MAGNITUDE))
+    return spread(f"advantage/{role}", values) | {f"advantage/{role}/fraction_zero": fraction_zero}
 
 
 def difficulty_metrics(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:
@@ -59,25 +59,25 @@ def difficulty_metrics(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:
     groups = [rewards_G for rewards_G in rewards_P_G if len(rewards_G) > 1]
     if not groups:
         return {}
-    means, spreads = np.array([group.mean() for group in groups]), np.array([group.std() for group in groups])
-    equal = spreads < MIN_MAGNITUDE
+    means, stds = np.array([group.mean() for group in groups]), np.array([group.std() for group in groups])
+    is_equal = stds < MIN_MAGNITUDE
     metrics: Metrics = {
         f"batch/{role}/total": float(len(groups)),
-        f"batch/{role}/informative": float(np.sum(~equal)),
-        f"batch/{role}/fractions/effective": float(np.mean(~equal)),
-        f"batch/{role}/fractions/too_easy": float(np.mean(equal & (means >= 1.0))),
-        f"batch/{role}/fractions/too_hard": float(np.mean(equal & (means <= 0.0))),
+        f"batch/{role}/informative": float(np.sum(~is_equal)),
+        f"batch/{role}/fractions/effective": float(np.mean(~is_equal)),
+        f"batch/{role}/fractions/too_easy": float(np.mean(is_equal & (means >= 1.0))),
+        f"batch/{role}/fractions/too_hard": float(np.mean(is_equal & (means <= 0.0))),
     }
     for percent in (10, 50, 90):
         metrics[f"batch/{role}/group_reward_mean/p{percent}"] = float(np.percentile(means, percent))
-        metrics[f"batch/{role}/group_reward_std/p{percent}"] = float(np.percentile(spreads, percent))
+        metrics[f"batch/{role}/group_reward_std/p{percent}"] = float(np.percentile(stds, percent))
     return metrics
 
 
 def state_metrics(role: str, states: Mapping[str, State]) -> Metrics:
     """Return `estimator/{role}` and `estimator/{role}/{key}`: the states of a role's estimator."""
     return {
-        "/".join(filter(None, ("estimator", role, part if len(states) > 1 else "", key))): value
-        for part, state in states.items()
+        "/".join(filter(None, ("estimator", role, grouping if len(states) > 1 else "", key))): value
+        for grouping, state in states.items()
         for key, value in state.items()
     }

@@ -102,18 +102,18 @@ class Membership:
         role = self._roles.get(trajectory.name)
         self._before += len(trajectory.turns) if role is not None and role.compares_turns else 1
         policy = self._policy_of(trajectory.name, trajectory.index)
-        compared: list[Member] = []
+        members: list[Member] = []
         for key, member in comparisons(episode, trajectory, role, policy, failures, self._trajectories):
             if key is None:
                 self._keyless.append(member)
             else:
                 self._members.setdefault(key, []).append(member)
-                compared.append(member)
-        if role is not None and compared:
+                members.append(member)
+        if role is not None and members:
             rounds = set[int]()
             if role.signal is not None:
-                masked = {step.round for step in trajectory.steps if step.masked}
-                rounds = {step.round for member in compared for step in member.steps} - masked
+                masked_rounds = {step.round for step in trajectory.steps if step.masked}
+                rounds = {step.round for member in members for step in member.steps} - masked_rounds
             self._learners.append(Learner(self._trajectories, episode, trajectory, role, policy, rounds))
 
     def groups(self) -> list[Group]:
@@ -130,16 +130,16 @@ class Membership:
 
         Groups of a role without an estimator do not count.
         """
-        informative: set[str] = set()
+        informative_ids: set[str] = set()
         for group in self.groups():
             role = self._roles.get(group.role)
             if group.too_small or role is None or not role.compares_rewards:
                 continue
             rewards = [member.reward for member in group.members if member.reward is not None]
-            compared = [*compared_terms(role, group.members).values()] or [rewards]
-            if rewards and any(max(values) - min(values) >= MIN_MAGNITUDE for values in compared):
-                informative.update(member.task for member in group.members)
-        return [task for task in dict.fromkeys(it.task_id for it in self.episodes) if task in informative]
+            reward_lists = [*compared_terms(role, group.members).values()] or [rewards]
+            if rewards and any(max(values) - min(values) >= MIN_MAGNITUDE for values in reward_lists):
+                informative_ids.update(member.task for member in group.members)
+        return [task for task in dict.fromkeys(e.task_id for e in self.episodes) if task in informative_ids]
 
     def ledger(
         self,
@@ -155,8 +155,8 @@ class Membership:
         """
         groups = self.groups()
         sizes = [*map(len, self._members.values())]
-        small = Counter(f"groups/too_small/{group.role}" for group in groups if group.too_small)
-        no_key = Counter(f"groups/no_key/{member.role}" for member in self._keyless)
+        small_groups = Counter(f"groups/too_small/{group.role}" for group in groups if group.too_small)
+        keyless_counts = Counter(f"groups/no_key/{member.role}" for member in self._keyless)
         metrics = {
             "groups/num_trajs_before_filter": float(self._before),
             "groups/num_trajs_after_filter": float(sum(sizes)),
@@ -164,7 +164,7 @@ class Membership:
             "groups/avg_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
             "groups/max_group_size": float(max(sizes, default=0)),
             "groups/min_group_size": float(min(sizes, default=0)),
-            **{name: float(count) for name, count in (small + no_key).items()},
+            **{name: float(count) for name, count in (small_groups + keyless_counts).items()},
         }
         ledger = Ledger(self.episodes, self._roles, self._policy_of, groups, self._keyless, self._learners)
         ledger = replace(ledger, group_metrics=metrics, kept=kept, version=version)
@@ -196,25 +196,25 @@ def comparisons(
     """
     if role is not None and trajectory.index in role.frozen:
         return
-    for part, grouping in enumerate(WHOLE if role is None else role.groupings):
-        for first, last, reward in _compared(trajectory, grouping):
-            step, round, failed = trajectory.steps[first], 0, trajectory.failure is not None
+    for position, grouping in enumerate(WHOLE if role is None else role.groupings):
+        for start, end, reward in _compared(trajectory, grouping):
+            step, round, is_failed = trajectory.steps[start], 0, trajectory.failure is not None
             if grouping.of_turns:
                 round = step.round
-                is_last = last == len(trajectory.steps)
-                failed = (failed and is_last) or (NodeId(*trajectory.node[:2], round) in failures)
+                is_last = end == len(trajectory.steps)
+                is_failed = (is_failed and is_last) or (NodeId(*trajectory.node[:2], round) in failures)
             member = Member(
                 task=episode.task_id,
                 rollout=episode.rollout,
                 trajectory=trajectory,
-                first=first,
-                last=last,
+                first=start,
+                last=end,
                 reward=reward,
                 round=round,
-                failed=failed,
+                failed=is_failed,
                 number=number,
             )
-            yield _key(episode.task_id, trajectory.name, policy, part, grouping, step), member
+            yield _key(episode.task_id, trajectory.name, policy, position, grouping, step), member
 
 
 def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int, int, float | None]]:
@@ -223,19 +223,19 @@ def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int,
     if not grouping.of_turns:
         is_compared = trajectory.by_model and not trajectory.masked
         return [(0, len(trajectory.steps), trajectory.reward)] if is_compared else []
-    ran: list[tuple[int, int]] = []
-    last = 0
+    spans: list[tuple[int, int]] = []
+    end = 0
     for turn in trajectory.turns:
-        first, last = last, last + len(turn)
+        start, end = end, end + len(turn)
         if not any(step.masked for step in turn):
-            ran.append((first, last))
+            spans.append((start, end))
     if grouping.credit.kind != "trajectory":
-        rewards = credited([trajectory.steps[last - 1].reward for _, last in ran], grouping.credit)
+        rewards = credited([trajectory.steps[end - 1].reward for _, end in spans], grouping.credit)
     elif trajectory.reward is None or trajectory.masked:
         return []
     else:
-        rewards = [trajectory.reward] * len(ran)
-    return [(first, last, reward) for (first, last), reward in zip(ran, rewards, strict=True)]
+        rewards = [trajectory.reward] * len(spans)
+    return [(start, end, reward) for (start, end), reward in zip(spans, rewards, strict=True)]
 
 
 def _key(
@@ -262,8 +262,8 @@ def _key(
 
 def _digest(step: Step) -> str:
     """Return a digest of a step's prompt: its messages without the last, which is the answer."""
-    sent = json.dumps([dict(message) for message in step.chat_completions[:-1]], sort_keys=True)
-    return hashlib.blake2b(sent.encode(), digest_size=8).hexdigest()
+    prompt = json.dumps([dict(message) for message in step.chat_completions[:-1]], sort_keys=True)
+    return hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest()
 
 
 def _group(
@@ -280,8 +280,8 @@ def _group(
     state_keys: Mapping[str, str] = {}
     if role.state_key is not None:
         state_keys = {task: role.state_key.of(tasks[task]) for task in {member.task for member in members}}
-    by_place = [grouping.by == "episode" for grouping in role.groupings]
-    grouping = role.groupings[key.part if key.role else by_place.index(True)]
+    spans_roles = [grouping.by == "episode" for grouping in role.groupings]
+    grouping = role.groupings[key.part if key.role else spans_roles.index(True)]
     # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
     return Group(
         key,
@@ -301,8 +301,8 @@ def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
     """Compute each turn's credit, a discounted return or a margin, from the rewards of all unmasked turns,
     oldest first."""
     if credit.kind == "margin":
-        before = accumulate(rewards, initial=0.0)
-        return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
+        totals = accumulate(rewards, initial=0.0)
+        return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, totals))]  # noqa: B905
     discount = credit.discount or 0.0
     returns: list[float] = []
     for reward in reversed(rewards):
@@ -372,37 +372,37 @@ class Ledger:
             number: Number of the trajectory in the step.
             trajectory: The trajectory.
         """
-        details, added = self.signals.details.get(trajectory.uid), self.signals.added.get(trajectory.uid)
-        now = self.version(trajectory)
-        whole, steps = self.partial_sums.get((number, 0)), list[Step]()
+        details, additions = self.signals.details.get(trajectory.uid), self.signals.added.get(trajectory.uid)
+        version = self.version(trajectory)
+        trajectory_sum, filled_steps = self.partial_sums.get((number, 0)), list[Step]()
         for index, step in enumerate(trajectory.steps):
-            of_turn = self.partial_sums.get((number, step.round))
+            turn_sum = self.partial_sums.get((number, step.round))
             advantage: Advantage | None = step.advantage
             if (tokens := self.token_advantages.get((number, index))) is not None:
                 advantage = tokens
-            elif given := [value for value in (whole, of_turn) if value is not None]:
-                advantage = sum(given[1:], given[0])  # a lone -0.0 stays what it is
+            elif sums := [value for value in (trajectory_sum, turn_sum) if value is not None]:
+                advantage = sum(sums[1:], sums[0])  # a lone -0.0 stays what it is
             detail: StepMetadata = details[index] if details else {}
-            if added is not None and advantage is not None:
+            if additions is not None and advantage is not None:
                 # A demonstration replaces the answer, so its weight replaces the advantage.
                 is_replaced = "demonstration" in detail
-                advantage = added[index] if is_replaced else _plus(advantage, added[index])
+                advantage = additions[index] if is_replaced else _plus(advantage, additions[index])
             metadata: StepMetadata = {**step.metadata, **detail}
-            if now is not None and step.weight_version is not None:
-                metadata["staleness"] = now - step.weight_version
-            steps.append(step._replace(advantage=advantage, metadata=metadata))
-        return trajectory._replace(steps=tuple(steps))
+            if version is not None and step.weight_version is not None:
+                metadata["staleness"] = version - step.weight_version
+            filled_steps.append(step._replace(advantage=advantage, metadata=metadata))
+        return trajectory._replace(steps=tuple(filled_steps))
 
     def filled_episodes(self) -> Iterator[Episode]:
         """Yield the episodes with their advantages; those that the update leaves out are marked `unused`."""
         tasks, number = self.used_tasks, 0
         for episode in self.episodes:
-            trajectories = [self.filled(number + n, it) for n, it in enumerate(episode.trajectories)]
+            trajectories = [self.filled(number + n, t) for n, t in enumerate(episode.trajectories)]
             number += len(trajectories)
-            filled = episode._replace(trajectories=tuple(trajectories))
+            filled_episode = episode._replace(trajectories=tuple(trajectories))
             if episode.task_id not in tasks:
-                filled = filled._replace(metadata={**episode.metadata, UNUSED: True})
-            yield filled
+                filled_episode = filled_episode._replace(metadata={**episode.metadata, UNUSED: True})
+            yield filled_episode
 
 
 def _plus(advantage: Advantage, signal: Advantage) -> Advantage:
@@ -419,8 +419,8 @@ async def add_signals(
 ) -> Ledger:
     """Return the ledger with the advantages that teachers give, token by token; raises the errors of
     `apply_signals`."""
-    learnt = {learner.trajectory.uid: learner.signal_rounds for learner in ledger.learners}
-    return replace(ledger, signals=await apply_signals(plan, ledger.episodes, teachers, chats, learnt))
+    rounds_by_uid = {learner.trajectory.uid: learner.signal_rounds for learner in ledger.learners}
+    return replace(ledger, signals=await apply_signals(plan, ledger.episodes, teachers, chats, rounds_by_uid))
 
 
 def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
@@ -437,15 +437,15 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
     estimates = estimate(ledger.groups, estimators, ledger.signals.advantages, states)
     sums: dict[tuple[int, int], float] = {}
     tokens: dict[tuple[int, int], Sequence[float]] = {}
-    for group, advantages_G, of_members in zip(
+    for group, advantages_G, member_advantages in zip(
         ledger.groups, estimates.advantages, estimates.token_advantages, strict=True
     ):
-        for place in group.places if len(advantages_G) else ():
-            member, value = group.members[place], advantages_G[place]
+        for index in group.places if len(advantages_G) else ():
+            member, value = group.members[index], advantages_G[index]
             target = member.number, member.round
             sums[target] = sums.get(target, 0.0) + group.weight * value if group.in_list else value
-        for member, of_steps in zip(group.members, of_members, strict=False):
-            tokens |= {(member.number, member.first + n): values for n, values in enumerate(of_steps)}
+        for member, step_advantages in zip(group.members, member_advantages, strict=False):
+            tokens |= {(member.number, member.first + n): values for n, values in enumerate(step_advantages)}
     return replace(ledger, estimates=estimates, partial_sums=sums, token_advantages=tokens)
 
 
@@ -456,13 +456,13 @@ def _loss_weights(learners: Iterable[Learner]) -> LossWeights:
     in, those without a gradient included, makes its loss a weighted mean that does not depend on the batch's
     size.
     """
-    whole: dict[str, float] = {}
+    policy_weights: dict[str, float] = {}
     role_weights: dict[tuple[str, str], float] = {}
     for learner in learners:
         weight = learner.role.spec.weight
-        whole[learner.policy] = whole.get(learner.policy, 0.0) + weight
+        policy_weights[learner.policy] = policy_weights.get(learner.policy, 0.0) + weight
         role_weights[learner.policy, learner.role.name] = weight
-    return {key: weight / (whole[key[0]] or 1.0) for key, weight in role_weights.items()}
+    return {key: weight / (policy_weights[key[0]] or 1.0) for key, weight in role_weights.items()}
 
 
 def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
@@ -473,13 +473,13 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
         ledger: The ledger, with advantages.
         step: Number of the training step.
     """
-    places: dict[int, list[tuple[int, int]]] = {}
+    indices: dict[int, list[tuple[int, int]]] = {}
     for number, group in enumerate(ledger.groups):
-        for place in group.places:
-            places.setdefault(group.members[place].number, []).append((number, place))
-    keyless: dict[int, list[Member]] = {}
+        for index in group.places:
+            indices.setdefault(group.members[index].number, []).append((number, index))
+    keyless_members: dict[int, list[Member]] = {}
     for member in ledger.keyless:
-        keyless.setdefault(member.number, []).append(member)
+        keyless_members.setdefault(member.number, []).append(member)
     tasks, number = ledger.used_tasks, -1
     for episode in ledger.episodes:
         for trajectory in episode.trajectories:
@@ -488,19 +488,19 @@ def credit_rows(ledger: Ledger, step: int = 0) -> Iterator[CreditRow]:
                 continue
             policy = ledger.policy_of(trajectory.name, trajectory.index)
             weight = ledger.loss_weights.get((policy, role.name)) if episode.task_id in tasks else None
-            alone = CreditRow.in_no_group(step, episode, trajectory, policy)
-            whole = alone._replace(loss_weight=weight)
-            rows = [_compared_row(ledger, whole, *place) for place in places.get(number, ())]
+            ungrouped = CreditRow.in_no_group(step, episode, trajectory, policy)
+            weighted = ungrouped._replace(loss_weight=weight)
+            rows = [_compared_row(ledger, weighted, *index) for index in indices.get(number, ())]
             yield from rows
             reason = LeftOut.of(trajectory, is_past=trajectory.index in role.frozen)
             if reason is not None and all(row.low is None for row in rows):
-                yield alone._replace(left_out=reason)
+                yield ungrouped._replace(left_out=reason)
             else:
-                yield from _masked_rows(alone, episode, trajectory)
-            for member in keyless.get(number, ()):
+                yield from _masked_rows(ungrouped, episode, trajectory)
+            for member in keyless_members.get(number, ()):
                 turn = {"round": member.round, "reward": member.reward, "failed": member.failed}
-                yield alone._replace(left_out=LeftOut.NO_KEY, tokens=0, **turn)
-            yield from _signal_rows(ledger, trajectory, whole)
+                yield ungrouped._replace(left_out=LeftOut.NO_KEY, tokens=0, **turn)
+            yield from _signal_rows(ledger, trajectory, weighted)
 
 
 def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> Iterator[CreditRow]:
@@ -508,10 +508,10 @@ def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> 
     for turn in trajectory.turns:
         if any(step.masked for step in turn):
             node = trajectory.node._replace(round=turn[0].round)
-            failed = node in episode.failures or (alone.failed and turn[-1] is trajectory.steps[-1])
+            is_failed = node in episode.failures or (alone.failed and turn[-1] is trajectory.steps[-1])
             tokens = sum(call.response_tokens for call in turn)
-            masked = alone._replace(left_out=LeftOut.MASKED, reward=None, terms=NOTHING)
-            yield masked._replace(round=node.round, tokens=tokens, failed=failed)
+            masked_row = alone._replace(left_out=LeftOut.MASKED, reward=None, terms=NOTHING)
+            yield masked_row._replace(round=node.round, tokens=tokens, failed=is_failed)
 
 
 def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> CreditRow:
@@ -525,14 +525,14 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
     """
     group, estimates = ledger.groups[number], ledger.estimates
     member, values = group.members[place], estimates.advantages[number][place : place + 1]
-    if of_members := estimates.token_advantages[number]:
-        values = [value for of_step in of_members[place] for value in of_step]
+    if member_advantages := estimates.token_advantages[number]:
+        values = [value for step_advantages in member_advantages[place] for value in step_advantages]
     baselines, tokens = estimates.baselines[number], whole.tokens
     if member.round:
         tokens = sum(call.response_tokens for call in member.steps)
     return whole._replace(
         round=member.round,
-        source="signal" if of_members else "estimator",
+        source="signal" if member_advantages else "estimator",
         left_out=LeftOut.TOO_SMALL if group.too_small else None,
         group=group.number,
         grouping=group.key.part if group.key.role else None,
@@ -553,10 +553,10 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
 def _signal_rows(ledger: Ledger, trajectory: Trajectory, whole: CreditRow) -> Iterator[CreditRow]:
     """Yield a credit row for each call of a role with both a signal and an estimator; a demonstration
     replaces the call's answer."""
-    added, details = ledger.signals.added.get(trajectory.uid), ledger.signals.details.get(trajectory.uid)
-    if added is None or details is None:
+    additions, details = ledger.signals.added.get(trajectory.uid), ledger.signals.details.get(trajectory.uid)
+    if additions is None or details is None:
         return
-    for call, (step, value, detail) in enumerate(zip(trajectory.steps, added, details, strict=True), 1):
+    for call, (step, value, detail) in enumerate(zip(trajectory.steps, additions, details, strict=True), 1):
         if detail:
             demonstration = detail.get("demonstration")
             values = value if isinstance(value, Sequence) else (value,)

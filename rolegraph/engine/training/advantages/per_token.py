@@ -26,14 +26,14 @@ def expand(
     warnings: list[Note] = []
 
     def of_member(member: Member) -> Iterator[Sequence[float]]:
-        carried = [step.advantage for step in member.trajectory.steps]
-        given = (signals.get(member.trajectory.uid) or carried)[member.first : member.last]
-        for index, (step, advantage) in enumerate(zip(member.steps, given, strict=True)):
-            place, length = f"{member}, step {index}", len(step.response_ids)
-            advantages_T = per_token(advantage, length, place)
+        recorded = [step.advantage for step in member.trajectory.steps]
+        advantages = (signals.get(member.trajectory.uid) or recorded)[member.first : member.last]
+        for index, (step, advantage) in enumerate(zip(member.steps, advantages, strict=True)):
+            label, length = f"{member}, step {index}", len(step.response_ids)
+            advantages_T = per_token(advantage, length, label)
             if len(advantages_T) != length:
                 text = (
-                    f"{place}: {len(advantages_T)} advantages for {length} response tokens; zeros are used "
+                    f"{label}: {len(advantages_T)} advantages for {length} response tokens; zeros are used "
                     "instead"
                 )
                 warnings.append(Note(text, "warning", f"how long the advantages of {member.role} are"))
@@ -59,9 +59,9 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
     elif isinstance(advantage, list | tuple):
         values = cast("Sequence[object]", advantage)
     else:
-        what = "no advantage" if advantage is None else f"an advantage of type {type(advantage).__name__}"
+        problem = "no advantage" if advantage is None else f"an advantage of type {type(advantage).__name__}"
         raise AdvantageError(
-            f"{where} has {what}; an advantage is a float, or a list of "
+            f"{where} has {problem}; an advantage is a float, or a list of "
             f"{length} floats, one for each response token"
         )
     for value in values:

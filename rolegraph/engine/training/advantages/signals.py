@@ -109,10 +109,10 @@ async def apply_signals(
     try:
         async with asyncio.TaskGroup() as group:
             for episode in episodes:
-                finished = FinishedEpisode(plan, episode)
+                finished_episode = FinishedEpisode(plan, episode)
                 for learner in episode.trajectories:
                     if learner.name in plan.signals and not plan.is_past(learner.name, learner.index):
-                        group.create_task(run.apply(finished, learner, plan.signals[learner.name]))
+                        group.create_task(run.apply(finished_episode, learner, plan.signals[learner.name]))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     result = run.result
@@ -150,9 +150,9 @@ class _SignalRun:
         episode = finished.episode
         advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
         details = result.details[learner.uid] = []
-        learnt = self.learnt.get(learner.uid, ())
+        learnt_rounds = self.learnt.get(learner.uid, ())
         for index, step in enumerate(learner.steps):
-            where = (
+            label = (
                 f"{learner.name} {learner.index}, task {episode.task_id}, rollout {episode.rollout}, "
                 f"step {index}"
             )
@@ -161,22 +161,22 @@ class _SignalRun:
             is_continued = index + 1 < len(learner.steps) and learner.steps[index + 1].round == step.round
             # The demonstration replaces the turn's answer, its last step.
             is_replaced = signal.demonstration is not None and is_continued
-            if role.adds_signal and (step.round not in learnt or is_replaced):
+            if role.adds_signal and (step.round not in learnt_rounds or is_replaced):
                 pass  # the estimator's advantage stays as it is
             elif signal.demonstration is None:
-                gate = 1.0 if signal.gate is None else self._gate(signal.gate, finished, learner, step, where)
+                gate = 1.0 if signal.gate is None else self._gate(signal.gate, finished, learner, step, label)
                 if signal.gate is not None:
                     detail["gate"] = gate
                     tally.gates.append(gate)
-                scored = await self._score(signal, finished, learner, step, where) if gate else None
-                if scored is not None:
-                    value, length = tuple(gate * each for each in scored), len(step.response_ids)
-                    if role.adds_signal and len(per_token(value, length, where)) != length:
-                        text = f"the signal of {where} gave {len(value)} advantages for {length} tokens"
+                token_advantages = await self._score(signal, finished, learner, step, label) if gate else None
+                if token_advantages is not None:
+                    value, length = tuple(gate * a for a in token_advantages), len(step.response_ids)
+                    if role.adds_signal and len(per_token(value, length, label)) != length:
+                        text = f"the signal of {label} gave {len(value)} advantages for {length} tokens"
                         raise AdvantageError(text)
-                    if step.round in learnt:
+                    if step.round in learnt_rounds:
                         tally.steps.append((learner.uid, index))
-            elif text := self._demonstrate(signal.demonstration, finished, learner, step, where):
+            elif text := self._demonstrate(signal.demonstration, finished, learner, step, label):
                 ids = list(self.chats[self.plan.policy_of(learner.name, learner.index)].turn(text))
                 value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
             advantages.append(value)
@@ -226,8 +226,8 @@ class _SignalRun:
             return None
         logprobs: Sequence[float] | None = None
         if signal.all_teachers:
-            visible = {k: v for k, v in finished.episode.task.items() if k not in plan.hidden}
-            key, teacher = signal.teacher_for(visible)
+            visible_fields = {k: v for k, v in finished.episode.task.items() if k not in plan.hidden}
+            key, teacher = signal.teacher_for(visible_fields)
             if teacher is None:
                 tally.counts["masked"] += 1
                 return None
@@ -274,8 +274,8 @@ class _SignalRun:
         episode, node = finished.episode, (*learner.node[:2], step.round)
         variables: dict[str, object] = {"task": episode.task, SELF: finished.turn(*node)}
         for role in self.plan.roles:
-            ran = [it for it in episode.trajectories if it.name == role.name and it.steps]
-            variables[role.name] = Views([finished.last_turn(it) for it in ran])
+            trajectories = [t for t in episode.trajectories if t.name == role.name and t.steps]
+            variables[role.name] = Views([finished.last_turn(t) for t in trajectories])
         counts = self.tallies[learner.name].counts
         try:
             text = template.render(variables).strip()

@@ -48,14 +48,14 @@ def teacher_prompt(
     Raises:
         PromptError: A template fails, or the chat template refuses the messages.
     """
-    sent = [*step.chat_completions[:-1]]
-    messages = [*sent]
+    prompt = [*step.chat_completions[:-1]]
+    messages = [*prompt]
     if teacher.prompt:
         messages[-1] = {"role": "user", "content": teacher.prompt.render(variables)}
     if teacher.system:
         system: Message = {"role": "system", "content": teacher.system.render(variables)}
         messages[: messages[0]["role"] == "system"] = [system]
-    if messages == sent:
+    if messages == prompt:
         return step.prompt_ids
     prefix = _chat_before(episode, messages[:-1])
     try:
@@ -70,5 +70,5 @@ def _chat_before(episode: Episode, before: Sequence[Message]) -> ChatPrefix | No
     if not before or before[-1]["role"] != "assistant":
         return None
     steps = (step for trajectory in episode.trajectories for step in trajectory.steps if step.response_ids)
-    same = next((step for step in steps if [*step.chat_completions] == before), None)
-    return same and ChatPrefix((*same.prompt_ids, *same.response_ids), len(before))
+    step_before = next((step for step in steps if [*step.chat_completions] == before), None)
+    return step_before and ChatPrefix((*step_before.prompt_ids, *step_before.response_ids), len(before))

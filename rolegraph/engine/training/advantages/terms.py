@@ -30,7 +30,7 @@ def compared_terms(role: RolePlan, members: Sequence[Member]) -> dict[str, Float
     if not role.compares_terms or role.reward is None:
         return {}
     weights = role.reward.normalized
-    shares = {name: weight / sum(it**2 for it in weights.values()) for name, weight in weights.items()}
+    shares = {name: weight / sum(other**2 for other in weights.values()) for name, weight in weights.items()}
 
     def values(member: Member) -> Mapping[str, float]:
         terms, reward = member.trajectory.terms, member.reward or 0.0

@@ -39,7 +39,8 @@ class TrainingChange(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 for a training that improved, -1 for one that got worse, 0 if neither or both are shown."""
+        """1 for a training that improved, -1 for a training that got worse, 0 if neither or both are
+        shown."""
         signs = {change.sign for change in self.moved.values()}
         return self.over.sign or (signs.pop() if len(signs) == 1 else 0)
 
@@ -47,7 +48,7 @@ class TrainingChange(NamedTuple):
     def words(self) -> str:
         """Verdict such as "Rose"; if only rewards of roles changed, the verdict on each of these roles."""
         if self.moved and not self.over.sign:
-            return " and ".join(f"{role} {WORDS[it.sign].lower()}" for role, it in self.moved.items())
+            return " and ".join(f"{role} {WORDS[change.sign].lower()}" for role, change in self.moved.items())
         return WORDS[self.over.sign]
 
     @property
@@ -63,10 +64,10 @@ class TrainingChange(NamedTuple):
         }
 
     def __str__(self) -> str:
-        moved = "".join(f"; reward/{role} {change.signed}" for role, change in self.moved.items())
-        first, last = self.steps
-        where = f"over {self.over.n} validation tasks, step {first} to {last}"
-        return f"{self.words}: {' = '.join(self.names)} {self.over.signed} {where}{moved}"
+        role_changes = "".join(f"; reward/{role} {change.signed}" for role, change in self.moved.items())
+        first_step, last_step = self.steps
+        extent = f"over {self.over.n} validation tasks, step {first_step} to {last_step}"
+        return f"{self.words}: {' = '.join(self.names)} {self.over.signed} {extent}{role_changes}"
 
 
 def training_change(info: RunInfo, lines: Sequence[Line], validations: Validations) -> TrainingChange | None:
@@ -79,21 +80,21 @@ def training_change(info: RunInfo, lines: Sequence[Line], validations: Validatio
     """
     keys = ("validation/{}", "episode/{}")
     groups = equal_figures(lines, info.metric_names)
-    measured = (it for it in groups if any(key.format(it[0]) in line for key in keys for line in lines))
-    names = next(measured, ("",))
-    ends = validated_ends(lines, names[0])
-    if ends is None:
+    shown_groups = (g for g in groups if any(key.format(g[0]) in line for key in keys for line in lines))
+    names = next(shown_groups, ("",))
+    end_steps = validated_ends(lines, names[0])
+    if end_steps is None:
         return None
-    was, now = (validations.get(names[0], {}).get(step, {}) for step in ends)
-    if not (change := difference(now, was)).n:
+    first_means, last_means = (validations.get(names[0], {}).get(step, {}) for step in end_steps)
+    if not (change := difference(last_means, first_means)).n:
         return None
-    moved: dict[str, Interval] = {}
+    changes: dict[str, Interval] = {}
     for role in info.trained_roles:
-        of_role = [validations.get(f"reward/{role}", {}).get(step, {}) for step in ends]
-        by = difference(of_role[1], of_role[0])
-        if by.sign and of_role != [was, now]:
-            moved[role] = by
-    return TrainingChange(names, change, ends, moved)
+        role_means = [validations.get(f"reward/{role}", {}).get(step, {}) for step in end_steps]
+        change_of_role = difference(role_means[1], role_means[0])
+        if change_of_role.sign and role_means != [first_means, last_means]:
+            changes[role] = change_of_role
+    return TrainingChange(names, change, end_steps, changes)
 
 
 def recorded_change(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> TrainingChange | None:
@@ -132,12 +133,12 @@ def read_validations(run: RunFolder, steps: Collection[int] | None = None) -> Va
         DataError: A file cannot be read.
     """
     figures: dict[str, dict[int, ByTask]] = {}
-    for place, folder in enumerate(run.validations() or [run]):
-        start = f"{folder.path.name}/" if place else ""
+    for index, folder in enumerate(run.validations() or [run]):
+        prefix = f"{folder.path.name}/" if index else ""
         for step, path in folder.episodes_files("validation"):
             if steps is None or step in steps:
                 entries = EpisodeFile(path).entries(lambda _: None)
                 rows = ((entry.task, entry.figures_with_rewards) for entry in entries)
                 for name, values in means_by_task(rows).items():
-                    figures.setdefault(start + name, {})[step] = values
+                    figures.setdefault(prefix + name, {})[step] = values
     return figures

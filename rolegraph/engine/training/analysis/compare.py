@@ -20,7 +20,7 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
     rows: list[tuple[str, Mapping[str, float]]] = []
     for episode in episodes:
         rewards = rewards_by_role(plan, [episode]).items()
-        means = {f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards}
+        means = {f"reward/{name}": sum(values) / len(values) for name, values in rewards}
         rows.append((episode.task_id, episode_metrics(plan, episode) | means))
     words = {role.name: role.allowed_answers for role in plan.asking}
     return beside_rewards(means_by_task(rows), tally_answers(episodes, words))
@@ -47,27 +47,27 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
             continue
         answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for episode in trained:
-            of_role = (t for t in episode.trajectories if t.name == role.name)
-            if trajectories := [t for t in of_role if t.failed_by != "reward"]:
+            trajectories_of_role = (t for t in episode.trajectories if t.name == role.name)
+            if trajectories := [t for t in trajectories_of_role if t.failed_by != "reward"]:
                 answers[episode.task_id] += trajectories
         if not answers:
             continue
         state = "trained" if role.name in plan.trained else "untrained"
         name, size = f"{state} {role.name} alone", max(map(len, answers.values()))
-        right = {task: fmean(t.is_correct for t in trajectories) for task, trajectories in answers.items()}
-        rows.append(_control(name, "pass@1", right))
-        votes = {task: _majority(trajectories) for task, trajectories in answers.items()}
-        rows.append(_control(name, f"majority of {size}", votes))
+        is_right = {task: fmean(t.is_correct for t in trajectories) for task, trajectories in answers.items()}
+        rows.append(_control(name, "pass@1", is_right))
+        majorities = {task: _majority(trajectories) for task, trajectories in answers.items()}
+        rows.append(_control(name, f"majority of {size}", majorities))
     return [*rows, _control("trained workflow", "correct", by_task(plan, trained).get("correct", {}))]
 
 
 def _control(name: str, figure: str, values: ByTask) -> Control:
-    over = interval(values)
-    return Control(name=name, figure=figure, mean=over.mean, low=over.low, high=over.high, n=over.n)
+    mean = interval(values)
+    return Control(name=name, figure=figure, mean=mean.mean, low=mean.low, high=mean.high, n=mean.n)
 
 
 def _majority(answers: list[Trajectory]) -> float:
     """Return 1.0 if the most common action of some answers is correct, else 0.0; the first given wins a
     tie."""
-    winner = Counter(str(t.action) for t in answers).most_common(1)[0][0]
-    return float(next(t for t in answers if str(t.action) == winner).is_correct)
+    most_common = Counter(str(t.action) for t in answers).most_common(1)[0][0]
+    return float(next(t for t in answers if str(t.action) == most_common).is_correct)

@@ -53,8 +53,8 @@ class ConstantAnswers:
     def metrics(self, role: str) -> dict[str, ByTask]:
         """Return by name, then task, the share of the commonest answer and the reward of the best constant
         answer."""
-        named = {f"{SAME}{role}": self.same, f"{CONSTANT}{role}": self.scores}
-        return {name: values for name, values in named.items() if values}
+        metrics = {f"{SAME}{role}": self.same, f"{CONSTANT}{role}": self.scores}
+        return {name: values for name, values in metrics.items() if values}
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ class AnswerTally:
                 self._of_words.setdefault(word, {}).setdefault(task, []).append(reward)
         for answer, reward in () if self._is_open else _answers(trajectory):
             self._counts[answer] = self._counts.get(answer, 0) + 1
-            given = self._tasks.setdefault(task, {}).setdefault(answer, _Given())
-            given.add(0.0 if reward is None else reward)
+            answer_counts = self._tasks.setdefault(task, {}).setdefault(answer, _Given())
+            answer_counts.add(0.0 if reward is None else reward)
             if reward is not None:
                 self._lowest = min(self._lowest, reward)
                 if len(self._rewards) < 3:
@@ -120,18 +120,18 @@ class AnswerTally:
         discrete."""
         if not self._is_discrete():
             return None
-        commonest, same = self._commonest(), self._same()
+        commonest_answers, shares = self._commonest(), self._same()
         if not self._rewards:
-            return ConstantAnswers(commonest, same)
+            return ConstantAnswers(commonest_answers, shares)
         scores: dict[str, ByTask] = {
-            word: {task: fmean(rewards) for task, rewards in of_task.items()}
-            for word, of_task in self._of_words.items()
+            word: {task: fmean(rewards) for task, rewards in task_rewards.items()}
+            for word, task_rewards in self._of_words.items()
         }
         if not scores:
             candidates = nlargest(MOST_CANDIDATES, self._counts, key=lambda answer: self._counts[answer])
             scores = {answer: self._scores(answer, by_task=self._by_task) for answer in candidates}
-        best = max(scores, key=lambda it: (fmean(scores[it].values()), self._counts.get(it, 0)))
-        return ConstantAnswers(commonest, same, best, scores[best])
+        best_answer = max(scores, key=lambda it: (fmean(scores[it].values()), self._counts.get(it, 0)))
+        return ConstantAnswers(commonest_answers, shares, best_answer, scores[best_answer])
 
     def _commonest(self) -> str:
         return max(self._counts, key=lambda answer: self._counts[answer])
@@ -139,7 +139,7 @@ class AnswerTally:
     def _same(self) -> ByTask:
         answer = self._commonest()
         return {
-            task: answers[answer].n / sum(given.n for given in answers.values()) if answer in answers else 0.0
+            task: answers[answer].n / sum(count.n for count in answers.values()) if answer in answers else 0.0
             for task, answers in self._tasks.items()
         }
 
@@ -159,22 +159,22 @@ class AnswerTally:
         different picks, two of its words have the highest reward on that task.
         """
         return all(
-            all(given.low == given.high for given in answers.values())
+            all(counts.low == counts.high for counts in answers.values())
             and (not self._words or self._right(answers) < 2)
             for answers in self._tasks.values()
         )
 
     def _right(self, answers: Mapping[str, _Given]) -> int:
         """Count the different answers to a task that have the highest reward that the role ever got."""
-        return sum(given.high == max(self._rewards) for given in answers.values())
+        return sum(counts.high == max(self._rewards) for counts in answers.values())
 
     def _scores(self, answer: str, *, by_task: bool) -> ByTask:
         """Return by task the mean reward that a role would have, had each turn given this answer."""
         return {
             task: answers[answer].total / answers[answer].n
             if by_task and answer in answers
-            else sum(self._instead(answer, other, given) for other, given in answers.items())
-            / sum(given.n for given in answers.values())
+            else sum(self._instead(answer, other, counts) for other, counts in answers.items())
+            / sum(counts.n for counts in answers.values())
             for task, answers in self._tasks.items()
         }
 
@@ -194,7 +194,7 @@ def tally_answers(episodes: Iterable[Episode], words: Mapping[str, Sequence[str]
         episodes: Episodes of any number of tasks.
         words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
     """
-    tallies = {role: AnswerTally(of_role) for role, of_role in words.items()}
+    tallies = {role: AnswerTally(allowed) for role, allowed in words.items()}
     for episode in episodes:
         for trajectory in episode.trajectories:
             if trajectory.name in tallies:
@@ -206,7 +206,7 @@ def metrics_of_answers(tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
     """Return by name and task `answers/same/{role}` and `answers/constant/{role}` of roles with discrete
     answers."""
     results = {role: tally.result for role, tally in tallies.items()}
-    return {name: of for role, it in results.items() if it for name, of in it.metrics(role).items()}
+    return {name: by_task for role, r in results.items() if r for name, by_task in r.metrics(role).items()}
 
 
 def best_constants(roles: Mapping[str, Sequence[str]], episodes: Iterable[Episode]) -> dict[str, str]:
@@ -217,7 +217,7 @@ def best_constants(roles: Mapping[str, Sequence[str]], episodes: Iterable[Episod
         episodes: Their episodes.
     """
     results = {role: tally.result for role, tally in tally_answers(episodes, roles).items()}
-    return {role: it.best for role, it in results.items() if it and it.scores}
+    return {role: result.best for role, result in results.items() if result and result.scores}
 
 
 def is_no_better(reward: float, constant: float, n: float) -> bool:
@@ -246,20 +246,20 @@ def constant_remark(reward: float, constant: float | None, n: float | None, answ
     """
     if constant is None or not n or not is_no_better(reward, constant, n):
         return ""
-    shown = "one answer" if answer is None else short_repr(answer)
-    return f"no better than always saying {shown} ({constant:.2f})"
+    quoted = "one answer" if answer is None else short_repr(answer)
+    return f"no better than always saying {quoted} ({constant:.2f})"
 
 
 def beside_rewards(metrics: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
     """Return the metrics with those of `metrics_of_answers` added, each role's after its `reward/{role}`."""
-    of_answers = metrics_of_answers(tallies)
-    placed: dict[str, ByTask] = {}
+    answer_metrics = metrics_of_answers(tallies)
+    ordered: dict[str, ByTask] = {}
     for name, values in metrics.items():
-        placed[name] = values
+        ordered[name] = values
         role = name.removeprefix("reward/")
         names = [CONSTANT + role, SAME + role] if role != name else []
-        placed |= {beside: of_answers[beside] for beside in names if beside in of_answers}
-    return {**placed, **of_answers}
+        ordered |= {metric: answer_metrics[metric] for metric in names if metric in answer_metrics}
+    return {**ordered, **answer_metrics}
 
 
 def _answers(trajectory: Trajectory) -> list[tuple[str, float | None]]:

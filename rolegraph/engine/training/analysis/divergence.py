@@ -69,29 +69,29 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
     Returns:
         The divergences, in the order of `roles`; empty if no role diverges.
     """
-    rl = steps_of_rl(lines)
-    steps = [line for line in rl if any(f"answers/n/{role}" in line for role in roles)]
-    return [it for role in roles if (it := _divergence(role, steps, roles)) is not None]
+    rl_lines = steps_of_rl(lines)
+    steps = [line for line in rl_lines if any(f"answers/n/{role}" in line for role in roles)]
+    return [divergence for role in roles if (divergence := _divergence(role, steps, roles)) is not None]
 
 
 def steps_of_rl(lines: Sequence[Line]) -> list[Line]:
     """Return the lines of metrics after the last stage of imitation; all lines if there is no such stage."""
-    begin = max((ordinal for ordinal, line in enumerate(lines, 1) if STAGE in line), default=0)
-    return [*lines[begin:]]
+    start = max((ordinal for ordinal, line in enumerate(lines, 1) if STAGE in line), default=0)
+    return [*lines[start:]]
 
 
 def _divergence(role: str, steps: Sequence[Line], roles: Sequence[str]) -> Divergence | None:
-    answered = [line for line in steps if f"answers/n/{role}" in line]
-    if not answered or answered[-1] is not steps[-1]:
+    answered_lines = [line for line in steps if f"answers/n/{role}" in line]
+    if not answered_lines or answered_lines[-1] is not steps[-1]:
         return None
-    held: list[tuple[int, str]] = []
-    for line in reversed(answered[1:]):
-        reasons = [*_reasons(role, answered[0], line, _someone_gains(steps[0], line, roles))]
+    faults: list[tuple[int, str]] = []
+    for line in reversed(answered_lines[1:]):
+        reasons = [*_reasons(role, answered_lines[0], line, _someone_gains(steps[0], line, roles))]
         if not reasons:
             break
-        held.append((int(line["step"]), ", ".join(reasons)))
-    if len(held) >= STEPS or (held and _is_lost(role, answered[-1])):
-        return Divergence(role, held[-1][0], held[0][1])
+        faults.append((int(line["step"]), ", ".join(reasons)))
+    if len(faults) >= STEPS or (faults and _is_lost(role, answered_lines[-1])):
+        return Divergence(role, faults[-1][0], faults[0][1])
     return None
 
 
@@ -122,10 +122,10 @@ def _fall(role: str, first: Line, now: Line) -> float:
 
 
 def _lost(role: str, first: Line, now: Line) -> Iterator[str]:
-    before, failed = (_failed(role, line) for line in (first, now))
+    first_share, share = (_failed(role, line) for line in (first, now))
     count = now[f"answers/n/{role}"]
-    if before <= LOST_FIRST * first[f"answers/n/{role}"] and failed > LOST * count:
-        yield f"{failed:.0f} of {count:.0f} answers failed"
+    if first_share <= LOST_FIRST * first[f"answers/n/{role}"] and share > LOST * count:
+        yield f"{share:.0f} of {count:.0f} answers failed"
 
 
 def _is_lost(role: str, line: Line) -> bool:

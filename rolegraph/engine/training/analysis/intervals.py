@@ -113,11 +113,11 @@ def crossed(seeds: Sequence[ByTask], *, difference: bool = False) -> Interval:
     tasks = sorted(set[str]().union(*seeds[:1]).intersection(*seeds))
     if not tasks:
         return Interval(0.0, 0.0, 0.0, 0)
-    table_S_P = np.array([[side[task] for task in tasks] for side in seeds], dtype=np.float64)
-    ends = _range(*seeds, least=-1.0 if difference else 0.0)
+    values_S_P = np.array([[seed[task] for task in tasks] for seed in seeds], dtype=np.float64)
+    bounds = _range(*seeds, least=-1.0 if difference else 0.0)
     if len(tasks) == 1:
-        return replace(_wilson(table_S_P[:, 0], ends), n=1)
-    return _wilson(table_S_P.mean(axis=0), ends, _variance_of_seeds(table_S_P))
+        return replace(_wilson(values_S_P[:, 0], bounds), n=1)
+    return _wilson(values_S_P.mean(axis=0), bounds, _variance_of_seeds(values_S_P))
 
 
 def difference(now: ByTask, before: ByTask, *, paired: bool = True) -> Interval:
@@ -139,17 +139,17 @@ def difference(now: ByTask, before: ByTask, *, paired: bool = True) -> Interval:
     if paired:
         now = {task: value for task, value in now.items() if task in before}
         before = {task: before[task] for task in now}
-    ends = _range(now, before)
-    one, two = _wilson(_array(now), ends), _wilson(_array(before), ends)
-    if not (one.n and two.n):
+    bounds = _range(now, before)
+    now_mean, before_mean = _wilson(_array(now), bounds), _wilson(_array(before), bounds)
+    if not (now_mean.n and before_mean.n):
         return Interval(0.0, 0.0, 0.0, 0)
-    if paired and ends != (0.0, 1.0):
+    if paired and bounds != (0.0, 1.0):
         return crossed([{task: value - before[task] for task, value in now.items()}], difference=True)
-    alike = _correlation(_array(now), _array(before), ends) if paired else 0.0
-    mean = one.mean - two.mean
-    low = mean - _joined(one.mean - one.low, two.high - two.mean, alike)
-    high = mean + _joined(one.high - one.mean, two.mean - two.low, alike)
-    return Interval(mean, low, high, min(one.n, two.n))
+    correlation = _correlation(_array(now), _array(before), bounds) if paired else 0.0
+    mean = now_mean.mean - before_mean.mean
+    low = mean - _joined(now_mean.mean - now_mean.low, before_mean.high - before_mean.mean, correlation)
+    high = mean + _joined(now_mean.high - now_mean.mean, before_mean.mean - before_mean.low, correlation)
+    return Interval(mean, low, high, min(now_mean.n, before_mean.n))
 
 
 def _array(values: ByTask) -> Floats:
@@ -158,7 +158,7 @@ def _array(values: ByTask) -> Floats:
 
 def _range(*sides: ByTask, least: float = 0.0) -> tuple[float, float]:
     """Return (low, high), the smallest range that holds `least`, 1 and all values of the sides."""
-    values = [least, 1.0, *(value for side in sides for value in side.values())]
+    values = [least, 1.0, *(value for means in sides for value in means.values())]
     return min(values), max(values)
 
 
@@ -167,8 +167,8 @@ def _wilson(values: Floats, ends: tuple[float, float], further: float = 0.0) -> 
     if not values.size:
         return Interval(0.0, 0.0, 0.0, 0)
     mean, n = float(values.mean()), _effective(values, ends)
-    if (most := (mean - ends[0]) * (ends[1] - mean)) > 0:
-        n = most / (most / n + further)
+    if (largest_variance := (mean - ends[0]) * (ends[1] - mean)) > 0:
+        n = largest_variance / (largest_variance / n + further)
     return _score(mean, n, ends, values.size)
 
 
@@ -177,9 +177,9 @@ def _score(mean: float, n: float, ends: tuple[float, float], size: int) -> Inter
     low, width = ends[0], ends[1] - ends[0]
     share = (mean - low) / width
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * sqrt(max(0.0, share * (1 - share)) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
-    bottom, top = low + width * max(0.0, centre - half), low + width * min(1.0, centre + half)
-    return Interval(mean, min(mean, bottom), max(mean, top), size)
+    half_width = _Z * sqrt(max(0.0, share * (1 - share)) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
+    lower, upper = low + width * max(0.0, centre - half_width), low + width * min(1.0, centre + half_width)
+    return Interval(mean, min(mean, lower), max(mean, upper), size)
 
 
 def _effective(values: Floats, ends: tuple[float, float]) -> float:
@@ -189,10 +189,10 @@ def _effective(values: Floats, ends: tuple[float, float]) -> float:
     how tasks vary. Tasks that vary less count for more, with Student's factor for a variance of few tasks.
     """
     variance, mean = float(values.var()), float(values.mean())
-    most = (mean - ends[0]) * (ends[1] - mean)
+    largest_variance = (mean - ends[0]) * (ends[1] - mean)
     if float(values.std()) < ROUNDING * (ends[1] - ends[0]):
         return values.size
-    return values.size * max(1.0, most / variance / _factor(values.size - 1))
+    return values.size * max(1.0, largest_variance / variance / _factor(values.size - 1))
 
 
 def _variance_of_seeds(table_S_P: Floats) -> float:
@@ -207,8 +207,8 @@ def _variance_of_seeds(table_S_P: Floats) -> float:
         return 0.0
     of_tasks, of_seeds = table_S_P.mean(axis=0), table_S_P.mean(axis=1, keepdims=True)
     by_task, by_seed = float(of_tasks.var(ddof=1)) / tasks, float(of_seeds.var(ddof=1)) / seeds
-    rest = ((table_S_P - of_tasks - of_seeds + table_S_P.mean()) ** 2).sum()
-    noise = float(rest) / ((seeds - 1) * (tasks - 1)) / (seeds * tasks)
+    residual = ((table_S_P - of_tasks - of_seeds + table_S_P.mean()) ** 2).sum()
+    noise = float(residual) / ((seeds - 1) * (tasks - 1)) / (seeds * tasks)
     if not (total := max(by_task, by_seed, by_task + by_seed - noise)):
         return 0.0
     freedom = total**2 / (by_task**2 / (tasks - 1) + by_seed**2 / (seeds - 1))
@@ -223,13 +223,13 @@ def _factor(freedom: float) -> float:
 def _student(freedom: float) -> float:
     """Return Student's t quantile at the level of the intervals, by its series (Abramowitz and Stegun,
     26.7.5)."""
-    z = _Z
+    quantile = _Z
     terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (quantile**3 + quantile) / 4,
+        (5 * quantile**5 + 16 * quantile**3 + 3 * quantile) / 96,
+        (3 * quantile**7 + 19 * quantile**5 + 17 * quantile**3 - 15 * quantile) / 384,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return quantile + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 def _correlation(now: Floats, before: Floats, ends: tuple[float, float]) -> float:
@@ -237,15 +237,15 @@ def _correlation(now: Floats, before: Floats, ends: tuple[float, float]) -> floa
 
     A positive correlation is lowered by Newcombe's continuity correction.
     """
-    spread = float(now.std() * before.std())
+    deviations = float(now.std() * before.std())
     if min(float(now.std()), float(before.std())) < ROUNDING * (ends[1] - ends[0]):
         return 0.0
     covariance = float(((now - now.mean()) * (before - before.mean())).mean())
     if covariance <= 0:
-        return covariance / spread
-    shares = [(float(side.mean()) - ends[0]) / (ends[1] - ends[0]) for side in (now, before)]
+        return covariance / deviations
+    shares = [(float(values.mean()) - ends[0]) / (ends[1] - ends[0]) for values in (now, before)]
     binomial = sqrt(shares[0] * (1 - shares[0]) * shares[1] * (1 - shares[1]))
-    return max(0.0, covariance / spread - 1 / (2 * now.size * binomial))
+    return max(0.0, covariance / deviations - 1 / (2 * now.size * binomial))
 
 
 def _joined(one: float, two: float, alike: float) -> float:

@@ -56,8 +56,8 @@ def mean_metrics(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metric
     `{prefix}/n/{metric}` is the number of values in each mean: of episodes that have a metric; of a reward
     the trajectories, or the turns where those are compared.
     """
-    of_episodes = Means(episode_metrics(plan, episode) for episode in episodes)
-    means = of_episodes.means() | {f"n/{name}": float(n) for name, n in of_episodes.counts.items()}
+    episode_means = Means(episode_metrics(plan, episode) for episode in episodes)
+    means = episode_means.means() | {f"n/{name}": float(n) for name, n in episode_means.counts.items()}
     for name, rewards in rewards_by_role(plan, episodes).items():
         means |= {f"reward/{name}": sum(rewards) / len(rewards), f"n/reward/{name}": float(len(rewards))}
     return {f"{prefix}/{name}": value for name, value in means.items()}
@@ -84,13 +84,13 @@ def failure_lines(
     """
     for role in roles:
         trajectories = [t for episode in episodes for t in episode.trajectories if t.name == role.name]
-        unrated = sum(t.is_unrated for t in trajectories)
-        if every and unrated + sum(t.failure is not None for t in trajectories) < len(trajectories):
+        unrated_count = sum(t.is_unrated for t in trajectories)
+        if every and unrated_count + sum(t.failure is not None for t in trajectories) < len(trajectories):
             continue
         if line := common_failure(trajectories):
             yield role.name, line
-        if unrated:
-            count = f"{unrated} of {len(trajectories)} answers are unrated"
+        if unrated_count:
+            count = f"{unrated_count} of {len(trajectories)} answers are unrated"
             yield role.name, f"{role.name}: {count}: {role.explain('unrated')}"
 
 
@@ -107,9 +107,9 @@ def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     for role, trajectories in _by_role(episodes).items():
         names = {t.failure and t.failure.name for t in trajectories}
         runs_always = all(any(t.name == role for t in episode.trajectories) for episode in episodes)
-        unjudged = [t for t in trajectories if t.failed_by == "reward"]
-        if None not in names and (unjudged or (len(names) == 1 and runs_always)):
-            yield (unjudged or trajectories)[0]
+        reward_failures = [t for t in trajectories if t.failed_by == "reward"]
+        if None not in names and (reward_failures or (len(names) == 1 and runs_always)):
+            yield (reward_failures or trajectories)[0]
 
 
 def lost_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
@@ -119,9 +119,9 @@ def lost_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     Metrics of such answers say nothing of the weights.
     """
     for trajectories in _by_role(episodes).values():
-        lost = [t for t in trajectories if t.failed_by == "world"]
-        if 2 * len(lost) > len(trajectories):
-            yield lost[0]
+        lost_trajectories = [t for t in trajectories if t.failed_by == "world"]
+        if 2 * len(lost_trajectories) > len(trajectories):
+            yield lost_trajectories[0]
 
 
 def _by_role(episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
@@ -136,20 +136,20 @@ def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[f
 
     Roles without a reward are left out, and so are past selves in a trained role.
     """
-    frozen = {(role.name, index) for role in plan.trained.values() for index in role.frozen}
+    frozen_instances = {(role.name, index) for role in plan.trained.values() for index in role.frozen}
     by_turn = {role.name for role in plan.trained.values() if role.compares_turns}
     rewards: dict[str, list[float]] = {}
     for episode in episodes:
-        for t in episode.trajectories:
-            if t.node[:2] in frozen:
+        for trajectory in episode.trajectories:
+            if trajectory.node[:2] in frozen_instances:
                 continue
-            if t.name in by_turn:
-                rewards.setdefault(t.name, []).extend(
-                    turn[-1].reward for turn in t.turns if not any(step.masked for step in turn)
+            if trajectory.name in by_turn:
+                rewards.setdefault(trajectory.name, []).extend(
+                    turn[-1].reward for turn in trajectory.turns if not any(step.masked for step in turn)
                 )
-            elif t.reward is not None:
-                rewards.setdefault(t.name, []).append(t.reward)
-    return {name: earned for name, earned in rewards.items() if earned}
+            elif trajectory.reward is not None:
+                rewards.setdefault(trajectory.name, []).append(trajectory.reward)
+    return {name: values for name, values in rewards.items() if values}
 
 
 def response_tokens(episodes: Sequence[Episode]) -> Metrics:
@@ -175,31 +175,31 @@ def update_metrics(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     """
     metrics: Metrics = {}
     sums: Metrics = {}
-    of_losses: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
     tokens: Counter[str] = Counter()
-    imitated: dict[str, list[float]] = {}
-    for policy, updated in updates.items():
-        for role, surprisals in updated.imitated.items():
-            imitated.setdefault(role, []).extend(surprisals)
-        of_policy = {role: value * updated.tokens[role] for role, value in updated.kl.items()}
-        for role, value in updated.loss.items():
+    surprisals_by_role: dict[str, list[float]] = {}
+    for policy, result in updates.items():
+        for role, surprisals in result.imitated.items():
+            surprisals_by_role.setdefault(role, []).extend(surprisals)
+        weighted_kl = {role: value * result.tokens[role] for role, value in result.kl.items()}
+        for role, value in result.loss.items():
             metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
-        for role, value in of_policy.items():
+        for role, value in weighted_kl.items():
             sums[role] = sums.get(role, 0.0) + value
-        for role, reported in updated.metrics.items():
-            for name, value in reported.items():
-                of_losses.setdefault(f"loss/{role}/{name}", []).append(value)
-        tokens.update(updated.tokens)
-        if updated.grad_norm is not None:
-            metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
-        if several and updated.loss:
-            metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
-        if several and of_policy:
-            metrics[f"optim/kl/{policy}"] = sum(of_policy.values()) / sum(updated.tokens.values())
-    for role, surprisals in imitated.items():
+        for role, loss_metrics in result.metrics.items():
+            for name, value in loss_metrics.items():
+                losses.setdefault(f"loss/{role}/{name}", []).append(value)
+        tokens.update(result.tokens)
+        if result.grad_norm is not None:
+            metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = result.grad_norm
+        if several and result.loss:
+            metrics[f"optim/loss/{policy}"] = sum(result.loss.values())
+        if several and weighted_kl:
+            metrics[f"optim/kl/{policy}"] = sum(weighted_kl.values()) / sum(result.tokens.values())
+    for role, surprisals in surprisals_by_role.items():
         metrics[f"imitation/{role}/loss"] = fmean(surprisals)
         metrics[f"imitation/{role}/tokens"] = float(len(surprisals))
-    metrics |= {name: fmean(values) for name, values in of_losses.items()}
+    metrics |= {name: fmean(values) for name, values in losses.items()}
     return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
 
 
@@ -214,8 +214,8 @@ def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> M
     metrics: Metrics = {}
     for role in plan.trained:
         policy_masses = [masses[policy] for policy in plan.policies_of(role) if policy in masses]
-        if whole := sum(sum(mass.values()) for mass in policy_masses):
-            metrics[f"optim/share/{role}"] = sum(mass.get(role, 0.0) for mass in policy_masses) / whole
+        if total := sum(sum(mass.values()) for mass in policy_masses):
+            metrics[f"optim/share/{role}"] = sum(mass.get(role, 0.0) for mass in policy_masses) / total
     return metrics
 
 
@@ -243,8 +243,8 @@ def answer_metrics(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
     metrics: Metrics = {}
     for role in roles:
         trajectories = [t for episode in episodes for t in episode.trajectories if t.name == role]
-        measured = {it.name: it.measure(trajectories) for it in ROLE_METRICS if it.measure}
-        metrics |= {name.format(role): value for name, value in measured.items() if value is not None}
+        measures = {metric.name: metric.measure(trajectories) for metric in ROLE_METRICS if metric.measure}
+        metrics |= {name.format(role): value for name, value in measures.items() if value is not None}
     tallies = tally_answers(episodes, {name: role.allowed_answers for name, role in roles.items()})
     shares = {f"{SAME}{role}": tally.share for role, tally in tallies.items()}
     metrics |= {name: share for name, share in shares.items() if share is not None}
@@ -346,20 +346,20 @@ def lasting_signs(
         lines: Metrics of all steps so far, oldest first; steps of a stage of imitation do not count.
         policies: Names of the policies of each trained role.
     """
-    validated, lines = lines, steps_of_rl(lines)
-    for role, mine in policies.items():
-        sharing = [name for name, theirs in policies.items() if name != role and {*theirs} & {*mine}]
+    all_lines, lines = lines, steps_of_rl(lines)
+    for role, role_policies in policies.items():
+        sharing = [name for name, others in policies.items() if name != role and {*others} & {*role_policies}]
         for sign in _SIGNS:
             metric = sign.metric.format(role=role)
             values = [value for line in lines if (value := sign.value(line, role)) is not None]
-            alive = [other for other in sharing if _has_gradient(other, lines, sign.steps)]
-            if not values or metric not in lines[-1] or (sign.shared and not alive):
+            learning_roles = [other for other in sharing if _has_gradient(other, lines, sign.steps)]
+            if not values or metric not in lines[-1] or (sign.shared and not learning_roles):
                 continue
-            if sign.unless_better and _has_risen(role, validated):
+            if sign.unless_better and _has_risen(role, all_lines):
                 continue
             steps = sum(1 for _ in takewhile(partial(sign.holds, values[0]), reversed(values)))
             if steps >= sign.steps:
-                text = sign.text.format(role=role, sharing=", ".join(sorted(alive)))
+                text = sign.text.format(role=role, sharing=", ".join(sorted(learning_roles)))
                 yield LastingSign(metric, text, steps, sign.steps)
 
 
@@ -386,17 +386,17 @@ def start_warnings(plan: Plan, episodes: Sequence[Episode], when: str) -> Iterat
         if len(answers) < LEAST_ANSWERS:
             continue
         if 2 * cut > len(answers):
-            most = max(sampling.max_tokens for sampling in role.samplings)
+            limit = max(sampling.max_tokens for sampling in role.samplings)
             remedy = f"raise roles.{name}.sampling.max_tokens"
-            text = f"{name}: {cut} of {len(answers)} answers were cut off at max_tokens ({most}); {remedy}"
+            text = f"{name}: {cut} of {len(answers)} answers were cut off at max_tokens ({limit}); {remedy}"
             yield Note(text, "warning", f"cut off/{name}")
         elif role.compares_rewards and role.signal is None and len({*rewards}) == 1:
-            right, is_judged = sum(t.is_correct for t in answers), name in plan.judged
-            have = f"{right} of {len(answers)} right" if is_judged else f"every reward is {rewards[0]:g}"
-            by = role.estimator.name.upper() if role.estimator else "training"
-            learns = f"{by} learns from differences, and there is no difference"
-            remedy = "take harder tasks" if right == len(answers) else NOTHING_RIGHT
-            yield Note(f"{name}: {have} {when}: {learns}; {remedy}", "warning", f"equal rewards/{name}")
+            n_right, is_judged = sum(t.is_correct for t in answers), name in plan.judged
+            outcome = f"{n_right} of {len(answers)} right" if is_judged else f"every reward is {rewards[0]:g}"
+            method = role.estimator.name.upper() if role.estimator else "training"
+            cause = f"{method} learns from differences, and there is no difference"
+            remedy = "take harder tasks" if n_right == len(answers) else NOTHING_RIGHT
+            yield Note(f"{name}: {outcome} {when}: {cause}; {remedy}", "warning", f"equal rewards/{name}")
 
 
 def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[Note]:

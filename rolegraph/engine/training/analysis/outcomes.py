@@ -79,8 +79,8 @@ class GroupTally:
     def outcome(self) -> GroupOutcome:
         """Return the outcome of the group, from the members added so far."""
         if any_nonzero(self._ends):
-            same = len(self._ends) > 2 and len({*self._ends}) == 1
-            return GroupOutcome.EQUAL if same else GroupOutcome.TAUGHT
+            has_equal_ends = len(self._ends) > 2 and len({*self._ends}) == 1
+            return GroupOutcome.EQUAL if has_equal_ends else GroupOutcome.TAUGHT
         if self.all_failed:
             return GroupOutcome.FAILED
         if self.too_small or not self._ends:
@@ -105,27 +105,27 @@ def group_results(rows: Iterable[CreditRow]) -> list[GroupResult]:
     A role whose trajectories on a task are all masked or unanswered gets an outcome for that task as well.
     """
     groups: dict[int, tuple[str, GroupTally]] = {}
-    left_out: dict[tuple[str, str], GroupTally] = {}
-    compared: set[tuple[str, str]] = set()
+    left_out_tallies: dict[tuple[str, str], GroupTally] = {}
+    compared_keys: set[tuple[str, str]] = set()
     """Task and role of each member, also of those in groups over several tasks."""
     for row in rows:
         if row.group is None:
             if row.left_out in (LeftOut.MASKED, LeftOut.UNANSWERED) and not row.round:
-                tally = left_out.setdefault((row.task, row.role), GroupTally())
+                tally = left_out_tallies.setdefault((row.task, row.role), GroupTally())
                 tally.add(None, None, row.reward, failed=row.failed)
         elif row.low is not None:
             if row.group not in groups:
                 groups[row.group] = row.over.task_of(row.task), GroupTally()
             _, tally = groups[row.group]
             tally.roles[row.role] = None
-            compared.add((row.task, row.role))
+            compared_keys.add((row.task, row.role))
             tally.too_small = tally.too_small or row.left_out is LeftOut.TOO_SMALL
             tally.add(row.low, row.high, row.reward, failed=row.failed)
     results = [
         GroupResult(role, task, tally.outcome) for task, tally in groups.values() for role in tally.roles
     ]
-    without = {place: tally for place, tally in left_out.items() if place not in compared}
-    return results + [GroupResult(role, task, tally.outcome) for (task, role), tally in without.items()]
+    no_group = {key: tally for key, tally in left_out_tallies.items() if key not in compared_keys}
+    return results + [GroupResult(role, task, tally.outcome) for (task, role), tally in no_group.items()]
 
 
 def outcome_metrics(rows: Iterable[CreditRow]) -> Metrics:

@@ -47,7 +47,7 @@ def _tokens_per_response(trajectories: Sequence[Trajectory]) -> float | None:
 
 def _entropy(trajectories: Sequence[Trajectory]) -> float | None:
     """Return the mean of -log p over sampled tokens, in nats: an estimate of the policy's entropy."""
-    logprobs = [it for trajectory in trajectories for step in trajectory.steps for it in step.logprobs]
+    logprobs = [logp for trajectory in trajectories for step in trajectory.steps for logp in step.logprobs]
     return -sum(logprobs) / len(logprobs) if logprobs else None
 
 

@@ -52,9 +52,9 @@ class RouteTally:
         for name, rewards in self.defaults.items():
             metrics[DEFAULTS.format(name)] = float(len(rewards))
             metrics[PAID.format(name)] = sum(rewards) / len(rewards)
-        for name, counts in self.routes.items():
-            most = counts.most_common(MOST_ROUTES)
-            metrics |= {ROUTE.format(name) + action: n / counts.total() for action, n in most}
+        for name, action_counts in self.routes.items():
+            commonest = action_counts.most_common(MOST_ROUTES)
+            metrics |= {ROUTE.format(name) + action: n / action_counts.total() for action, n in commonest}
         return metrics
 
 
@@ -74,14 +74,14 @@ def route_shares(plan: Plan, episodes: Iterable[Episode]) -> dict[str, float]:
 
 def shares_of(role: str, metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the share of each route of a role, by answer."""
-    start = ROUTE.format(role)
-    return {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
+    prefix = ROUTE.format(role)
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
 
 def routes_of(role: str, metrics: Mapping[str, float]) -> str:
     """Return the shares of a role's routes, such as `'hard' 98 %, 'easy' 2 %`; empty without routes."""
-    ordered = sorted(shares_of(role, metrics).items(), key=lambda it: -it[1])
-    return ", ".join(f"{short_repr(answer)} {share:.0%}" for answer, share in ordered)
+    sorted_shares = sorted(shares_of(role, metrics).items(), key=lambda it: -it[1])
+    return ", ".join(f"{short_repr(answer)} {share:.0%}" for answer, share in sorted_shares)
 
 
 def route_remarks(
@@ -97,13 +97,13 @@ def route_remarks(
     """
     for name, info in roles.items():
         if count := metrics.get(DEFAULTS.format(name)):
-            of = f"{count:.0f} of {answers.get(name, count):.0f} answers"
-            paid = f"which earned {metrics[PAID.format(name)]:.3f} in the mean"
-            yield name, f"the default {short_repr(info.default)} stood in for {of}, {paid}"
+            share_of_answers = f"{count:.0f} of {answers.get(name, count):.0f} answers"
+            earned = f"which earned {metrics[PAID.format(name)]:.3f} in the mean"
+            yield name, f"the default {short_repr(info.default)} stood in for {share_of_answers}, {earned}"
         if info.when and not answers.get(name):
             words = re.findall(r"\w+", info.when)
-            deciding = ((it, routes_of(it, metrics)) for it in roles if it in words)
-            shares = "; ".join(f"{it}: {of_role}" for it, of_role in deciding if of_role)
+            routing_roles = ((router, routes_of(router, metrics)) for router in roles if router in words)
+            shares = "; ".join(f"{router}: {routes}" for router, routes in routing_roles if routes)
             yield name, f"never asked: `when: {info.when}` never held" + (f" ({shares})" if shares else "")
 
 
@@ -119,12 +119,12 @@ class LastRoutes(NamedTuple):
 def last_routes(lines: Iterable[Mapping[str, float]]) -> LastRoutes:
     """Return the route shares of the last validation; without a validation, those of the last training
     batch."""
-    trained = [line for line in lines if line["step"]]
-    for start, kind in ((VALIDATION, "validation"), ("", "training batch")):
-        for line in reversed(trained):
-            names = [name for name in line if name.startswith(start + ROUTES)]
+    step_lines = [line for line in lines if line["step"]]
+    for prefix, kind in ((VALIDATION, "validation"), ("", "training batch")):
+        for line in reversed(step_lines):
+            names = [name for name in line if name.startswith(prefix + ROUTES)]
             if names:
-                shares = {name.removeprefix(start): line[name] for name in names}
+                shares = {name.removeprefix(prefix): line[name] for name in names}
                 return LastRoutes(shares, f"the {kind} of step {line['step']:.0f}")
     return LastRoutes({})
 
@@ -132,14 +132,14 @@ def last_routes(lines: Iterable[Mapping[str, float]]) -> LastRoutes:
 def summed_routes(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the metrics of a training: defaults of all steps, and the last routes."""
     metrics = dict(last_routes(lines).shares)
-    earned: dict[str, float] = {}
+    summed_rewards: dict[str, float] = {}
     for line in (line for line in lines if line["step"]):
         for name, value in line.items():
             if name.startswith("defaults/reward/"):
                 role = name.removeprefix("defaults/reward/")
-                earned[role] = earned.get(role, 0.0) + value * line[DEFAULTS.format(role)]
+                summed_rewards[role] = summed_rewards.get(role, 0.0) + value * line[DEFAULTS.format(role)]
             elif name.startswith("defaults/"):
                 metrics[name] = metrics.get(name, 0.0) + value
     return metrics | {
-        PAID.format(role): paid / metrics[DEFAULTS.format(role)] for role, paid in earned.items()
+        PAID.format(role): total / metrics[DEFAULTS.format(role)] for role, total in summed_rewards.items()
     }

@@ -41,9 +41,9 @@ def training_verdict(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) ->
         lines: Metrics of its steps, oldest first.
     """
     roles = info.trained_roles
-    stopped = _stopped_step(folder, roles, lines)
-    diverged = divergences([*lines, stopped] if stopped else lines, roles)
-    return TrainingVerdict(diverged, _constants(folder, info, lines))
+    stopped_line = _stopped_step(folder, roles, lines)
+    diverging = divergences([*lines, stopped_line] if stopped_line else lines, roles)
+    return TrainingVerdict(diverging, _constants(folder, info, lines))
 
 
 def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]) -> Line:
@@ -61,8 +61,8 @@ def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]
     for role in roles:
         if role in answers:
             line[f"answers/n/{role}"] = float(answers[role].count)
-            failed = answers[role].failures.items()
-            line |= {f"failures/{role}/{name}": float(count) for name, count in failed}
+            failures = answers[role].failures.items()
+            line |= {f"failures/{role}/{name}": float(count) for name, count in failures}
     return line
 
 
@@ -72,24 +72,24 @@ def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[
     Rewards are those of the last validation, or of the last step if there is no validation.
     """
     split, mean, n = "validation", "validation/reward/{}", "validation/n/reward/{}"
-    constant, where = f"validation/{CONSTANT}{{}}", "validation"
-    last = _last_with(mean, info.trained_roles, lines)
-    if last is None:
+    constant, place = f"validation/{CONSTANT}{{}}", "validation"
+    last_line = _last_with(mean, info.trained_roles, lines)
+    if last_line is None:
         split, mean, n = "train", "reward/{}/mean", "reward/{}/n"
-        constant, where = f"{CONSTANT}{{}}", "training"
-        last = _last_with(mean, info.trained_roles, lines)
-    if last is None:
+        constant, place = f"{CONSTANT}{{}}", "training"
+        last_line = _last_with(mean, info.trained_roles, lines)
+    if last_line is None:
         return {}
     of = folder.validation if split == "validation" else folder
-    allowed = {role: it.answers for role, it in of.info().roles.items() if role in info.trained_roles}
-    answers = _best_answers(allowed, of.episodes_file(split, int(last["step"])))
+    allowed_answers = {role: r.answers for role, r in of.info().roles.items() if role in info.trained_roles}
+    answers = _best_answers(allowed_answers, of.episodes_file(split, int(last_line["step"])))
     remarks: dict[str, str] = {}
     for role in info.trained_roles:
-        reward, count = last.get(mean.format(role)), last.get(n.format(role))
+        reward, count = last_line.get(mean.format(role)), last_line.get(n.format(role))
         if reward is None:
             continue
-        if words := constant_remark(reward, last.get(constant.format(role)), count, answers.get(role)):
-            remarks[role] = f"{reward:.2f} in {where} (n {count:.0f}), {words}"
+        if words := constant_remark(reward, last_line.get(constant.format(role)), count, answers.get(role)):
+            remarks[role] = f"{reward:.2f} in {place} (n {count:.0f}), {words}"
     return remarks
 
 
@@ -100,7 +100,7 @@ def _last_with(name: str, roles: Iterable[str], lines: Sequence[Line]) -> Line |
     `name` has `{}` for the role.
     """
     names = [name.format(role) for role in roles]
-    return next((it for it in reversed(lines) if it["step"] and any(one in it for one in names)), None)
+    return next((m for m in reversed(lines) if m["step"] and any(metric in m for metric in names)), None)
 
 
 def _best_answers(words: Mapping[str, Sequence[str]], file: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 
     def since(self, before: Usage) -> Usage:
         """Return the usage since an earlier measurement: this usage minus `before`."""
-        return Usage(*(now - then for now, then in zip(self, before, strict=True)))
+        return Usage(*(amount - earlier for amount, earlier in zip(self, before, strict=True)))
 
 
 class Budget(NamedTuple):
@@ -53,7 +53,7 @@ class Budget(NamedTuple):
         if tokens := _TOKENS.fullmatch(text):
             return cls(tokens=float(tokens[1]) * _SIZES[tokens[2]])
         if time := _TIME.fullmatch(text):
-            hours, minutes, seconds = (float(part or 0) for part in time.groups())
+            hours, minutes, seconds = (float(amount or 0) for amount in time.groups())
             return cls(seconds=(hours * 60 + minutes) * 60 + seconds)
         if dollars := _DOLLARS.fullmatch(text):
             return cls(dollars=float(dollars[1]))
@@ -87,15 +87,15 @@ def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
     if train.stop is None:
         return None
     name = train.validation.best
-    measured = [
+    measured_values = [
         (line["step"], line[f"validation/{name}"])
         for line in steps_of_rl(lines)
         if f"validation/{name}" in line
     ]
-    if not measured:
+    if not measured_values:
         return None
-    step, value = max(measured, key=lambda point: point[1])  # the first of equal ones
-    since = sum(later > step for later, _ in measured)
-    if since < train.stop:
+    step, value = max(measured_values, key=lambda point: point[1])  # the first of equal ones
+    steps_since_best = sum(later > step for later, _ in measured_values)
+    if steps_since_best < train.stop:
         return None
-    return f"{name} has not risen above {value:.3f} of step {step:.0f} in {since} validations"
+    return f"{name} has not risen above {value:.3f} of step {step:.0f} in {steps_since_best} validations"

@@ -166,9 +166,9 @@ class _Loop:
         return f"validation/{self.train.validation.best}"
 
     async def run(self, done: int) -> None:
-        """Train from the step after `done`; validate first if that is 0.
+        """Train from the step after `done`; validate first if `done` is 0.
 
-        An interruption, and an estimator, signal or loss that fails, cost no step that is done.
+        An interruption, or an error of an estimator, signal or loss, loses no finished step.
         """
         try:
             await self._run(done)
@@ -187,21 +187,21 @@ class _Loop:
             times = {name: value for name, value in self.step.metrics.items() if name.startswith("time/")}
             await self.end_step(self.step, times, monotonic() - sum(times.values()))
         self.used = self._usage  # the first step's usage is without that of the start
-        launched = done
+        drawn_step = done
         for step in range(done + 1, setup.steps + 1):
             if self.step is not None and self.step.last:
                 break
-            its = plan_at(setup.plan, step).spec.train
-            self._note(f"step {step}: rollouts", its.batch_size * its.rollouts)
-            began = monotonic()
-            while launched < min(step + train.staleness, setup.steps):
-                launched += 1
-                self.pending.append(await self.draw(launched))
+            step_train = plan_at(setup.plan, step).spec.train
+            self._note(f"step {step}: rollouts", step_train.batch_size * step_train.rollouts)
+            start_time = monotonic()
+            while drawn_step < min(step + train.staleness, setup.steps):
+                drawn_step += 1
+                self.pending.append(await self.draw(drawn_step))
             plan = plan_at(setup.plan, step)
             members = Membership(plan.trained, plan.policy_of).add(await self.pending.popleft())
-            kept = await self.refill(step, members) if its.refill else None
-            times = {"time/rollout": monotonic() - began}
-            await self.end_step(await self.learn(step, members, times, kept), times, began)
+            kept_tasks = await self.refill(step, members) if step_train.refill else None
+            times = {"time/rollout": monotonic() - start_time}
+            await self.end_step(await self.learn(step, members, times, kept_tasks), times, start_time)
         if (reason := stalled(self.lines, train)) and self.lines[-1]["step"] < setup.steps:
             setup.folder.stop(int(self.lines[-1]["step"]), reason)
 
@@ -213,11 +213,11 @@ class _Loop:
             times: Durations of the step's parts, to which further durations are added.
             began: Time of `monotonic` at which the step began.
         """
-        every, metrics = self.train.validation.every, step.metrics
-        before, self.used = self.used, self._usage
-        affords_another = self.setup.budget.allows(self.used, self.used.since(before))
+        interval, metrics = self.train.validation.every, step.metrics
+        usage_before, self.used = self.used, self._usage
+        affords_another = self.setup.budget.allows(self.used, self.used.since(usage_before))
         step.last = step.number == self.setup.steps or not affords_another
-        if step.last or (every and step.number % every == 0):
+        if step.last or (interval and step.number % interval == 0):
             metrics = metrics | await self.validate(step.number, times)
         step.last |= stalled([*self.lines, {"step": float(step.number), **metrics}], self.train) is not None
         if step.last:
@@ -299,19 +299,19 @@ class _Loop:
         setup, plan, episodes = self.setup, plan_at(self.setup.plan, step), members.episodes
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
-        began = monotonic()
+        start_time = monotonic()
         chats = {name: setup.policies[name].chat for name in plan.policies}
         ledger = await add_signals(members.ledger(kept, self._version), plan, await setup.teachers(), chats)
         ledger = add_advantages(ledger, self.states)
         rows = [*credit_rows(ledger, step)]
         self._warn(ledger.warnings)
-        times["time/advantage"] = monotonic() - began
+        times["time/advantage"] = monotonic() - start_time
         setup.folder.write_credit(step, rows)  # before the episodes, whose file says that the step has both
         setup.folder.write_episodes("train", step, ledger.filled_episodes())
         # Imitation is what mends a form that every answer lacks.
-        mended = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
-        failed = (t for t in failed_roles(episodes) if t.name not in mended or t.failed_by != "form")
-        self._check_roles(step, failed, episodes)
+        imitators = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
+        failed_ones = (t for t in failed_roles(episodes) if t.name not in imitators or t.failed_by != "form")
+        self._check_roles(step, failed_ones, episodes)
         self._warn_of_failures(step, episodes)
         if step == 1 and not setup.validating:
             self._warn([*start_warnings(plan, episodes, "in the first step")])
@@ -337,9 +337,9 @@ class _Loop:
         metrics."""
         plan = plan_at(self.setup.plan, step)
         stage = self.setup.plan.stage_at(step)
-        of_stage = stage.stage.learning_rate if stage is not None else None
+        stage_rate = stage.stage.learning_rate if stage is not None else None
         rates = {
-            name: learning_rate(self.train.schedule, of_stage or rate, step, self.setup.steps)
+            name: learning_rate(self.train.schedule, stage_rate or rate, step, self.setup.steps)
             for name, rate in self.setup.rates.items()
         }
         data = policy_batches(ledger)
@@ -357,7 +357,7 @@ class _Loop:
             return metrics
         await score_starts(data, self.setup.past.start_of)
         self._note(f"step {step}: update")
-        began = monotonic()
+        start_time = monotonic()
         self.updating = True
         try:
             updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
@@ -374,7 +374,7 @@ class _Loop:
             )
         await self.setup.past.refresh()
         self.updating = False
-        times["time/update"] = monotonic() - began
+        times["time/update"] = monotonic() - start_time
         return metrics | update_metrics(updates, several=len(plan.policies) > 1)
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
@@ -382,28 +382,28 @@ class _Loop:
 
         The seeds are the same at every step.
         """
-        rollouts, began, metrics = self.train.validation.rollouts, monotonic(), Metrics()
-        for it in self.setup.validating:
-            episodes = await self._validated(step, it, rollouts, "validation")
+        rollouts, start_time, metrics = self.train.validation.rollouts, monotonic(), Metrics()
+        for entry in self.setup.validating:
+            episodes = await self._validated(step, entry, rollouts, "validation")
             self._check_answers(step, episodes)
             # A small validation may fail by the answers' form by chance; only training batches stop for that.
-            unjudged = (failed for failed in failed_roles(episodes) if failed.failed_by == "reward")
-            self._check_roles(step, unjudged, episodes)
+            reward_failures = (failed for failed in failed_roles(episodes) if failed.failed_by == "reward")
+            self._check_roles(step, reward_failures, episodes)
             self._warn_of_failures(step, episodes)
-            if step == 0 and not it.prefix:
-                self._warn([*start_warnings(plan_at(it.plan, 1), episodes, "before training")])
+            if step == 0 and not entry.prefix:
+                self._warn([*start_warnings(plan_at(entry.plan, 1), episodes, "before training")])
                 self.constants = self._best_constants(episodes)
-            constants = constant_metrics(it.plan.asking, episodes)
-            metrics |= mean_metrics(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))
-            routes = route_shares(it.plan, episodes)
+            constants = constant_metrics(entry.plan.asking, episodes)
+            metrics |= mean_metrics(entry.plan, episodes, f"validation/{entry.prefix}".removesuffix("/"))
+            routes = route_shares(entry.plan, episodes)
             for name, value in (constants | failures(episodes) | routes).items():
-                metrics[f"validation/{it.prefix}{name}"] = value
+                metrics[f"validation/{entry.prefix}{name}"] = value
         if times is not None and metrics:
-            times["time/validate"] = monotonic() - began
+            times["time/validate"] = monotonic() - start_time
         if metrics and self._best_metric not in metrics:
-            best = self.train.validation.best
+            metric = self.train.validation.best
             text = (
-                f"step {step}: no episode of the validation has {best}, so these weights cannot be the best"
+                f"step {step}: no episode of the validation has {metric}, so these weights cannot be the best"
             )
             self._warn([Note(text, "warning", self._best_metric)])
         return metrics
@@ -418,13 +418,13 @@ class _Loop:
             step: The first or the last step, from 0.
             so_far: Metrics of the step.
         """
-        validating, began, metrics = self.setup.validating, monotonic(), Metrics()
+        validating, start_time, metrics = self.setup.validating, monotonic(), Metrics()
         if not validating or self._diverged({"step": float(step), **so_far}):
             return {}
-        for it in validating:
-            episodes = await self._validated(step, it, 1, "greedy")
-            metrics |= mean_metrics(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
-        return metrics | {"time/greedy": monotonic() - began}
+        for workflow in validating:
+            episodes = await self._validated(step, workflow, 1, "greedy")
+            metrics |= mean_metrics(workflow.plan, episodes, f"greedy/{workflow.prefix}".removesuffix("/"))
+        return metrics | {"time/greedy": monotonic() - start_time}
 
     async def _validated(
         self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]
@@ -437,11 +437,11 @@ class _Loop:
             rollouts: Number of episodes for each task.
             part: Kind of the validation.
         """
-        seed, greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
-        word = "greedy validation" if greedy else "validation"
-        of = f" of {it.plan.name}" if self.setup.validations else ""
-        self._note(f"step {step}: {word}{of}", len(it.tasks) * rollouts)
-        episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=it.plan, greedy=greedy))
+        seed, is_greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
+        word = "greedy validation" if is_greedy else "validation"
+        of_workflow = f" of {it.plan.name}" if self.setup.validations else ""
+        self._note(f"step {step}: {word}{of_workflow}", len(it.tasks) * rollouts)
+        episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=it.plan, greedy=is_greedy))
         it.folder.write_episodes(part, step, episodes)
         self._check_roles(step, lost_roles(episodes), episodes, "most answers")
         return episodes
@@ -452,28 +452,28 @@ class _Loop:
         A tie counts as better, so the later weights win, except a tie with the untrained model.
         """
         value = step.metrics.get(self._best_metric)
-        start = self.lines[0].get(self._best_metric)
-        is_tie = value is not None and value == self.best and value != start
-        better = is_tie or (value is not None and (self.best is None or value > self.best))
+        untrained_value = self.lines[0].get(self._best_metric)
+        is_tie = value is not None and value == self.best and value != untrained_value
+        is_better = is_tie or (value is not None and (self.best is None or value > self.best))
         # A step that is saved already was interrupted, and its checkpoint lacks the validation.
-        if not (step.last or better or step.saved or step.number % self.train.checkpoint_every == 0):
+        if not (step.last or is_better or step.saved or step.number % self.train.checkpoint_every == 0):
             return
         self._note(f"step {step.number}: checkpoint")
-        await self.save(step, better)
-        dropped = await self.drop_old(step.number)
+        await self.save(step, is_better)
+        dropped_checkpoints = await self.drop_old(step.number)
         if not self.pending:  # a batch that is under way may still ask an old copy
-            await self.setup.past.prune(self.setup.folder.checkpoints(), dropped)
-        if better:
+            await self.setup.past.prune(self.setup.folder.checkpoints(), dropped_checkpoints)
+        if is_better:
             self.best = value
 
     async def save(self, step: _Step, better: bool = False) -> None:
         """Save the policies' weights at the service, and add the step's checkpoint to the folder."""
-        saved = await self.setup.policies.save(f"step-{step.number:06d}")
+        saved_policies = await self.setup.policies.save(f"step-{step.number:06d}")
         validation = {name: value for name, value in step.metrics.items() if name.startswith("validation/")}
         self.setup.folder.add_checkpoint(
             Checkpoint(
                 step=step.number,
-                policies=dict(saved),
+                policies=dict(saved_policies),
                 best=better,
                 validation=validation,
                 batches=step.batches,
@@ -488,17 +488,17 @@ class _Loop:
     async def drop_old(self, step: int) -> list[Checkpoint]:
         """Delete episodes and checkpoints, with their weights, beyond `train.keep`; return the deleted
         checkpoints."""
-        keep, setup = self.train.keep, self.setup
-        if keep.episodes is not None:
-            setup.folder.drop_episodes("train", step - keep.episodes + 1)
-        if keep.checkpoints is None:
+        kept, setup = self.train.keep, self.setup
+        if kept.episodes is not None:
+            setup.folder.drop_episodes("train", step - kept.episodes + 1)
+        if kept.checkpoints is None:
             return []
-        dropped = setup.folder.drop_checkpoints(keep.checkpoints)  # before their weights, as a kill may come
-        for checkpoint in dropped:
-            for name, saved in checkpoint.policies.items():
-                await setup.policies[name].delete_copy(saved.state)
-                await setup.policies[name].delete_copy(saved.sampler)
-        return dropped
+        removed = setup.folder.drop_checkpoints(kept.checkpoints)  # before their weights, as a kill may come
+        for checkpoint in removed:
+            for name, saved_policy in checkpoint.policies.items():
+                await setup.policies[name].delete_copy(saved_policy.state)
+                await setup.policies[name].delete_copy(saved_policy.sampler)
+        return removed
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Append a step's metrics to `metrics.jsonl`, and send them to the observer."""
@@ -552,17 +552,17 @@ class _Loop:
             episodes: All episodes of the step.
             number: Words for how many of the role's answers failed, for the message.
         """
-        for first in failed:
-            assert first.failure is not None
-            text = f"step {step}: {number} of {first.name} failed; the first: {first.failure_line}"
+        for trajectory in failed:
+            assert trajectory.failure is not None
+            text = f"step {step}: {number} of {trajectory.name} failed; the first: {trajectory.failure_line}"
             if self.setup.keep_going:
-                self._warn([Note(text, "warning", f"failures of {first.name}")])
+                self._warn([Note(text, "warning", f"failures of {trajectory.name}")])
                 continue
-            kind = WorldError if first.failed_by == "world" else FailedRole
+            kind = WorldError if trajectory.failed_by == "world" else FailedRole
             line = {"step": float(step), **answer_counts(self.trained_roles, episodes), **failures(episodes)}
-            if lost := [it.role for it in self._diverged(line)]:
-                text += f"; {', '.join(lost)} diverged, as answers did not fail in the first step"
-                remedy = f"{_LOWER} {self._lower_rates(lost)}"
+            if diverging := [divergence.role for divergence in self._diverged(line)]:
+                text += f"; {', '.join(diverging)} diverged, as answers did not fail in the first step"
+                remedy = f"{_LOWER} {self._lower_rates(diverging)}"
             else:
                 remedy = "mend it and train again"
             raise kind(f"{text}; {remedy}, or go on without it: --keep-going")
@@ -579,17 +579,17 @@ class _Loop:
 
     def _warn_of_divergence(self, line: Metrics) -> None:
         """Warn once of each role that diverges."""
-        for it in self._diverged(line):
-            text = f"{it}; {_LOWER} {self._lower_rates([it.role])}"
-            self._warn([Note(text, "warning", f"diverged/{it.role}")])
+        for divergence in self._diverged(line):
+            text = f"{divergence}; {_LOWER} {self._lower_rates([divergence.role])}"
+            self._warn([Note(text, "warning", f"diverged/{divergence.role}")])
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """Raise WorldError if no model call of a batch was answered, as when a service has stopped."""
         trajectories = [t for episode in episodes for t in episode.trajectories]
         if any(t.steps for t in trajectories):
             return
-        first = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
-        raise WorldError(f"no model call of step {step} was answered: {first}")
+        message = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
+        raise WorldError(f"no model call of step {step} was answered: {message}")
 
 
 async def _completed(work: Coroutine[Any, Any, T]) -> T:

@@ -49,12 +49,12 @@ class RemoteModels:
         Raises:
             WorldError: The service refuses or fails.
         """
-        version, saved = self._policies[policy].version, self._saved.setdefault(policy, {})
-        if version not in saved:
+        version, saved_models = self._policies[policy].version, self._saved.setdefault(policy, {})
+        if version not in saved_models:
             path = await self._policies[policy].save_copy(f"rollouts-{version:06d}")
-            saved[version] = self._policies[policy].located_copy(path, version)
+            saved_models[version] = self._policies[policy].located_copy(path, version)
             await self._delete(policy, below=version - self._staleness)
-        return saved[version]
+        return saved_models[version]
 
     async def close(self) -> None:
         """Delete the saved weights at the service."""
@@ -62,9 +62,9 @@ class RemoteModels:
             await self._delete(policy, below=None)
 
     async def _delete(self, policy: str, below: int | None) -> None:
-        saved = self._saved[policy]
-        for version in [version for version in saved if below is None or version < below]:
-            if (path := saved.pop(version).ref.checkpoint) is not None:
+        saved_models = self._saved[policy]
+        for version in [version for version in saved_models if below is None or version < below]:
+            if (path := saved_models.pop(version).ref.checkpoint) is not None:
                 await self._policies[policy].delete_copy(path)
 
 
@@ -112,8 +112,8 @@ class TrainingSetup:
     def validating(self) -> Sequence[ValidationSetup]:
         """Return the workflows that validate: the spec's validation workflows, or the plan itself if it has
         validation tasks."""
-        itself = ValidationSetup(self.plan, self.validation_tasks, self.folder)
-        return self.validations or ((itself,) if self.validation_tasks else ())
+        own_validation = ValidationSetup(self.plan, self.validation_tasks, self.folder)
+        return self.validations or ((own_validation,) if self.validation_tasks else ())
 
     async def teachers(self) -> Mapping[TeacherKey, LimitedModel]:
         """Return an open model for each teacher: frozen models, starts of policies, and current weights."""
@@ -173,32 +173,32 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
         """
-        nobody: Opponents = {}
+        no_opponents: Opponents = {}
         ids = [task["id"] for task in tasks]
-        against = dict(zip(ids, opponents or [nobody] * len(tasks), strict=True))
-        differing = {tuple(copies.items()): copies for copies in against.values()}
-        whole = self._setup.plan if plan is None else plan
-        played = _greedy(whole) if greedy else whole
-        makers = {key: await self._maker(copies, played) for key, copies in differing.items()}
+        opponents_by_task = dict(zip(ids, opponents or [no_opponents] * len(tasks), strict=True))
+        distinct_opponents = {tuple(copies.items()): copies for copies in opponents_by_task.values()}
+        training_plan = self._setup.plan if plan is None else plan
+        asked_plan = _greedy(training_plan) if greedy else training_plan
+        maker_of = {key: await self._maker(copies, asked_plan) for key, copies in distinct_opponents.items()}
 
         async def make(job: EpisodeJob) -> Episode:
-            copies = against[job.task["id"]]
-            episode = await makers[tuple(copies.items())](job)
+            copies = opponents_by_task[job.task["id"]]
+            episode = await maker_of[tuple(copies.items())](job)
             metadata = {"past": {name: copy.version for name, copy in copies.items()}} if copies else {}
             return episode._replace(metadata={**episode.metadata, **metadata})
 
         async def collect() -> list[Episode]:
-            made = run_jobs(jobs(tasks, rollouts, seed, step), make, max(1, len(tasks) * rollouts))
-            place = {task: index for index, task in enumerate(ids)}
-            episodes = sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
+            episodes_made = run_jobs(jobs(tasks, rollouts, seed, step), make, max(1, len(tasks) * rollouts))
+            order = {task: index for index, task in enumerate(ids)}
+            episodes = sorted([e async for e in episodes_made], key=lambda e: (order[e.task_id], e.rollout))
             self.tokens += sum(_tokens(episode) for episode in episodes)
-            self.dollars += sum(whole.cost(it) or 0.0 for e in episodes for it in e.trajectories)
+            self.dollars += sum(training_plan.cost(t) or 0.0 for e in episodes for t in e.trajectories)
             return episodes
 
-        started = asyncio.create_task(collect())
-        self._running.add(started)
-        started.add_done_callback(self._running.discard)
-        return started
+        episodes_task = asyncio.create_task(collect())
+        self._running.add(episodes_task)
+        episodes_task.add_done_callback(self._running.discard)
+        return episodes_task
 
     async def _maker(self, against: Opponents, plan: Plan) -> MakeEpisode:
         """Return a function that runs a job's episode with the policies' current weights, here or on a
@@ -212,8 +212,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         async def copied(name: str, path: str, version: int) -> ServedModel:
             return setup.policies[setup.plan.past[name].of].located_copy(path, version)
 
-        served = await self._table(plan, against, remote.current, copied, remote.frozen)
-        return lambda job: remote.maker.make(job._replace(models=served), setup.observe)
+        served_models = await self._table(plan, against, remote.current, copied, remote.frozen)
+        return lambda job: remote.maker.make(job._replace(models=served_models), setup.observe)
 
     async def _open_table(self, plan: Plan, against: Opponents) -> list[LimitedModel]:
         """Return a model that is open in this process for each of the plan's endpoints."""
@@ -231,7 +231,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             UsageError: A model returns no such log-probabilities.
             WorldError: A model does not answer.
         """
-        for plan in (self._setup.plan, *(it.plan for it in self._setup.validations)):
+        for plan in (self._setup.plan, *(validation.plan for validation in self._setup.validations)):
             if any(role.likelihoods for role in plan.roles):
                 await check_scorers(plan, await self._open_table(plan, {}))
 
@@ -272,7 +272,7 @@ def _tokens(episode: Episode) -> int:
 def _greedy(plan: Plan) -> Plan:
     """Return a plan whose trained roles answer at temperature 0."""
     roles = (
-        replace(role, samplings=tuple(it.model_copy(update={"temperature": 0.0}) for it in role.samplings))
+        replace(role, samplings=tuple(s.model_copy(update={"temperature": 0.0}) for s in role.samplings))
         if role.name in plan.trained
         else role
         for role in plan.roles

@@ -22,12 +22,12 @@ def planned_steps(train: Train, rows: int) -> int:
     Raises:
         UsageError: If the tasks do not fill one batch, or the stages take more steps than there are.
     """
-    each = _steps_in_epoch(train, rows)
-    ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
-    steps, staged = min(ends, default=each), sum(stage.steps for stage in train.stages)
-    if staged > steps:
+    steps_per_epoch = _steps_in_epoch(train, rows)
+    step_limits = [n for n in (train.steps, train.epochs and train.epochs * steps_per_epoch) if n]
+    steps, stage_steps = min(step_limits, default=steps_per_epoch), sum(stage.steps for stage in train.stages)
+    if stage_steps > steps:
         raise UsageError(
-            f"`train.stages` takes {staged:,} steps, and the training data gives {steps:,}; set "
+            f"`train.stages` takes {stage_steps:,} steps, and the training data gives {steps:,}; set "
             "`train.steps` or `train.epochs`, or shorten the stages"
         )
     return steps

@@ -94,12 +94,12 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
 def _staleness(ledger: Ledger) -> float:
     """Return the mean number of updates between the weights that sampled a step and the current weights; 0 if
     unknown."""
-    trajectories = [it for episode in ledger.episodes for it in episode.trajectories]
+    trajectories = [trajectory for episode in ledger.episodes for trajectory in episode.trajectories]
     counts = [
-        now - step.weight_version
-        for it in trajectories
-        if (now := ledger.version(it)) is not None
-        for step in it.steps
+        version - step.weight_version
+        for trajectory in trajectories
+        if (version := ledger.version(trajectory)) is not None
+        for step in trajectory.steps
         if step.weight_version is not None
     ]
     return sum(counts) / len(counts) if counts else 0.0

@@ -97,16 +97,16 @@ class RoleBatch:
             index: Index of the datum.
             logprobs: Log-probabilities of its targets, [T].
         """
-        inputs, comparison = self.data[index].loss_fn_inputs, self.comparisons[index]
+        inputs, compared = self.data[index].loss_fn_inputs, self.comparisons[index]
         mask = np.zeros(len(logprobs))
-        for start, sampled in self.sampled[index]:
-            mask[start : start + len(sampled)] = 1.0
+        for start, span_logprobs in self.sampled[index]:
+            mask[start : start + len(span_logprobs)] = 1.0
         arrays = (inputs["logprobs"].data, inputs["advantages"].data, mask.tolist())
-        sampling, advantages, counted = (logprobs.new_tensor(list(it)) for it in arrays)
-        by_start = None
+        sampling, advantages, is_counted = (logprobs.new_tensor(list(values)) for values in arrays)
+        start_logprobs = None
         if self.starts:
-            by_start = logprobs.new_tensor((np.array(self.starts[index]) * mask).tolist())
-        return LossSequence(logprobs, sampling, advantages, counted, by_start, **comparison._asdict())
+            start_logprobs = logprobs.new_tensor((np.array(self.starts[index]) * mask).tolist())
+        return LossSequence(logprobs, sampling, advantages, is_counted, start_logprobs, **compared._asdict())
 
 
 class StepAdvantages(NamedTuple):
@@ -142,25 +142,25 @@ def policy_batches(ledger: Ledger) -> dict[str, list[RoleBatch]]:
         UsageError: For a Step with an advantage, but without token ids or log-probabilities.
     """
     batches: dict[str, dict[str, RoleBatch]] = {}
-    is_any_function = any(role.loss.compute for role in ledger.roles.values())
-    comparisons = _comparisons(ledger) if is_any_function else {}
-    for number, episode, sampled, role, policy, _ in ledger.used:
-        trajectory = ledger.filled(number, sampled)
-        share, is_function = ledger.loss_weights[policy, role.name], role.loss.compute is not None
+    has_custom_loss = any(role.loss.compute for role in ledger.roles.values())
+    comparisons = _comparisons(ledger) if has_custom_loss else {}
+    for number, episode, learner_trajectory, role, policy, _ in ledger.used:
+        trajectory = ledger.filled(number, learner_trajectory)
+        share, is_custom = ledger.loss_weights[policy, role.name], role.loss.compute is not None
         if not share:  # a role of weight 0 in this step
             continue
-        new = RoleBatch(role.name, role.loss, share=share)
-        learnt = batches.setdefault(policy, {}).setdefault(role.name, new)
-        learnt.trajectories += 1
-        learnt.rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
+        new_batch = RoleBatch(role.name, role.loss, share=share)
+        batch = batches.setdefault(policy, {}).setdefault(role.name, new_batch)
+        batch.trajectories += 1
+        batch.rewritten += sum(_is_rewritten(step, previous) for previous, step in pairwise(trajectory.steps))
         for sequence in token_sequences(step_advantages(episode, trajectory, role)):
-            datum, spans = build_datum(sequence, role.loss.name, 1.0 if is_function else share)
-            if is_function:
+            datum, spans = build_datum(sequence, role.loss.name, 1.0 if is_custom else share)
+            if is_custom:
                 round = sequence[0].step.round if role.compares_turns else 0
-                learnt.comparisons.append(comparisons[number, round])
-            learnt.data.append(datum)
-            learnt.sampled.append(spans)
-            learnt.steps += sum(any_nonzero(entry.values) for entry in sequence)
+                batch.comparisons.append(comparisons[number, round])
+            batch.data.append(datum)
+            batch.sampled.append(spans)
+            batch.steps += sum(any_nonzero(entry.values) for entry in sequence)
     by_policy = {
         policy: [by_role[name] for name in ledger.roles if name in by_role and by_role[name].data]
         for policy, by_role in batches.items()
@@ -171,7 +171,7 @@ def policy_batches(ledger: Ledger) -> dict[str, list[RoleBatch]]:
 def _comparisons(ledger: Ledger) -> dict[tuple[int, int], ComparedMember]:
     """Return the group and reward of each compared trajectory or turn, by number of the trajectory and
     round."""
-    members = [(group.number, group.members[place]) for group in ledger.groups for place in group.places]
+    members = [(group.number, group.members[n]) for group in ledger.groups for n in group.places]
     return {
         (member.number, member.round): ComparedMember(group, index, member.reward)
         for index, (group, member) in enumerate(members)
@@ -191,15 +191,15 @@ def step_advantages(
     """
     by_key = role is not None and any(grouping.key is not None for grouping in role.groupings)
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
-    masked = {step.round for step in trajectory.steps if step.masked}
+    masked_rounds = {step.round for step in trajectory.steps if step.masked}
     for index, step in enumerate(trajectory.steps):
-        where, length = f"{uid}, step {index}", len(step.response_ids)
+        label, length = f"{uid}, step {index}", len(step.response_ids)
         is_unusable = step.is_unusable and "demonstration" not in step.metadata
-        unset = is_unusable or step.round in masked or (by_key and step.advantage is None)
-        values = (0.0,) * length if unset else per_token(step.advantage, length, where)
-        is_read = role is not None and role.loss.compute is not None and not unset
+        is_zero = is_unusable or step.round in masked_rounds or (by_key and step.advantage is None)
+        values = (0.0,) * length if is_zero else per_token(step.advantage, length, label)
+        is_read = role is not None and role.loss.compute is not None and not is_zero
         turn = step.round if role is not None and is_read and role.compares_turns else 0
-        yield StepAdvantages(step, values, where, is_read, turn)
+        yield StepAdvantages(step, values, label, is_read, turn)
 
 
 def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
@@ -210,16 +210,16 @@ def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAd
     """
     runs: list[list[StepAdvantages]] = []
     for entry in steps:
-        before = runs[-1][-1] if runs else None
+        previous = runs[-1][-1] if runs else None
         # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
-        sampled = before and not any("demonstration" in each.step.metadata for each in (before, entry))
-        if before and sampled and before.turn == entry.turn and continues(entry.step, before.step):
+        is_sampled = previous and not any("demonstration" in s.step.metadata for s in (previous, entry))
+        if previous and is_sampled and previous.turn == entry.turn and continues(entry.step, previous.step):
             runs[-1].append(entry)
         else:
             runs.append([entry])
     for run in runs:
-        if last := max((ordinal for ordinal, entry in enumerate(run, 1) if entry.counts), default=0):
-            yield run[:last]
+        if length := max((ordinal for ordinal, entry in enumerate(run, 1) if entry.counts), default=0):
+            yield run[:length]
 
 
 def continues(step: Step, before: Step) -> bool:
@@ -252,7 +252,7 @@ def build_datum(
     tokens, weights, logprobs = array("i"), array("d"), array("d")
     spans: list[SampledSpan] = []
     for entry in sequence:
-        step, values, where = entry[:3]
+        step, values, label = entry[:3]
         response: Sequence[int] = step.response_ids
         sampled: Sequence[float] = step.logprobs
         if (demonstration := step.metadata.get("demonstration")) is not None:
@@ -262,10 +262,10 @@ def build_datum(
             sampled = ()
         elif not step.prompt_ids or not response:
             raise UsageError(
-                f"{where} has no token ids, so nothing can be learnt from it; use a tinker or local model"
+                f"{label} has no token ids, so nothing can be learnt from it; use a tinker or local model"
             )
         elif loss != "cross_entropy" and len(sampled) != len(response):
-            raise UsageError(f"{where} has {len(sampled)} log-probabilities for {len(response)} tokens")
+            raise UsageError(f"{label} has {len(sampled)} log-probabilities for {len(response)} tokens")
         # The tokens so far are the beginning of this Step's prompt; its remainder was not sampled.
         padding = [0.0] * (len(step.prompt_ids) - len(tokens))
         if sampled:
@@ -292,12 +292,12 @@ def build_datum(
 
 def _is_rewritten(step: Step, before: Step) -> bool:
     """Return True if a step repeats the messages of the step before, but in other tokens."""
-    earlier, now = (
-        [(message.get("role"), message.get("content")) for message in each.chat_completions]
-        for each in (before, step)
+    earlier_messages, sent = (
+        [(message.get("role"), message.get("content")) for message in call.chat_completions]
+        for call in (before, step)
     )
-    goes_on = bool(step.prompt_ids and earlier) and now[: len(earlier)] == earlier
-    return goes_on and not continues(step, before)
+    extends = bool(step.prompt_ids and earlier_messages) and sent[: len(earlier_messages)] == earlier_messages
+    return extends and not continues(step, before)
 
 
 def _tensor(values: ArrayLike, dtype: Literal["int64", "float32"] = "float32") -> tinker.TensorData:
@@ -365,20 +365,20 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
             installed.
     """
     roles = [role for role in plan.trained.values() if policy in plan.policies_of(role.name)]
-    lacks = [
+    complaints = [
         f"computes the loss {role.loss.name} of {role.name} otherwise; it has {', '.join(traits.losses)}"
         for role in roles
         if role.loss.compute is None and _sent_loss(role.loss.name, traits) not in traits.losses
     ]
-    custom = [role for role in roles if role.loss.compute is not None]
-    if custom:  # the SDK differentiates them
-        require_library("torch", "local", "custom losses, such as " + custom[0].loss.name)
+    custom_roles = [role for role in roles if role.loss.compute is not None]
+    if custom_roles:  # the SDK differentiates them
+        require_library("torch", "local", "custom losses, such as " + custom_roles[0].loss.name)
     if traits.takes_means or "cross_entropy" not in traits.losses:
-        lacks += [
+        complaints += [
             f"cannot train {role.name} with {role.loss.name}: the gradient of a custom loss is sent as a "
             f"cross_entropy of sums, which the service lacks; it has {', '.join(traits.losses)}"
-            for role in custom
+            for role in custom_roles
         ]
-    lacks += [it.message for it in unmet_needs(plan, traits, policy) if it.severity == "error"]
-    if lacks:
-        raise UsageError("\n".join(f"the service at {url} {lack}" for lack in lacks))
+    complaints += [need.message for need in unmet_needs(plan, traits, policy) if need.severity == "error"]
+    if complaints:
+        raise UsageError("\n".join(f"the service at {url} {complaint}" for complaint in complaints))

@@ -55,8 +55,8 @@ async def score_starts(
     Raises:
         WorldError: The model gives no log-probabilities.
     """
-    for policy, of_policy in batches.items():
-        for batch in of_policy:
+    for policy, policy_batches in batches.items():
+        for batch in policy_batches:
             if batch.loss.reads_start:
                 model = await start_of(policy)
                 batch.starts = await asyncio.gather(
@@ -68,13 +68,13 @@ async def _score(batch: RoleBatch, index: int, model: LimitedModel) -> Sequence[
     """Return a model's log-probabilities [T] of a sequence; 0 before the first sampled token."""
     datum, spans = batch.data[index], batch.sampled[index]
     tokens = [*datum.model_input.to_ints(), int(datum.loss_fn_inputs["target_tokens"].data[-1])]
-    first = spans[0].start + 1
+    prompt_length = spans[0].start + 1
     try:
-        scored = await model.logprobs(tokens[:first], tokens[first:])
+        target_logprobs = await model.logprobs(tokens[:prompt_length], tokens[prompt_length:])
     except ModelError as error:
         text = f"the start of the policy gives no log-probabilities for the loss of {batch.role}: {error}"
         raise WorldError(text) from error
-    return [0.0] * (first - 1) + [*scored]
+    return [0.0] * (prompt_length - 1) + [*target_logprobs]
 
 
 class CustomPass:
@@ -111,12 +111,12 @@ class CustomPass:
             reason = describe_error(error, with_place=True)
             self.error = AdvantageError(f"the loss {self.batch.loss.name} of {self.batch.role}: {reason}")
             self.error.__cause__ = error
-        gradients = self.result.gradients if self.result else [it.new_zeros(it.shape) for it in logprobs]
-        linear = logprobs[0].new_zeros(())
+        gradients = self.result.gradients if self.result else [x.new_zeros(x.shape) for x in logprobs]
+        zero_loss = logprobs[0].new_zeros(())
         for values, gradient in zip(logprobs, gradients, strict=True):
-            linear = linear + (values * gradient).sum()
+            zero_loss = zero_loss + (values * gradient).sum()
         value = self.result.value if self.result else 0.0
-        return linear + (value - linear.detach()), {}
+        return zero_loss + (value - zero_loss.detach()), {}
 
     def _computed(self, logprobs: Sequence[Tensor]) -> LossResult:
         """Compute the loss and its gradient on copies of the log-probabilities.
@@ -126,19 +126,19 @@ class CustomPass:
         """
         batch, compute = self.batch, self.batch.loss.compute
         assert compute is not None
-        leaves = [values.detach().clone().requires_grad_() for values in logprobs]
-        returned = compute([batch.sequence(index, leaf) for index, leaf in enumerate(leaves)])
-        loss, metrics = returned if isinstance(returned, tuple) else (returned, NO_METRICS)
+        tensors = [values.detach().clone().requires_grad_() for values in logprobs]
+        result = compute([batch.sequence(index, copy) for index, copy in enumerate(tensors)])
+        loss, metrics = result if isinstance(result, tuple) else (result, NO_METRICS)
         value = finite_number(getattr(loss, "item", lambda: loss)(), "it is")
-        reported = {
+        reported_metrics = {
             str(name): finite_number(number, f"its metric {name} is") for name, number in metrics.items()
         }
-        if "mean" in reported:
+        if "mean" in reported_metrics:
             raise ValueError("its metric mean has the name of the loss itself; give it another")
         if getattr(loss, "requires_grad", False):
-            scaled: Any = loss * batch.part
-            scaled.backward()
-        gradients = [leaf.new_zeros(leaf.shape) if leaf.grad is None else leaf.grad for leaf in leaves]
+            scaled_loss: Any = loss * batch.part
+            scaled_loss.backward()
+        gradients = [copy.new_zeros(copy.shape) if copy.grad is None else copy.grad for copy in tensors]
         if not all(bool(gradient.isfinite().all()) for gradient in gradients):
             raise ValueError(f"its gradient is not finite, and the loss is {value:g}")
-        return LossResult(value * batch.part, reported, gradients)
+        return LossResult(value * batch.part, reported_metrics, gradients)

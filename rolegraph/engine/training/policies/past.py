@@ -32,8 +32,8 @@ class PastSelves:
 
     def __init__(self, plans: Mapping[str, PastPlan], policies: Policies, start: Checkpoint | None) -> None:
         self._plans, self._policies = plans, policies
-        saved = start.past if start else {}
-        self.kept: dict[str, tuple[PastCopy, ...]] = {name: saved.get(name, (STARTING,)) for name in plans}
+        copies = start.past if start else {}
+        self.kept: dict[str, tuple[PastCopy, ...]] = {name: copies.get(name, (STARTING,)) for name in plans}
         """Copies of each past policy, oldest first, by name."""
         self.starts: dict[str, str] = dict(start.starts) if start else {}
         """Path of the starting weights of each policy whose start a teacher or a loss reads, by the policy's
@@ -56,20 +56,20 @@ class PastSelves:
     async def refresh(self) -> None:
         """Save a copy of each policy that has had `every` updates since its last copy, and drop copies beyond
         `keep`."""
-        made: dict[tuple[str, int], str] = {}
+        new_paths: dict[tuple[str, int], str] = {}
         for name, plan in self._plans.items():
             version = self._policies[plan.of].version
             if version % plan.every or version <= self.kept[name][-1].version:
                 continue
             # Two past policies of one policy share the copies of the same version.
             key = plan.of, version
-            if key not in made:
-                made[key] = await self._policies[plan.of].save_copy(f"past-{version:06d}")
-            copies = (*self.kept[name], PastCopy(version=version, sampler=made[key]))
+            if key not in new_paths:
+                new_paths[key] = await self._policies[plan.of].save_copy(f"past-{version:06d}")
+            copies = (*self.kept[name], PastCopy(version=version, sampler=new_paths[key]))
             self.kept[name] = copies[-plan.keep :]
             self._dropped += [(plan.of, c.sampler) for c in copies[: -plan.keep] if c.sampler is not None]
-        held = self._held(self.kept).union(self.starts.values())
-        self._models = {path: model for path, model in self._models.items() if path in held}
+        held_paths = self._held(self.kept).union(self.starts.values())
+        self._models = {path: model for path, model in self._models.items() if path in held_paths}
 
     def draw(self, tasks: Sequence[Task], seed: int) -> list[Opponents]:
         """Draw the copies that each task plays against in all its rollouts.
@@ -109,9 +109,9 @@ class PastSelves:
             for name, copies in checkpoint.past.items()
             for path in self._held({name: copies})
         ]
-        named = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
+        used = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
         for policy, path in dict.fromkeys(self._dropped):
-            if path not in named:
+            if path not in used:
                 await self._policies[policy].delete_copy(path)
         self._dropped = []
 

@@ -120,28 +120,28 @@ class PolicyClient:
         except ModelError as error:  # of the server to sample from
             raise WorldError(str(error)) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            if (ending := final_refusal(error, self.session.url)) is not None:
-                raise ending from error
+            if (final_error := final_refusal(error, self.session.url)) is not None:
+                raise final_error from error
             reason = service_message(error)
             reason += if_unreadable if isinstance(error, _UNREADABLE) else ""
             raise WorldError(f"the service at {self.session.url} cannot {action}: {reason}") from error
 
     async def sampler(self) -> LimitedModel:
         """Return a model that samples from the current weights; create it once for each version."""
-        before = self._sampler
-        if before and before[0] == self.version:
-            return before[1]
+        previous = self._sampler
+        if previous and previous[0] == self.version:
+            return previous[1]
         with self._faults("give weights to sample from"):
             if self.server is not None:
                 model = await self.server.load(self.client, self._rest(), self.pulse, self.version)
             else:
-                save = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
-                model = self._tinker_model(await self.pulse.result(created(save)), self.version)
+                save_copy = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+                model = self._tinker_model(await self.pulse.result(created(save_copy)), self.version)
         # Episodes of an older version may still be running; all versions share one limit.
         concurrency = (self.start.sample_from or self.start.served).ref.concurrency
-        limited = before[1].with_model(model) if before else LimitedModel(model, concurrency)
-        self._sampler = self.version, limited
-        return limited
+        limited_model = previous[1].with_model(model) if previous else LimitedModel(model, concurrency)
+        self._sampler = self.version, limited_model
+        return limited_model
 
     async def scorer(self) -> LimitedModel:
         """Return a model at the training service that scores given tokens with the current weights; create it
@@ -150,8 +150,8 @@ class PolicyClient:
             return await self.sampler()
         if self._scorer is None or self._scorer[0] != self.version:
             with self._faults("give weights to score with"):
-                save = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
-                model = self._tinker_model(await self.pulse.result(created(save)), self.version)
+                save_copy = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+                model = self._tinker_model(await self.pulse.result(created(save_copy)), self.version)
             self._scorer = self.version, LimitedModel(model, self.start.served.ref.concurrency)
         return self._scorer[1]
 
@@ -175,18 +175,18 @@ class PolicyClient:
             path: Path of the copy, from `save_copy`.
             version: Number of updates at the copy.
         """
-        create = partial(
+        create_client = partial(
             self.session.service.create_sampling_client, model_path=path, retry_config=NO_RETRIES
         )
         with self._faults(f"sample from the copy {path}"):
-            client = await self.pulse.result(created(create))
+            client = await self.pulse.result(created(create_client))
         quiet(client)
         return (await self.sampler()).with_model(self._tinker_model(client, version))
 
     def located_copy(self, path: str, version: int) -> ServedModel:
         """Return the service and path of saved weights, from which another process may sample."""
-        served = self.start.served
-        return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
+        model = self.start.served
+        return replace(model, ref=model.ref.model_copy(update={"checkpoint": path}), weight_version=version)
 
     async def delete_copy(self, path: str) -> None:
         """Delete a copy at the service; a service that cannot delete it raises no error."""
@@ -211,20 +211,20 @@ class PolicyClient:
         Raises:
             AdvantageError: A loss raises, or a number or gradient of it is not finite.
         """
-        passes: FunctionResults = {}
+        results: FunctionResults = {}
         for batch in batches:
             if batch.loss.compute is None:
                 continue
             function = CustomPass(batch)
             with self._faults("train on this batch"):
                 # Older SDKs block until the service has answered.
-                sent = created(partial(self.client.forward_backward_custom, function.data, function))
-                output = await self.pulse.result(sent)
+                future = created(partial(self.client.forward_backward_custom, function.data, function))
+                output = await self.pulse.result(future)
             if function.error is not None:
                 raise function.error
             assert function.result is not None
-            passes[batch.role] = function.result, output
-        return passes
+            results[batch.role] = function.result, output
+        return results
 
     async def update(
         self, batches: Sequence[RoleBatch], rate: float, clip: float, functions: FunctionResults
@@ -235,27 +235,27 @@ class PolicyClient:
             losses = {role: result.value for role, (result, _) in functions.items()}
             return UpdateResult(losses, {}, {}, None, metrics=metrics, made=False)
         # Adam's other settings are the SDK's defaults.
-        adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
+        adam_params = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
         # After an answer that cannot be read, the update may have been made: a retry would apply it twice.
-        lost = (
+        missing = (
             ". The response cannot be read, so it is unknown whether the update was made; "
             "`rolegraph train --resume` continues from the last checkpoint."
         )
-        with self._faults("train on this batch", if_unreadable=lost):
+        with self._faults("train on this batch", if_unreadable=missing):
             # Everything is sent before the first await: a hosted service works in cycles and would skip one.
-            passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
-            for each in loss_passes(batches, self.traits):
-                loss = cast("tinker.types.LossFnType", each.loss)
-                sent = self.client.forward_backward([*each.data], loss, {**each.settings} or None)
-                passes.append(sent)
+            futures: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
+            for loss_pass in loss_passes(batches, self.traits):
+                loss = cast("tinker.types.LossFnType", loss_pass.loss)
+                future = self.client.forward_backward([*loss_pass.data], loss, {**loss_pass.settings} or None)
+                futures.append(future)
                 if self.traits.merges_losses:
-                    await self.pulse.result(sent)
-            step = self.client.optim_step(adam)
-            answers = iter([await self.pulse.result(output) for output in passes])
-            stepped = await self.pulse.result(step)
+                    await self.pulse.result(future)
+            step = self.client.optim_step(adam_params)
+            answers = iter([await self.pulse.result(output) for output in futures])
+            step_output = await self.pulse.result(step)
         self.version += 1
         result = UpdateResult(
-            {}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"), metrics=metrics
+            {}, {}, {}, (step_output.metrics or {}).get("unclipped_grad_l2:mean"), metrics=metrics
         )
         for batch in batches:
             output = functions[batch.role][1] if batch.role in functions else next(answers)
@@ -266,11 +266,11 @@ class PolicyClient:
             if targets := [*_surprisals(batch, output)]:
                 result.imitated[batch.role] = targets
             log_ratios: list[float] = []
-            for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
-                logprobs = outputs_of_datum["logprobs"].tolist()
+            for spans, datum_outputs in zip(batch.sampled, output.loss_fn_outputs, strict=True):
+                logprobs = datum_outputs["logprobs"].tolist()
                 for start, sampled in spans:
-                    current = logprobs[start : start + len(sampled)]
-                    log_ratios += [q - p for q, p in zip(sampled, current, strict=True)]
+                    current_logprobs = logprobs[start : start + len(sampled)]
+                    log_ratios += [q - p for q, p in zip(sampled, current_logprobs, strict=True)]
             if log_ratios:
                 result.kl[batch.role] = sum(log_ratios) / len(log_ratios)
                 result.tokens[batch.role] = len(log_ratios)
@@ -290,9 +290,9 @@ class PolicyClient:
 def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Iterator[float]:
     """Yield -log p of each target token in a batch whose loss is cross-entropy."""
     if batch.loss.name == "cross_entropy":
-        for datum, outputs in zip(batch.data, output.loss_fn_outputs, strict=True):
+        for datum, datum_outputs in zip(batch.data, output.loss_fn_outputs, strict=True):
             weights = datum.loss_fn_inputs["weights"].tolist()
-            pairs = zip(weights, outputs["logprobs"].tolist(), strict=True)
+            pairs = zip(weights, datum_outputs["logprobs"].tolist(), strict=True)
             yield from (-logprob for weight, logprob in pairs if weight)
 
 
@@ -323,8 +323,8 @@ class Policies(dict[str, PolicyClient]):
     def check(self, plan: Plan) -> None:
         """Raise UsageError for a plan that a policy's service cannot train as the plan says."""
         for name, policy in self.items():
-            for it in (plan, *(plan_at(plan, stage.first) for stage in plan.stages)):
-                check_service(it, name, policy.session.url, policy.traits)
+            for checked_plan in (plan, *(plan_at(plan, stage.first) for stage in plan.stages)):
+                check_service(checked_plan, name, policy.session.url, policy.traits)
 
     async def update_all(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
@@ -343,35 +343,35 @@ class Policies(dict[str, PolicyClient]):
             WorldError: If the service refuses a batch, fails, or its response cannot be read.
             AdvantageError: A custom loss fails; no policy is updated then.
         """
-        learning = [name for name in batches if batches[name]]
-        computed = [await self[name].compute_functions(batches[name]) for name in learning]
+        updated_names = [name for name in batches if batches[name]]
+        function_results = [await self[name].compute_functions(batches[name]) for name in updated_names]
         updates = (
             self[name].update(batches[name], rates[name], clip, functions)
-            for name, functions in zip(learning, computed, strict=True)
+            for name, functions in zip(updated_names, function_results, strict=True)
         )
-        if any(self[name].traits.merges_losses for name in learning):
-            return dict(zip(learning, [await update for update in updates], strict=True))
-        return dict(zip(learning, await asyncio.gather(*updates), strict=True))
+        if any(self[name].traits.merges_losses for name in updated_names):
+            return dict(zip(updated_names, [await update for update in updates], strict=True))
+        return dict(zip(updated_names, await asyncio.gather(*updates), strict=True))
 
     async def save(self, label: str) -> dict[str, SavedPolicy]:
         """Save a checkpoint of each policy; replaces one with the same label."""
-        saved = await asyncio.gather(*(policy.save(label) for policy in self.values()))
-        return dict(zip(self, saved, strict=True))
+        saved_policies = await asyncio.gather(*(policy.save(label) for policy in self.values()))
+        return dict(zip(self, saved_policies, strict=True))
 
 
 @asynccontextmanager
 async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
-    served = start.served
-    session = await open_session(served)
+    served_model = start.served
+    session = await open_session(served_model)
     pulse, service = Pulse(session.url), session.service
     try:
-        name = model_of(session, served.ref)
-        chat = await open_chat(name, served.tokenizer_dir)
+        name = model_of(session, served_model.ref)
+        chat = await open_chat(name, served_model.tokenizer_dir)
         try:
             with saying_why(session.url):
                 client = await pulse.result(created(partial(_client, service, name, start)))
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-            path = start.saved.state if start.saved else served.ref.checkpoint
+            path = start.saved.state if start.saved else served_model.ref.checkpoint
             action = f"train {name!r}" if path is None else f"resume from {path}"
             reason = service_message(error)
             if start.saved is not None and isinstance(error, tinker.NotFoundError):
@@ -382,12 +382,12 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
         quiet(client)
         traits = start.traits or ServiceTraits.of(session.url, name)
         version = start.saved.version if start.saved else 0
-        opened = PolicyClient(session, start, client, name, chat, pulse, traits, version)
+        policy_client = PolicyClient(session, start, client, name, chat, pulse, traits, version)
         async with AsyncExitStack() as stack:
             if start.sample_from is not None:
-                opening = SamplingServer.open(start.sample_from, chat, start.adapters, policy)
-                opened.server = await stack.enter_async_context(opening)
-            yield opened
+                server_context = SamplingServer.open(start.sample_from, chat, start.adapters, policy)
+                policy_client.server = await stack.enter_async_context(server_context)
+            yield policy_client
     except BaseException:
         close(service, "errored")
         raise

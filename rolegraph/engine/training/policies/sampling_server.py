@@ -63,13 +63,13 @@ class SamplingServer:
             Exception: As `fetch_adapter`.
         """
         folder = (self.folder / f"{self.policy}-{version:06d}").absolute()
-        older = [path for path in self.folder.glob(f"{self.policy}-[0-9]*") if path.name != folder.name]
+        old_folders = [path for path in self.folder.glob(f"{self.policy}-[0-9]*") if path.name != folder.name]
         await asyncio.to_thread(make_folder, folder)
         await fetch_adapter(client, rest, pulse, folder)
         # Trainings may share a server: the name has the run's folder, and a digest of its path.
         run = self.folder.absolute().parent
         digest = hashlib.sha256(bytes(run)).hexdigest()[:8]
         await self.model.load_adapter(f"{run.name}-{digest}-{self.policy}", version, str(folder))
-        for path in older:  # the server may read the folder of the adapter in use again
+        for path in old_folders:  # the server may read the folder of the adapter in use again
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         return self.model

@@ -1,6 +1,6 @@
-"""Recipes of the documentation: published set-ups, each a section of docs/recipes.md with its spec.
+"""Recipes of the documentation: published set-ups, each a section of a page in docs/recipes with its spec.
 
-A wheel contains the page; in a checkout, the page is read from docs.
+A wheel contains the pages; in a checkout, the pages are read from docs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rolegraph.engine.errors import UsageError, did_you_mean
 ROWS = "rows.jsonl"
 """File of the rows of a recipe."""
 _PACKAGE = Path(__file__).resolve().parents[1]
-_PAGES = (_PACKAGE / "recipes.md", _PACKAGE.parent / "docs" / "recipes.md")
+_FOLDERS = (_PACKAGE, _PACKAGE.parent / "docs")
 _SECTION = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.M | re.S)
 _BLOCK = re.compile(r"^```yaml\n(?:# (\w+\.yaml)\n)?(?:rolegraph: 2\n)?(.*?)^```$", re.M | re.S)
 _HAS_DATA = re.compile(r"^(data|extends):", re.M)
@@ -24,7 +24,7 @@ _ROW = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
 
 
 class Recipe(NamedTuple):
-    """Section of the page of recipes, with its spec."""
+    """Section of a page of recipes, with its spec."""
 
     title: str
     line: str
@@ -54,11 +54,13 @@ class Recipe(NamedTuple):
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """Return all recipes by name, such as `tree-of-thoughts`; empty where the page is missing."""
-    page = next((page.read_text("utf-8") for page in _PAGES if page.is_file()), "")
-    row: dict[str, Any] = json.loads(match[1]) if (match := _ROW.search(page)) else {}
+    """Return all recipes by name, such as `tree-of-thoughts`; empty where the pages are missing."""
+    folder = next((folder for folder in _FOLDERS if (folder / "recipes.md").is_file()), _PACKAGE)
+    pages = [page.read_text("utf-8") for page in sorted(folder.glob("recipes/*.md"))]
+    index = (folder / "recipes.md").read_text("utf-8") if pages else ""
+    row: dict[str, Any] = json.loads(match[1]) if (match := _ROW.search(index)) else {}
     named: dict[str, Recipe] = {}
-    for title, section in _SECTION.findall(page):
+    for title, section in (parts for page in pages for parts in _SECTION.findall(page)):
         (_, text), *others = _BLOCK.findall(section)
         further = {file: other for file, other in others if file}
         read = "\n".join((text, *further.values()))

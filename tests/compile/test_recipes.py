@@ -15,7 +15,7 @@ from rolegraph.engine.compile.compiler import check_file
 from rolegraph.outlook.preview import preview_task
 from tests.edge import write_spec
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.md"))
 INTENDED = {
     "A game of reference": "sees task.target",
     "tau-bench": "needs a permission: http://127.0.0.1:8001/mcp",
@@ -47,7 +47,18 @@ def write_files(folder: Path, data: str = DATA) -> None:
 
 
 def test_every_section_has_one() -> None:
-    assert len(RECIPES) == len(re.findall(r"^## ", PAGE.read_text("utf-8"), re.M)) >= 10
+    sections = [re.findall(r"^## ", page.read_text("utf-8"), re.M) for page in PAGES]
+    assert len(RECIPES) == sum(map(len, sections)) >= 10 and all(sections)
+
+
+def test_the_index_links_to_every_recipe() -> None:
+    index = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text("utf-8")
+    linked = re.findall(r"\[([^]]+)\]\(recipes/(\w+)\.md#", index)
+    assert sorted(linked) == sorted(
+        (title, page.stem)
+        for page in PAGES
+        for title in re.findall(r"^## (.+)", page.read_text("utf-8"), re.M)
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)

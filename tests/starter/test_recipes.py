@@ -53,4 +53,6 @@ def test_a_wheel_holds_the_recipes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", build, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
-        assert wheel.read("rolegraph/recipes.md") == (ROOT / "docs" / "recipes.md").read_bytes()
+        docs = ROOT / "docs"
+        for page in (docs / "recipes.md", *(docs / "recipes").iterdir()):
+            assert wheel.read(f"rolegraph/{page.relative_to(docs).as_posix()}") == page.read_bytes()

@@ -75,7 +75,7 @@ demo: $(VENV)/.run
 		--model local:smollm2-135m train.learning_rate=0.001 train.steps=20 train.validation.every=2 \
 		--out runs/facts_judge
 	rm -f docs/demo/step-*.html
-	$(BIN)/rolegraph report runs/facts_judge --out docs/demo
+	$(BIN)/rolegraph report runs/facts_judge --out docs/demo --home ../index.html
 
 # Resolve the newest versions that pyproject.toml allows, for every Python and platform, with the torch of before.
 lock: $(VENV)/.test

@@ -46,11 +46,16 @@ def runs_command(runs: tuple[Path, ...], output: RowOutput) -> None:
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN…]", type=FOLDER)
 @options.path("--out", "out", "DIR", "Write index.html and the episodes that it links to into this folder.")
+@options.text("--home", "URL", "With --out: the site that the pages are part of, to which each page links.")
 @options.path("--picture", "picture", "FILE", "Also draw the learning curves of all runs: .svg or .png.")
 @options.replaces("out", "picture")
 @options.repeated("--figure", "figures", "NAME", "A figure of the picture. Default: the spec's metrics.")
 def report_command(
-    runs: tuple[Path, ...], out: Path | None, picture: Path | None, figures: tuple[str, ...]
+    runs: tuple[Path, ...],
+    out: Path | None,
+    home: str | None,
+    picture: Path | None,
+    figures: tuple[str, ...],
 ) -> None:
     """Write report.html into each RUN, the folder of a training, and print its path.
 
@@ -58,7 +63,7 @@ def report_command(
     """
     if figures and picture is None:
         raise api.UsageError("--figure needs --picture FILE")
-    for page in rg.report(*runs, out=out, picture=picture, figures=figures):
+    for page in rg.report(*runs, out=out, picture=picture, figures=figures, home=home or ""):
         click.echo(str(page))
     if picture is not None:
         click.echo(str(picture))

@@ -103,6 +103,7 @@ def report(
     out: str | Path | None = None,
     picture: str | Path | None = None,
     figures: Sequence[str] = (),
+    home: str = "",
 ) -> list[Path]:
     """Write `report.html` into the folder of each training; the page opens from disk without a network.
 
@@ -113,6 +114,7 @@ def report(
         picture: File to write the learning curves of all trainings to, SVG or PNG by its ending; None writes
             no file.
         figures: Figures of the picture; by default the spec's metrics.
+        home: URL of the site that the pages in `out` are part of, to which each page links.
 
     Returns:
         The paths of the pages.
@@ -126,6 +128,10 @@ def report(
     folders = [Path(run) for run in runs]
     if out is not None and len(folders) != 1:
         raise UsageError(f"out is the folder of one training's pages; got {len(folders)} trainings")
+    if home and out is None:
+        raise UsageError("home is the site of the pages in out; give out")
     if picture is not None:
         draw_curves(folders, figures).save(picture)
-    return [write_report_pages(folder, Path(out)) if out else write_report(folder) for folder in folders]
+    return [
+        write_report_pages(folder, Path(out), home) if out else write_report(folder) for folder in folders
+    ]

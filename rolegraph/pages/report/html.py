@@ -23,6 +23,10 @@ from rolegraph.pages.report.digest import clipped, plain_answer
 _HERE = Path(__file__).parent
 CHARTS = _HERE / "report.js"
 """Script that shows the values of a chart in the page's element `tip`."""
+ABOUT = (
+    "declares a multi-role LLM workflow in one YAML file and trains every role with reinforcement learning"
+)
+"""Words after the name at the top of a page that is a file, for whoever gets it without more."""
 COLOURS = _HERE / "colors.css"
 """CSS file with the colours of all pages, and of the documentation."""
 
@@ -39,6 +43,27 @@ def render(template: Path, *sheets: Path, **values: Any) -> str:
     rules = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
     page = _environment(template.parent).get_template(template.name)
     return page.render(style=Markup("".join(rules)), **values)
+
+
+def top_bar(entries: Iterable[tuple[str, str]], current: str = "") -> Markup:
+    """Return the links at the top of a page.
+
+    Args:
+        entries: (text, URL) of each; a text without a URL is no link.
+        current: Text of the link to the page itself.
+    """
+    return Markup(_environment(_HERE).get_template("bar.html.j2").render(entries=entries, current=current))
+
+
+def file_bar(home: str = "", up: str = "") -> Markup:
+    """Return the top of a page that is a file.
+
+    Args:
+        home: URL of the site that the page is part of; empty without one.
+        up: URL of the report that the page belongs to; empty without one.
+    """
+    links = [("Documentation", home), ("Report of the training", up)]
+    return top_bar([("Rolegraph", home), (ABOUT, ""), *((text, href) for text, href in links if href)])
 
 
 @cache

@@ -67,7 +67,7 @@ def render(
     run: RunRecord,
     digest: Digest,
     viewer: str = "",
-    bar: str = "",
+    bar: str | None = None,
     turn_url: Callable[[CreditRow], str] = lambda row: "",
 ) -> str:
     """Return the HTML of the report.
@@ -76,7 +76,7 @@ def render(
         run: The training.
         digest: Summary of its episodes.
         viewer: URL of the run's list of episodes in the viewer; empty in a report file.
-        bar: Links of the viewer that the page begins with, as `Markup`.
+        bar: Links of the viewer that the page begins with, as `Markup`; None for a page that is a file.
         turn_url: Function from a turn's credit to the URL of its card; empty where the turn has no page.
     """
     code, code_hash = html.script(html.CHARTS)
@@ -103,7 +103,7 @@ def render(
         signs=[*lasting_signs(run.lines, policies)],
         chosen=BEST_ON_THESE,
         viewer=viewer,
-        bar=bar,
+        bar=bar or html.file_bar(),
         sections=shown,
         turning=turning,
         meanings=MEANINGS,

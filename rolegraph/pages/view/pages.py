@@ -27,7 +27,7 @@ from rolegraph.engine.records.ownership import write_output
 from rolegraph.pages.report.compare.comparison import compare
 from rolegraph.pages.report.compare.page import FLIPS_OF_PAGE, comparison_page
 from rolegraph.pages.report.digest import read_digest
-from rolegraph.pages.report.html import CHARTS, render, script
+from rolegraph.pages.report.html import CHARTS, file_bar, render, script, top_bar
 from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
 from rolegraph.pages.report.turning import turning_points
@@ -69,6 +69,8 @@ class PageLinks:
 
     anchors: Collection[str] = ()
     """Anchors of the episodes in the file."""
+    home: str = ""
+    """URL of the site that the file is part of; empty without one."""
     up: str = ""
     """URL of the report that the file belongs to; empty without one."""
 
@@ -147,7 +149,7 @@ class Pages:
             "steps": run.common_steps(),
         }
         title = f"{run_names(self.runs)[number]} episodes"
-        return self._render("listing.html.j2", title, number, "episodes", where=where, is_live=True, **shown)
+        return self._render("listing.html.j2", title, number, "Episodes", where=where, is_live=True, **shown)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
         """Render an episode of run number `number`, from its turn `start` (from 0) on; raises DataError."""
@@ -183,7 +185,7 @@ class Pages:
         """
         table = RunsTable(run_rows(self.runs), query)
         shown: dict[str, Any] = {"table": table, "query": query, "curves": picked_curves(table, self.runs)}
-        return self._render("overview.html.j2", "Runs", None, "runs", is_live=True, **shown)
+        return self._render("overview.html.j2", "Runs", None, "Runs", is_live=True, **shown)
 
     def add_new(self) -> None:
         """Open runs that have begun in the folders since the last call; the other runs keep their numbers."""
@@ -199,7 +201,7 @@ class Pages:
         links = _ComparisonLinks(self, {name: (number_of[name], file) for name, file in files.items()})
         address = f"{self.links.to('compare')}?"
         switch = "" if query.steps else address + query._replace(best=not query.best).url
-        bar = self._bar(None, "compare", f"{address}{query.url}&file=yes")
+        bar = self._bar(None, "Compare", f"{address}{query.url}&file=yes")
         return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch, best=query.best)
 
     def comparison_file(self, query: ComparisonQuery) -> str:
@@ -261,7 +263,7 @@ class Pages:
             return report_page(run, digest)
         episodes = self.links.listing(number, EpisodeFilter())
         file = f"{self.links.to(number, 'report')}?file=yes"
-        bar = self._bar(number, "report", file)
+        bar = self._bar(number, "Report", file)
         return report_page(run, digest, episodes, bar, partial(self.turn, number))
 
     def turn(self, number: int, credit: CreditRow) -> str:
@@ -306,14 +308,19 @@ class Pages:
 
         Args:
             number: Number of the page's run; None for a page of no run, or of several.
-            current: Name of the current page's link: `runs`, `episodes`, `report` or `compare`.
+            current: Text of the current page's link: `Runs`, `Episodes`, `Report` or `Compare`.
             file: URL to get the page as one file; empty where there is no such file.
         """
-        info = None if number is None or self.runs[number].fault else self.runs[number].info
-        name = "" if number is None else run_names(self.runs)[number]
-        values = {"number": number, "current": current, "name": name, "links": self.links, "file": file}
-        has_report = info is not None and info.kind == "train"
-        return Markup(render(HERE / "bar.html.j2", where=EpisodeFilter(), has_report=has_report, **values))
+        to = self.links.to
+        entries = [("Rolegraph", ""), ("Runs", to() or "")]
+        if number is not None:
+            run = self.runs[number]
+            entries.append((f"{run_names(self.runs)[number]}:", ""))
+            entries.append(("Episodes", self.links.listing(number, EpisodeFilter())))
+            if not run.fault and run.info.kind == "train":
+                entries.append(("Report", to(number, "report") or ""))
+        entries.append(("Compare", f"{to('compare')}{'' if number is None else f'?pick={number}'}"))
+        return top_bar([*entries, *([("Download", file)] if file else ())], current)
 
     def _render(self, template: str, title: str, number: int | None, current: str = "", **values: Any) -> str:
         values = {
@@ -333,7 +340,7 @@ class Pages:
             number=number,
             run=None if number is None else self.runs[number],
             runs=self.runs,
-            bar=self._bar(number, current) if self.links.to() else "",
+            bar=self._bar(number, current) if self.links.to() else file_bar(self.links.home, self.links.up),
             script=code,
             script_hash=code_hash,
             texts=texts,
@@ -417,6 +424,7 @@ def write_static(
     hidden: bool,
     where: EpisodeFilter,
     most: int = MOST_IN_FILE,
+    home: str = "",
     up: str = "",
 ) -> WrittenEpisodes:
     """Write the matching episodes of runs to one HTML file.
@@ -427,6 +435,7 @@ def write_static(
         hidden: True to show hidden task fields.
         where: Filter of the episodes.
         most: Largest number of episodes of each run.
+        home: URL of the site that the file is part of; empty without one.
         up: URL of the report that the file belongs to; empty without one.
 
     Returns:
@@ -438,7 +447,7 @@ def write_static(
     """
     readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
     chosen = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable]
-    page = one_file(runs, chosen, where, hidden=hidden, up=up)
+    page = one_file(runs, chosen, where, hidden=hidden, home=home, up=up)
     write_output(file, page.encode("utf-8", "replace"), "html")
     left = [None if page.total is None else page.total - len(page.rows) for _, page in chosen]
     left_out = None if None in left else sum(filter(None, left))
@@ -452,7 +461,7 @@ class _StepLinks(PageLinks):
         return f"step-{row.part.step}.html"
 
 
-def write_report_pages(folder: Path, out: Path) -> Path:
+def write_report_pages(folder: Path, out: Path, home: str = "") -> Path:
     """Write a training's report as `index.html`, and beside it `step-N.html`, the episodes that it links to.
 
     A step's page has all of its episodes, up to MOST_IN_FILE; of a larger step those on the turn's task.
@@ -460,6 +469,7 @@ def write_report_pages(folder: Path, out: Path) -> Path:
     Args:
         folder: Folder of the training.
         out: Folder of the pages, which may exist.
+        home: URL of the site that the pages are part of; empty without one.
 
     Returns:
         The path of the report.
@@ -472,7 +482,10 @@ def write_report_pages(folder: Path, out: Path) -> Path:
     record, run = read_run(folder), open_run(folder)
     digest = read_digest(folder, record.info.trained_roles, run.rule)
     pages = Pages([run], _StepLinks(), hidden=False)
-    report, file = report_page(record, digest, turn_url=partial(pages.turn, 0)), out / "index.html"
+    report, file = (
+        report_page(record, digest, bar=file_bar(home), turn_url=partial(pages.turn, 0)),
+        out / "index.html",
+    )
     with os_errors_as(WorldError, f"cannot write {out}"):
         out.mkdir(parents=True, exist_ok=True)
     write_output(file, report.encode("utf-8", "replace"), "html")
@@ -481,7 +494,8 @@ def write_report_pages(folder: Path, out: Path) -> Path:
         if len(where.matching(run.every())) > MOST_IN_FILE:
             where = replace(where, task=credit.task)
         step = out / f"step-{credit.step}.html"
-        write_static([run], step, hidden=False, where=where, most=sys.maxsize, up=f"{file.name}#turning")
+        up = f"{file.name}#turning"
+        write_static([run], step, hidden=False, where=where, most=sys.maxsize, home=home, up=up)
     return file
 
 
@@ -491,6 +505,7 @@ def one_file(
     where: EpisodeFilter,
     *,
     hidden: bool,
+    home: str = "",
     up: str = "",
 ) -> str:
     """Return one self-contained page with episodes of runs; raises DataError where a run cannot be read.
@@ -500,9 +515,10 @@ def one_file(
         chosen: (number, episodes) of each run that is shown.
         where: Filter that chose the episodes.
         hidden: True to show hidden task fields.
+        home: As for `write_static`.
         up: As for `write_static`.
     """
     links = PageLinks()
-    links.up = up
+    links.home, links.up = home, up
     links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
     return Pages(runs, links, hidden=hidden).static(chosen, where)

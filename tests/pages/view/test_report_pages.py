@@ -35,7 +35,7 @@ def check(site: Path) -> dict[str, str]:
         (turns[name],) = re.findall(r'<a href="([^"]*)">Open the turn', card)
         file, _, anchor = turns[name].partition("#")
         assert '<circle class="dot link c0"' in report and report.count(f'href="{turns[name]}"') >= 2
-        assert pages[file].links[0] == "index.html#turning"
+        assert "index.html#turning" in pages[file].links
         (advantage,) = re.findall(r'advantage <b class="\w+">([^<]*)</b>', card)
         turn = (site / file).read_text("utf-8").partition(f'<article class="card" id="{anchor}"')[2]
         assert f"advantage {advantage}</span>" in turn.partition("</article>")[0]
@@ -58,6 +58,17 @@ def test_a_training_leads_from_its_curve_to_the_turns(whole: Path, tmp_path: Pat
     points = [line["validation/correct"] for line in metrics(whole) if "validation/correct" in line]
     changes = [after - before for before, after in pairwise(points)]
     assert ("rise" in turns, "fall" in turns) == (max(changes) > 0, min(changes) < 0)
+
+
+def test_pages_of_a_site_lead_home_and_to_their_report(fallen: Path, tmp_path: Path) -> None:
+    (page,) = rg.report(fallen, out=tmp_path / "site", home="../index.html")
+    bars = {file.name: Parsed(file.read_text("utf-8")).links for file in page.parent.glob("*.html")}
+    assert bars.pop("index.html")[:2] == ["../index.html"] * 2
+    assert bars
+    for links in bars.values():
+        assert links[:3] == ["../index.html", "../index.html", "index.html#turning"]
+    with pytest.raises(rg.UsageError, match="home is the site"):
+        rg.report(fallen, home="../index.html")
 
 
 def test_both_directions_have_a_turn_and_all_rows_of_its_step(fallen: Path, tmp_path: Path) -> None:

@@ -44,9 +44,8 @@ def test_the_first_page_lists_the_episodes_and_each_opens(training: Path) -> Non
     assert "Make 7" not in opened.text and "<answer>3" in opened.text
 
 
-def test_every_page_begins_with_the_same_links_and_marks_its_own(training: Path, tmp_path: Path) -> None:
+def test_every_page_begins_with_its_links_and_marks_its_own(training: Path, tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", tasks=1)
-    texts = ["Runs", "Episodes", "Report", "Compare"]
     of_training = [f"/{KEY}/", f"/{KEY}/0", f"/{KEY}/0/report", f"/{KEY}/compare?pick=0"]
     for path, current, links in (
         ("", "Runs", [f"/{KEY}/", f"/{KEY}/compare"]),
@@ -63,7 +62,6 @@ def test_every_page_begins_with_the_same_links_and_marks_its_own(training: Path,
     ):
         (bar,) = re.findall(r'<nav class="bar".*?</nav>', get(f"/{KEY}/{path}", training, other).text, re.S)
         assert Parsed(bar).links == links, path
-        assert [text for text in texts if text in bar] == texts
         assert re.findall(r'aria-current="page">(\w+)', bar) == [current] * bool(current)
 
 

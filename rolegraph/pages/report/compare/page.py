@@ -17,7 +17,7 @@ from rolegraph.pages.report.charts import COLOURS, Axis, interval, ruler, scale
 from rolegraph.pages.report.compare.comparison import Comparison, FigureRow
 from rolegraph.pages.report.compare.flips import REWARD
 from rolegraph.pages.report.digest import bands, clipped
-from rolegraph.pages.report.html import CHARTS, render, script
+from rolegraph.pages.report.html import CHARTS, file_bar, render, script
 from rolegraph.pages.report.panels import common_curves
 from rolegraph.pages.report.reading import read_run
 
@@ -51,7 +51,7 @@ class ComparisonLinks(Protocol):
 def comparison_page(
     comparison: Comparison,
     links: ComparisonLinks | None = None,
-    bar: str = "",
+    bar: str | None = None,
     switch: str = "",
     *,
     best: bool = False,
@@ -61,7 +61,7 @@ def comparison_page(
     Args:
         comparison: The comparison.
         links: URLs of the episodes; None where no viewer shows the page.
-        bar: Links of the viewer that the page begins with, as `Markup`.
+        bar: Links of the viewer that the page begins with, as `Markup`; None for a page that is a file.
         switch: URL of the page with the other validations; empty where no viewer shows the page.
         best: True if trainings are compared by their best checkpoints.
     """
@@ -85,7 +85,7 @@ def comparison_page(
         chosen=BEST_ON_THESE,
         switch=switch,
         best=best,
-        bar=bar,
+        bar=bar or file_bar(),
         links=links,
         roles=role_lines(comparison),
         first_flips=_FIRST_FLIPS,

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import click
@@ -292,17 +293,21 @@ def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> No
 
 
 def markdown() -> str:
-    """Return a Markdown table of all runs that have figures."""
+    """Return a Markdown table with a line for each table that has figures, means over its seeds."""
+    of_table: dict[str, list[dict[str, Any]]] = {}
+    for run in measured():
+        of_table.setdefault(run["table"], []).append(run)
     lines = [
-        "| table | seed | before | after | difference | best constant answer | test rows |",
+        "| table | seeds | before | after | smallest difference | best constant answer | test rows |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for run in measured():
-        base, trained, gap, constant = run["base"], run["trained"], run["difference"], run["constant"]
-        change = f"{gap['mean']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
-        best = f"{constant['share']:.3f} `{constant['answer']}`"
-        means = f"{base['mean']:.3f} | {trained['mean']:.3f}"
-        lines.append(f"| {run['table']} | {run['seed']} | {means} | {change} | {best} | {run['tasks']} |")
+    for name, runs in of_table.items():
+        before, after = (mean(run[side]["mean"] for run in runs) for side in ("base", "trained"))
+        least = min((run["difference"] for run in runs), key=lambda gap: gap["low"])
+        change = f"{least['mean']:+.3f} [{least['low']:+.3f},\N{NO-BREAK SPACE}{least['high']:+.3f}]"
+        best = f"{runs[0]['constant']['share']:.3f} `{runs[0]['constant']['answer']}`"
+        figures = f"{len(runs)} | {before:.3f} | {after:.3f} | {change} | {best} | {runs[0]['tasks']}"
+        lines.append(f"| {name} | {figures} |")
     return "\n".join(lines)
 
 

@@ -233,7 +233,7 @@ class Display:
                 yield from (option, str(value))
 
     def _document(self, seconds: float) -> dict[str, Any]:
-        """Return the JSON document; docs/command.md describes its keys."""
+        """Return the JSON document; docs/command/output.md describes its keys."""
         routes = self._routes.metrics()
         return {
             "folder": str(self._folder.path),

@@ -77,7 +77,7 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
     calls = None if budget is None else forecast.calls_of_an_episode * budget
     if calls is not None:
         output.line(f"optimize --budget {budget}: at most {calls:,} model calls of the roles")
-    # docs/command.md describes the keys of the document.
+    # docs/command/output.md describes the keys of the document.
     document = {
         **asdict(forecast),
         "episodes": forecast.episodes,

@@ -74,5 +74,5 @@ def test_words_of_a_stranger_stay_words(tmp_path: Path) -> None:
 
 
 def test_the_picture_in_the_documents_is_what_is_drawn() -> None:
-    text = (ROOT / "docs" / "command.md").read_text("utf-8")
+    text = (ROOT / "docs" / "command" / "write.md").read_text("utf-8")
     assert f"```mermaid\n{mermaid(shipped('solver_verifier_loop'))}```" in text

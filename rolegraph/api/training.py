@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rolegraph.api import jobs
 from rolegraph.api.recorded import Run
@@ -33,34 +33,13 @@ from rolegraph.engine.records.summary import Summarized, Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
-from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
+from rolegraph.engine.training.loop.schedule import ValidationSetup, planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import shared_rows
 
 if TYPE_CHECKING:
     from rolegraph.engine.models import LimitedModel, Models, Services
     from rolegraph.engine.training.loop.rollouts import RemoteModels, TrainingSetup
     from rolegraph.engine.training.policies.policies import Policies
-
-
-class ValidationJob(NamedTuple):
-    """Workflow that validates a training."""
-
-    flow: Workflow
-    tasks: Sequence[Task]
-    """Validation tasks."""
-    folder: RunFolder
-    """Folder of its episodes, inside the training's folder."""
-    prefix: str
-    """Prefix of its metrics' names: `NAME/`, or empty for the first workflow."""
-
-    @property
-    def data(self) -> Sequence[UsedRows]:
-        """Rows that the validation uses."""
-        return [jobs.used_rows(self.flow, "validation", self.tasks)]
-
-    def info(self, seed: int) -> RunInfo:
-        """Return the settings for the folder's `run.json`."""
-        return jobs.describe(self.flow, "train", seed=seed)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,7 +56,7 @@ class TrainingJob(Summarized):
     start: Checkpoint | None
     """Checkpoint to continue from; None for a training from the beginning."""
     resumed: bool
-    others: Sequence[ValidationJob] = ()
+    others: Sequence[ValidationSetup] = ()
     """Workflows that validate in place of the training's own."""
 
     @classmethod
@@ -137,8 +116,9 @@ class TrainingJob(Summarized):
         others = _validations(flow, folder)
         job = cls(flow, folder, info, *tasks, start=start, resumed=True, others=others)
         folder.check_same(job.info, flow.plan.resolved, job.data)
-        for it in job.others:
-            it.folder.check_same(it.info(before.seed), it.flow.plan.resolved, it.data)
+        for it in others:
+            now, rows = _info_and_rows(job, it)
+            it.folder.check_same(now, it.plan.resolved, rows)
         return job
 
     def summary(self) -> Summary:
@@ -150,6 +130,12 @@ class TrainingJob(Summarized):
     def data(self) -> Sequence[UsedRows]:
         """Rows that the training uses."""
         return jobs.training_rows(self.flow, self.tasks, self.validation)
+
+    @property
+    def validations(self) -> Sequence[ValidationSetup]:
+        """Workflows that validate: the training's own if it has validation tasks, or others in its place."""
+        itself = ValidationSetup(self.flow.plan, self.validation, self.folder)
+        return self.others or ([itself] if self.validation else [])
 
     @property
     def plans(self) -> list[Plan]:
@@ -241,7 +227,7 @@ class TrainingJob(Summarized):
                 workers = await _open_workers(self, cluster, services, policies, notify, stack)
             imports = dict.fromkeys(wanted for plan in self.plans for wanted in plan.imports)
             isolation = await stack.enter_async_context(Isolation(tuple(imports)))
-            from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
+            from rolegraph.engine.training.loop.rollouts import TrainingSetup
             from rolegraph.engine.training.policies.past import PastSelves
 
             setup = TrainingSetup(
@@ -249,7 +235,7 @@ class TrainingJob(Summarized):
                 seed=self.info.seed,
                 steps=self.steps,
                 tasks=self.tasks,
-                validation_tasks=self.validation,
+                validations=self.validations,
                 rates=self.info.learning_rates,
                 policies=policies,
                 past=PastSelves(self.flow.plan.past, policies, self.start),
@@ -259,7 +245,6 @@ class TrainingJob(Summarized):
                 observe=partial(_track, notify, trackers, self),
                 remote=workers,
                 keep_going=keep_going,
-                validations=[ValidationSetup(it.flow.plan, *it[1:]) for it in self.others],
                 budget=budget,
             )
             try:
@@ -317,18 +302,22 @@ async def train_async(
 train = jobs.blocking(train_async)
 
 
-def _validations(flow: Workflow, folder: RunFolder) -> list[ValidationJob]:
+def _validations(flow: Workflow, folder: RunFolder) -> list[ValidationSetup]:
     """Return the validation workflows that replace the training's own, with their tasks."""
     plan, count = flow.plan, flow.plan.spec.train.validation.tasks
     return [
-        ValidationJob(
-            replace(flow, plan=other),
-            validation_tasks(other, count),
-            RunFolder(folder.validated / other.name),
-            prefix,
+        ValidationSetup(
+            other, validation_tasks(other, count), RunFolder(folder.validated / other.name), prefix
         )
         for prefix, other in (plan.validating if plan.validations else ())
     ]
+
+
+def _info_and_rows(job: TrainingJob, it: ValidationSetup) -> tuple[RunInfo, list[UsedRows]]:
+    """Return (RunInfo for the folder of a workflow that validates, rows that the workflow uses)."""
+    flow = replace(job.flow, plan=it.plan)
+    info = jobs.describe(flow, "train", seed=job.info.seed)
+    return info, [jobs.used_rows(flow, "validation", it.tasks)]
 
 
 def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], list[Task]]:
@@ -409,7 +398,7 @@ def _write_start(job: TrainingJob, policies: Policies) -> None:
         folder.rewind()
         folder.resume(jobs.command_line(), plan.resolved, data=job.data)
         for it in job.others:
-            it.folder.resume(jobs.command_line(), it.flow.plan.resolved, data=it.data)
+            it.folder.resume(jobs.command_line(), it.plan.resolved, data=_info_and_rows(job, it)[1])
         return
     # A service that is asked for no model by name serves one of its own choice.
     names = dict.fromkeys(
@@ -420,7 +409,8 @@ def _write_start(job: TrainingJob, policies: Policies) -> None:
     )
     asked = {"model": ", ".join(names)}
     for it in job.others:  # before the training's own file, which lists them
-        it.folder.begin(it.info(job.info.seed).model_copy(update=asked), it.flow.plan.resolved, it.data)
+        info, rows = _info_and_rows(job, it)
+        it.folder.begin(info.model_copy(update=asked), it.plan.resolved, rows)
     folder.begin(job.info.model_copy(update=asked), plan.resolved, job.data)
 
 
@@ -436,7 +426,7 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
     plan = job.flow.plan
     if foreign := jobs.foreign_prompts(plan):
         yield foreign
-    for tasks in [it.tasks for it in job.others] or [job.validation]:
+    for tasks in [it.tasks for it in job.validations] or [()]:
         if few := few_tasks_message(plan, len(tasks)):
             yield few
         if shared := shared_rows(job.tasks, tasks):
@@ -511,13 +501,10 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
     """Pass an event to `observe`; for a finished step, log its metrics and episodes to the trackers first."""
     if isinstance(event, StepLogged) and trackers:
         tables: dict[str, Table] = {}
-        plan, folder, others = job.flow.plan, job.folder, job.others
-        parts = [("train", folder.episodes_file("train", event.step), plan)]
-        validating = [(it.prefix, it.folder, it.flow.plan) for it in others] or [("", folder, plan)]
-        parts += [
-            (f"validation/{prefix}".rstrip("/"), each.episodes_file("validation", event.step), played)
-            for prefix, each, played in validating
-        ]
+        parts = [("train", job.folder.episodes_file("train", event.step), job.flow.plan)]
+        for it in job.validations:
+            file = it.folder.episodes_file("validation", event.step)
+            parts.append((f"validation/{it.prefix}".rstrip("/"), file, it.plan))
         for name, file, played in parts if any(one.has_tables for one in trackers) else ():
             if file.exists():
                 tables[f"episodes/{name}"] = episode_table(read_episodes(file), disclosure_rule_of(played))

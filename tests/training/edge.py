@@ -25,7 +25,8 @@ from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop.ending import NO_BUDGET
 from rolegraph.engine.training.loop.loop import train
-from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
+from rolegraph.engine.training.loop.rollouts import TrainingSetup
+from rolegraph.engine.training.loop.schedule import ValidationSetup
 from rolegraph.engine.training.policies.past import PastSelves
 from rolegraph.engine.training.policies.policies import Policies, PolicyStart
 from tests.edge import COUNTDOWN, RIGHT, WRONG
@@ -122,6 +123,8 @@ class Training:
             self.folder.begin(info, plan.resolved)
             for it in validations:
                 it.folder.begin(RunInfo(name=it.plan.name, roles={}), it.plan.resolved)
+        if not validations and (rows := self.rows("validation", 2)):
+            validations = [ValidationSetup(plan, rows, self.folder)]
         async with (
             Policies.open(starts) as policies,
             Isolation(plan.imports) as isolation,
@@ -132,7 +135,6 @@ class Training:
                 seed=SEED,
                 steps=steps,
                 tasks=self.rows("train", 5),
-                validation_tasks=self.rows("validation", 2),
                 rates={name: rate.value for name, rate in policy_rates(plan).items()},
                 policies=policies,
                 past=PastSelves(plan.past, policies, start),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -222,10 +222,6 @@ class CreditRow(NamedTuple):
             tokens=sum(call.response_tokens for call in trajectory.steps),
             failed=trajectory.failure is not None,
         )
-
-    @classmethod
-    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        return data
 
     __get_pydantic_core_schema__ = classmethod(record_schema)
 

@@ -216,10 +216,6 @@ class Failure(NamedTuple):
         named = {"name": self.name.value, "message": self.message}
         return {**named, "place": self.place} if self.place else named
 
-    @classmethod
-    def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        return data
-
     __get_pydantic_core_schema__ = classmethod(record_schema)
 
 

@@ -6,7 +6,6 @@ resumed. This file knows no plan, model or service; the settings of a run come i
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -60,7 +59,7 @@ from rolegraph.engine.records.jsonl import (
     write_record,
 )
 from rolegraph.engine.records.ownership import FolderKind
-from rolegraph.engine.records.plain import LARGEST
+from rolegraph.engine.records.plain import LARGEST, text_difference
 from rolegraph.engine.secrets import without_secrets
 
 T = TypeVar("T")
@@ -308,11 +307,14 @@ class RunFolder:
         started = self.info()
         if started.hash == now.hash:
             return check_data(self.data_file, data)
-        parts = [_difference("spec", self.spec(), without_secrets(spec))]
         old, new = started.templates, now.templates
-        parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
-        parts.append(_difference("--allow", "\n".join(started.allowed), "\n".join(now.allowed)))
-        shown = "\n".join(part for part in parts if part)
+        texts = {
+            "spec": (self.spec(), without_secrets(spec)),
+            **{name: (old.get(name, ""), new.get(name, "")) for name in {**old, **new}},
+            "--allow": ("\n".join(started.allowed), "\n".join(now.allowed)),
+        }
+        parts = (text_difference(*both, f"{it}, at the start", f"{it}, now") for it, both in texts.items())
+        shown = "\n".join(filter(None, parts))
         shown = shown or "The spec and its templates are the same; the code of what they name has changed."
         raise UsageError(
             f"{self.path} was started with another spec, and can be resumed only with the same one:\n"
@@ -324,7 +326,8 @@ class RunFolder:
         checkpoint."""
         last = self.last_checkpoint()
         step, whole = (last.step, last.whole_steps) if last else (0, -1)
-        kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
+        lines = _lines(self.metrics_file, _step_metrics, "a step's metrics")
+        kept = [line.text for line in lines if line.value["step"] <= whole]
         write_whole(self.metrics_file, b"".join(kept))
         for folder in (self, *self.validations()):
             for written in (folder.steps, folder.credit):
@@ -495,7 +498,8 @@ class RunFolder:
 
         `broken` is called for damaged lines, as for `read_jsonl`.
         """
-        return [line.value for line in self._metrics(broken)]
+        lines = _lines(self.metrics_file, _step_metrics, "a step's metrics", broken)
+        return [line.value for line in lines]
 
     def checkpoints(self) -> list[Checkpoint]:
         """Read `checkpoints.jsonl`, oldest first; raises DataError for a broken line."""
@@ -584,11 +588,6 @@ class RunFolder:
             **{f"best/{name.removeprefix(_VALIDATION)}": value for name, value in best.items()},
         }
 
-    def _metrics(
-        self, broken: Callable[[DataError], object] = refuse
-    ) -> Iterator[JsonLine[dict[str, float]]]:
-        return _lines(self.metrics_file, _step_metrics, "a step's metrics", broken)
-
     def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:
         for folder in (self.steps, self.credit):
             for file in folder.glob("*-*"):
@@ -644,8 +643,3 @@ def _step_metrics(text: bytes) -> dict[str, float]:
     }
     _ = metrics["step"]  # raises KeyError
     return metrics
-
-
-def _difference(name: str, was: str, now: str) -> str:
-    names = f"{name}, at the start", f"{name}, now"
-    return "\n".join(difflib.unified_diff(was.splitlines(), now.splitlines(), *names, n=1, lineterm=""))

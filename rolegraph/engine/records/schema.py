@@ -89,9 +89,9 @@ value is kept: it changes a ratio of probabilities by less than a thousandth."""
 def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
     """Return the pydantic schema that parses a JSON object into `record`, a NamedTuple class.
 
-    The class's `_fields_of` maps the object of a file to the record's fields; `metadata` keeps its name in
-    files, `info`. A field with a default may be missing. Assign this function in the class body:
-    `__get_pydantic_core_schema__ = classmethod(record_schema)`.
+    The class's `_fields_of`, if there is one, maps the object of a file to the record's fields; `metadata`
+    keeps its name in files, `info`. A field with a default may be missing. Assign this function in the class
+    body: `__get_pydantic_core_schema__ = classmethod(record_schema)`.
     """
     hints = get_type_hints(record, include_extras=True)
     fields = {
@@ -103,10 +103,12 @@ def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) ->
         for name in record._fields
     }
 
+    fields_of: Callable[[Any], Mapping[str, Any]] = getattr(record, "_fields_of", dict)
+
     def read(data: object) -> Mapping[str, Any]:
         if not isinstance(data, dict):
             raise ValueError("expected an object")
-        return record._fields_of(data)
+        return fields_of(cast("Mapping[str, Any]", data))
 
     def make(values: Mapping[str, Any]) -> object:
         return record(**values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -174,33 +174,26 @@ def update_metrics(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
         several: True if the plan has several policies; adds `optim/{grad_norm,loss,kl}/{policy}`.
     """
     metrics: Metrics = {}
-    sums: Metrics = {}
-    losses: dict[str, list[float]] = {}
-    tokens: Counter[str] = Counter()
-    surprisals_by_role: dict[str, list[float]] = {}
+    means = Means()
+    surprisals_by_role: defaultdict[str, list[float]] = defaultdict(list)
     for policy, result in updates.items():
         for role, surprisals in result.imitated.items():
-            surprisals_by_role.setdefault(role, []).extend(surprisals)
-        weighted_kl = {role: value * result.tokens[role] for role, value in result.kl.items()}
+            surprisals_by_role[role] += surprisals
         for role, value in result.loss.items():
             metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
-        for role, value in weighted_kl.items():
-            sums[role] = sums.get(role, 0.0) + value
         for role, loss_metrics in result.metrics.items():
-            for name, value in loss_metrics.items():
-                losses.setdefault(f"loss/{role}/{name}", []).append(value)
-        tokens.update(result.tokens)
+            means.add({f"loss/{role}/{name}": value for name, value in loss_metrics.items()})
+        for role, value in result.kl.items():
+            both = {f"kl/{role}": value, f"optim/kl/{policy}": value}
+            means.add(both if several else {f"kl/{role}": value}, result.tokens[role])
         if result.grad_norm is not None:
             metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = result.grad_norm
         if several and result.loss:
             metrics[f"optim/loss/{policy}"] = sum(result.loss.values())
-        if several and weighted_kl:
-            metrics[f"optim/kl/{policy}"] = sum(weighted_kl.values()) / sum(result.tokens.values())
     for role, surprisals in surprisals_by_role.items():
         metrics[f"imitation/{role}/loss"] = fmean(surprisals)
         metrics[f"imitation/{role}/tokens"] = float(len(surprisals))
-    metrics |= {name: fmean(values) for name, values in losses.items()}
-    return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
+    return metrics | means.means()
 
 
 def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> Metrics:

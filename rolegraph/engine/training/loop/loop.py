@@ -52,8 +52,8 @@ from rolegraph.engine.training.analysis.metrics import (
 )
 from rolegraph.engine.training.analysis.routing import route_shares
 from rolegraph.engine.training.loop.ending import Usage, stalled
-from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, ValidationSetup
-from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
+from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
+from rolegraph.engine.training.loop.schedule import ValidationSetup, batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
 from rolegraph.engine.training.policies.custom_losses import score_starts
@@ -313,7 +313,7 @@ class _Loop:
         failed_ones = (t for t in failed_roles(episodes) if t.name not in imitators or t.failed_by != "form")
         self._check_roles(step, failed_ones, episodes)
         self._warn_of_failures(step, episodes)
-        if step == 1 and not setup.validating:
+        if step == 1 and not setup.validations:
             self._warn([*start_warnings(plan, episodes, "in the first step")])
         return await _completed(self._learn(step, ledger, batch_metrics(ledger, rows, plan), times))
 
@@ -383,7 +383,7 @@ class _Loop:
         The seeds are the same at every step.
         """
         rollouts, start_time, metrics = self.train.validation.rollouts, monotonic(), Metrics()
-        for entry in self.setup.validating:
+        for entry in self.setup.validations:
             episodes = await self._validated(step, entry, rollouts, "validation")
             self._check_answers(step, episodes)
             # A small validation may fail by the answers' form by chance; only training batches stop for that.
@@ -418,12 +418,12 @@ class _Loop:
             step: The first or the last step, from 0.
             so_far: Metrics of the step.
         """
-        validating, start_time, metrics = self.setup.validating, monotonic(), Metrics()
-        if not validating or self._diverged({"step": float(step), **so_far}):
+        validations, start_time, metrics = self.setup.validations, monotonic(), Metrics()
+        if not validations or self._diverged({"step": float(step), **so_far}):
             return {}
-        for workflow in validating:
-            episodes = await self._validated(step, workflow, 1, "greedy")
-            metrics |= mean_metrics(workflow.plan, episodes, f"greedy/{workflow.prefix}".removesuffix("/"))
+        for entry in validations:
+            episodes = await self._validated(step, entry, 1, "greedy")
+            metrics |= mean_metrics(entry.plan, episodes, f"greedy/{entry.prefix}".removesuffix("/"))
         return metrics | {"time/greedy": monotonic() - start_time}
 
     async def _validated(
@@ -439,7 +439,7 @@ class _Loop:
         """
         seed, is_greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
         word = "greedy validation" if is_greedy else "validation"
-        of_workflow = f" of {it.plan.name}" if self.setup.validations else ""
+        of_workflow = "" if it.plan is self.setup.plan else f" of {it.plan.name}"
         self._note(f"step {step}: {word}{of_workflow}", len(it.tasks) * rollouts)
         episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=it.plan, greedy=is_greedy))
         it.folder.write_episodes(part, step, episodes)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.plan import TeacherKey
@@ -16,6 +16,7 @@ from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation, jobs, run_
 from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
+from rolegraph.engine.training.loop.schedule import ValidationSetup
 from rolegraph.engine.training.policies.past import Opponents, PastSelves
 from rolegraph.engine.training.policies.policies import Policies
 
@@ -68,16 +69,6 @@ class RemoteModels:
                 await self._policies[policy].delete_copy(path)
 
 
-class ValidationSetup(NamedTuple):
-    """Workflow that validates a training, with its tasks and the folder for its episodes."""
-
-    plan: Plan
-    tasks: Sequence[Task]
-    folder: RunFolder
-    prefix: str = ""
-    """Prefix of the workflow's metric names: `NAME/`, or empty."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
     """Plan, data, open models and folder of a training; the caller opens and closes them."""
@@ -88,8 +79,8 @@ class TrainingSetup:
     """Number of training steps."""
     tasks: Sequence[Task]
     """Training tasks."""
-    validation_tasks: Sequence[Task]
-    """Validation tasks; empty if the spec has none, or other workflows validate."""
+    validations: Sequence[ValidationSetup]
+    """Workflows that validate: the plan itself, or others in its place; empty without validation tasks."""
     rates: Mapping[str, float]
     """Learning rate of each policy, before the schedule's factor."""
     policies: Policies
@@ -103,17 +94,8 @@ class TrainingSetup:
     """Workers of a cluster that make the rollouts; None makes them in this process."""
     keep_going: bool = False
     """True to continue a training in which every answer of a role failed in the same way."""
-    validations: Sequence[ValidationSetup] = ()
-    """Workflows that validate in place of the plan; empty where the plan validates itself."""
     budget: Budget = NO_BUDGET
     """Limit on what this command may use; the training can be resumed after it."""
-
-    @property
-    def validating(self) -> Sequence[ValidationSetup]:
-        """Return the workflows that validate: the spec's validation workflows, or the plan itself if it has
-        validation tasks."""
-        own_validation = ValidationSetup(self.plan, self.validation_tasks, self.folder)
-        return self.validations or ((own_validation,) if self.validation_tasks else ())
 
     async def teachers(self) -> Mapping[TeacherKey, LimitedModel]:
         """Return an open model for each teacher: frozen models, starts of policies, and current weights."""
@@ -231,7 +213,9 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             UsageError: A model returns no such log-probabilities.
             WorldError: A model does not answer.
         """
-        for plan in (self._setup.plan, *(validation.plan for validation in self._setup.validations)):
+        trained = self._setup.plan
+        others = (entry.plan for entry in self._setup.validations if entry.plan is not trained)
+        for plan in (trained, *others):
             if any(role.likelihoods for role in plan.roles):
                 await check_scorers(plan, await self._open_table(plan, {}))
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import Task, derive_seed
+from rolegraph.engine.records import RunFolder, Task, derive_seed
 from rolegraph.engine.spec import Schedule, Train
+
+
+class ValidationSetup(NamedTuple):
+    """Workflow that validates a training, with its tasks and the folder of its episodes."""
+
+    plan: Plan
+    tasks: Sequence[Task]
+    folder: RunFolder
+    prefix: str = ""
+    """Beginning of its metrics' names: `NAME/`, or empty."""
 
 
 def planned_steps(train: Train, rows: int) -> int:

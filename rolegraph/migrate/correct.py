@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -12,7 +12,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.vocabulary import BadOptions, ItemCall, Reward, Score, UnknownName, rewards
 from rolegraph.engine.vocabulary.call import EXPRESSION, reward_call
 from rolegraph.engine.vocabulary.items import judged_by
-from rolegraph.migrate.document import Change, Document, Problem, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Problem, between_keys, pairs, scalar
 from rolegraph.migrate.raters import DocumentRoles, quoted
 
 
@@ -21,7 +21,7 @@ def correct(document: Document) -> Iterator[Change | Problem]:
     graph = DocumentRoles.of(document)
     entries = [
         it
-        for it in document.entries("episode.correct", "episode.correct.*")
+        for it in document.entries("episode.correct", "episode.correct.**")
         if (scalar(it.value) or "").isidentifier()
     ]
     for entry in entries:
@@ -75,10 +75,9 @@ def _added(document: Document, top: Mapping[str, tuple[yaml.Node, yaml.Node]], l
     """Return the change that writes `correct` into `episode`, or adds an `episode` after roles and loops."""
     keys = pairs(top["episode"][1]) if "episode" in top else {}
     if keys:
-        first = min(key.start_mark.index for key, _ in keys.values())
-        is_flow = cast("yaml.CollectionNode", top["episode"][1]).flow_style
-        between = ", " if is_flow else "\n" + " " * (first - document.text.rfind("\n", 0, first) - 1)
-        return Change(first, first, f"{line}{between}")
+        first, _ = next(iter(keys.values()))
+        begin, between = first.start_mark.index, between_keys(top["episode"][1], first)
+        return Change(begin, begin, f"{line}{between}")
     if "episode" in top:
         return document.replace(top["episode"][1], f"{{{line}}}")
     end = max(document.end(top[key][1]) for key in ("roles", "loops") if key in top)

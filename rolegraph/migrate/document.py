@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -105,12 +104,11 @@ class Document:
         begin, alias = key.start_mark.index, _ALIAS.match(self.text, key.end_mark.index)
         end = alias.end() if alias else self.end(value)
         line = self.text.rfind("\n", 0, begin) + 1
-        is_flow = isinstance(mapping, yaml.CollectionNode) and mapping.flow_style
-        if not is_flow and not self.text[line:begin].strip():  # its line, with a comment
+        if not is_flow(mapping) and not self.text[line:begin].strip():  # its line, with a comment
             return Change(line, self.text.find("\n", end) + 1 or len(self.text), "")
         if next(iter(pairs(mapping))) == name:
             return Change(begin, [*pairs(mapping).values()][1][0].start_mark.index, "")
-        return Change(self.text.rfind(",", 0, begin) if is_flow else begin, end, "")
+        return Change(self.text.rfind(",", 0, begin) if is_flow(mapping) else begin, end, "")
 
     def start(self, node: yaml.Node) -> int:
         """Return the position at which a node's text starts, after its anchor and tag."""
@@ -119,7 +117,7 @@ class Document:
 
     def end(self, node: yaml.Node) -> int:
         """Return the position at which a node's text ends, before white space and comments."""
-        if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        if isinstance(node, yaml.CollectionNode) and not is_flow(node) and node.value:
             last: yaml.Node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
             if isinstance(node, yaml.MappingNode):
                 key: yaml.Node = node.value[-1][0]
@@ -137,10 +135,10 @@ class Document:
         """Yield the entries whose dotted path matches one of the patterns, each node once.
 
         Args:
-            patterns: Patterns such as `roles.*.prompt`, in the syntax of `fnmatch`: a star may match dots.
+            patterns: Patterns such as `roles.*.prompt`: `*` is one part of a path, `**` is any text.
         """
         for entry in self.every:
-            if any(fnmatchcase(".".join(entry.path), pattern) for pattern in patterns):
+            if any(_regex(pattern).fullmatch(".".join(entry.path)) for pattern in patterns):
                 yield entry
 
     @cached_property
@@ -183,6 +181,16 @@ def pairs(node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     return {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
 
 
+def is_flow(node: yaml.Node) -> bool:
+    """Return True for a mapping or list in brackets."""
+    return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
+
+
+def between_keys(mapping: yaml.Node, key: yaml.Node) -> str:
+    """Return the text between two keys of a mapping, one of which is given."""
+    return ", " if is_flow(mapping) else "\n" + " " * key.start_mark.column
+
+
 def bases(mapping: yaml.Node) -> list[yaml.Node]:
     """Return the mappings that a mapping merges by `<<`, in their order of precedence."""
     merged = pairs(mapping).get("<<")
@@ -190,6 +198,11 @@ def bases(mapping: yaml.Node) -> list[yaml.Node]:
         return []
     named = merged[1].value if isinstance(merged[1], yaml.SequenceNode) else [merged[1]]
     return [*chain.from_iterable((it, *bases(it)) for it in named)]
+
+
+@cache
+def _regex(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*"))
 
 
 def _prefix(root: yaml.MappingNode) -> Path | None:

@@ -20,7 +20,7 @@ def metrics(document: Document) -> Iterator[Change | Problem]:
     for entry in document.entries("episode.metrics.*"):
         keys = pairs(entry.value)
         kind = next(iter(keys), "")
-        if len(entry.path) != 3 or not keys:
+        if not keys:
             continue
         role = scalar(keys[kind][1]) or ""
         text, aggregate = _READS.get(kind, ("", ""))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import yaml
 
-from rolegraph.migrate.document import Change, Document, Entry, Problem, bases, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Problem, bases, between_keys, pairs, scalar
 
 _FIRST_UNLESS_LAST = ("tag", "choice", "regex")
 """Parsers of version 1 that returned the first match unless the spec set an option."""
@@ -15,7 +15,7 @@ _Options = Mapping[str, tuple[yaml.Node, yaml.Node]]
 
 def parsers(document: Document) -> Iterator[Change | Problem]:
     """Write `as` for the kind of text at a place, `fence` for `code`, and a schema as the value of `json`."""
-    for entry in _entries(document):
+    for entry in document.entries("roles.*.parser"):
         name, options = _read(entry.value)
         which = options.get("which")
         if which is not None and scalar(which[1]) == "first":
@@ -44,18 +44,13 @@ def parsers(document: Document) -> Iterator[Change | Problem]:
 
 def last_matches(document: Document) -> Iterator[Problem]:
     """Find the parsers that returned the first match in version 1 and return the last match in version 2."""
-    for entry in _entries(document):
+    for entry in document.entries("roles.*.parser"):
         name, options = _read(entry.value)
         if name in _FIRST_UNLESS_LAST and not (
             "which" in options or isinstance(entry.value, yaml.ScalarNode)
         ):
             message = f"of several matches `{name}` takes the last now, and took the first"
             yield Problem(entry.value.start_mark.index, message)
-
-
-def _entries(document: Document) -> Iterator[Entry]:
-    """Yield the parsers of roles."""
-    return (entry for entry in document.entries("roles.*.parser") if len(entry.path) == 3)
 
 
 def _keys(mapping: yaml.Node) -> _Options:
@@ -96,9 +91,7 @@ def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) 
         shift = options["schema"][1].start_mark.column - value.start_mark.column
         text = "\n".join(line[shift:] if not line[:shift].strip() else line for line in text.split("\n"))
     if "default" in options:
-        is_flow = isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style
-        between = ", " if is_flow else "\n" + " " * key.start_mark.column
-        text += f"{between}default: {document.written(*options['default'])}"
+        text += f"{between_keys(entry.value, key)}default: {document.written(*options['default'])}"
     between = document.text[key.end_mark.index : value.start_mark.index]
     is_block = "schema" in options and "\n" in document.written(*options["schema"])
     if "\n" in between and "#" not in between and not is_block:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import yaml
 
-from rolegraph.migrate.document import Change, Document, Entry, Path, Problem, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Path, Problem, between_keys, pairs, scalar
 
 _RATERS = ("of", "rated_by", "same_as", "agrees_with")
 _PLAIN = re.compile(r"(?![-?:] )[\w(.-](?:[^,\[\]{}#:]|:(?! )|(?<! )#)*(?<! )")
@@ -42,7 +42,7 @@ def raters(document: Document) -> Iterator[Change | Problem]:
 
 def rewards_in(document: Document) -> Iterator[Entry]:
     """Yield the entries that are rewards of roles, or terms of a sum."""
-    for entry in document.entries("roles.*.reward", "roles.*.reward.*"):
+    for entry in document.entries("roles.**.reward", "roles.**.reward.**"):
         if _TERM.fullmatch(".".join(entry.path[len(_owner(entry.path)) + 1 :])):
             yield entry
 
@@ -51,8 +51,7 @@ def key_beside(entry: Entry, text: str) -> str:
     """Return the text of a further key after the value of an entry; empty for an empty text."""
     if not text or entry.key is None:
         return ""
-    is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
-    return (", " if is_flow else "\n" + " " * entry.key.start_mark.column) + text
+    return between_keys(entry.parent, entry.key) + text
 
 
 def quoted(text: str) -> str:
@@ -80,9 +79,8 @@ class DocumentRoles:
         roles = {
             entry.name: {key: value for key, (_, value) in pairs(entry.value).items()}
             for entry in document.entries("roles.*")
-            if len(entry.path) == 2
         }
-        named = document.entries("episode.correct*", "episode.*correct", "roles.*.reward*.agrees_with")
+        named = document.entries("episode.correct**", "episode.**correct", "roles.**.reward**.agrees_with")
         measured = [scalar(entry.value) or "" for entry in named]
         is_whole = document.root is not None and "rolegraph" in pairs(document.root)
         if is_whole and not any(document.entries("episode.correct")):  # the last one decided

@@ -41,7 +41,7 @@ def names(document: Document) -> Iterator[Problem]:
     They are not renamed, because a role's seeds depend on its name.
     """
     for entry in document.entries("roles.*"):
-        if len(entry.path) == 2 and entry.name in OF_A_TURN and entry.key is not None:
+        if entry.name in OF_A_TURN and entry.key is not None:
             message = f"{entry.name!r} is a value of the turn in expressions; give the role another name"
             yield Problem(entry.key.start_mark.index, message)
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import yaml
 
 from rolegraph.engine.prompts.templates import FILE_LIKE
-from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Problem, is_flow, pairs, scalar
 
 _TEXTS = (
-    "roles.*.prompt",
-    "roles.*.system",
-    "roles.*.examples",
-    "roles.*.demonstration",
-    "train.stages.*.imitation.*",
+    "roles.**.prompt",
+    "roles.**.system",
+    "roles.**.examples",
+    "roles.**.demonstration",
+    "train.stages.**.imitation.**",
 )
 """Paths of templates."""
 
@@ -49,15 +49,14 @@ def _unwrapped(
     """Yield the change that replaces a mapping with a single key by the key's value."""
     key, value = pair
     start, end = document.start(entry.value), document.end(entry.value)
-    is_flow = isinstance(entry.value, yaml.CollectionNode) and bool(entry.value.flow_style)
-    written = document.text[key.end_mark.index : end - 1 if is_flow else end]
+    written = document.text[key.end_mark.index : end - 1 if is_flow(entry.value) else end]
     written = written.lstrip().removeprefix(":").strip().removesuffix(",")
     text = scalar(value) or ""
     if name == "file":
         yield from _misnamed(value)
     elif FILE_LIKE.fullmatch(text) and value.start_mark.index > key.start_mark.index:
         written = f"\"{{{{ '{text}' }}}}\""
-    if is_flow or entry.key is None:
+    if is_flow(entry.value) or entry.key is None:
         yield Change(start, end, written)
         return
     before = entry.key.end_mark.index

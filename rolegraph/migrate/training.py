@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from rolegraph.migrate.document import Change, Document, Entry, Problem, bases, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Problem, bases, between_keys, pairs, scalar
 from rolegraph.migrate.words import as_scalar
 
 _LEARNS = ("estimator", "signal")
@@ -24,7 +24,7 @@ def precomputed(document: Document) -> Iterator[Change | Problem]:
     yield from _of_frozen(document, "estimator")
     for entry in document.entries("roles.*.estimator"):
         name = scalar(entry.value) or next(iter(pairs(entry.value)), "")
-        if name == "precomputed" and len(entry.path) == 3 and not _is_frozen(entry.parent):
+        if name == "precomputed" and not _is_frozen(entry.parent):
             given = _is_open(document, entry.parent, "estimator") or len(pairs(entry.parent)) == 1
             yield document.replace(entry.value, "null") if given else _removed(document, entry)
 
@@ -33,14 +33,13 @@ def trainable(document: Document) -> Iterator[Change | Problem]:
     """Remove `trainable`; write `null` for an estimator or signal that comes from another mapping or file."""
     for entry in document.entries("roles.*.trainable"):
         key = pairs(entry.parent).get("trainable")
-        if len(entry.path) != 3 or key is None:
+        if key is None:
             continue
         begin, keys = key[0].start_mark.index, pairs(entry.parent)
         others = [it for it in _LEARNS if _is_open(document, entry.parent, it)]
         if _is_false(entry.value):
             if others or len(keys) == 1:
-                is_flow = isinstance(entry.parent, yaml.CollectionNode) and entry.parent.flow_style
-                between = ", " if is_flow else "\n" + " " * key[0].start_mark.column
+                between = between_keys(entry.parent, key[0])
                 nulls = between.join(f"{it}: null" for it in others or ["estimator"])
                 yield Change(begin, document.end(entry.value), nulls)
             else:
@@ -53,7 +52,7 @@ def trainable(document: Document) -> Iterator[Change | Problem]:
             yield _removed(document, entry)
     for entry in document.entries("roles.*"):
         merged = {key for base in bases(entry.value) for key in pairs(base)}
-        is_silent = len(entry.path) == 2 and "trainable" not in pairs(entry.value)
+        is_silent = "trainable" not in pairs(entry.value)
         if is_silent and merged & {*_LEARNS} and _is_frozen(entry.value):
             message = "`trainable` is gone, and `<<` gives this role an estimator: write `estimator: null`"
             yield Problem(document.start(entry.value), message)
@@ -78,7 +77,7 @@ def stops(document: Document) -> Iterator[Change | Problem]:
 def _of_frozen(document: Document, name: str) -> Iterator[Change | Problem]:
     """Remove a key from the roles with `trainable: false`, and from the mappings that they merge."""
     for entry in document.entries(f"roles.*.{name}"):
-        if len(entry.path) == 3 and _is_frozen(entry.parent):
+        if _is_frozen(entry.parent):
             yield _removed(document, entry)
 
 

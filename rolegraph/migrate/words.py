@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 import yaml
 
-from rolegraph.migrate.document import Change, Document, Entry, Problem, pairs, scalar
+from rolegraph.migrate.document import Change, Document, Entry, Problem, between_keys, is_flow, pairs, scalar
 
 _KEYS = (
-    ("data.examples.shows", 3, "sees"),
-    ("roles.*.shows", 3, "sees"),
-    ("roles.*.signal.*.shows", 0, "sees"),
-    ("roles.*.tool", 3, "callable"),
-    ("roles.*.calls", 3, "max_calls"),
-    ("roles.*.tool.arguments.*.describe", 6, "description"),
-    ("roles.*.tool.arguments.*.one_of", 6, "enum"),
-    ("roles.*.run.call", 4, "function"),
+    ("data.examples.shows", "sees"),
+    ("roles.*.shows", "sees"),
+    ("roles.**.signal.**.shows", "sees"),
+    ("roles.*.tool", "callable"),
+    ("roles.*.calls", "max_calls"),
+    ("roles.*.tool.arguments.*.describe", "description"),
+    ("roles.*.tool.arguments.*.one_of", "enum"),
+    ("roles.*.run.call", "function"),
 )
-"""Keys with a new name: (pattern of the dotted path, number of its parts or 0 for any, new name)."""
-_ROUNDS = (("roles.*.needs.*", 4), ("roles.*.needs.*.round", 5))
-"""Patterns of paths of an edge's rounds, with their numbers of parts."""
+"""Keys with a new name: (pattern of the path, new name)."""
 _SCHEDULED = ("weight", "coefficient", "temperature")
 """Keys whose number may be a schedule in version 1."""
-_CREDIT = ("roles.*.credit", "roles.*.group.credit", "roles.*.group.*.credit")
 
 
 def words(document: Document) -> Iterator[Change]:
     """Write the new names of keys, and `previous` for the value `last` of a round."""
-    for entry in document.every:
-        path, parts = ".".join(entry.path), len(entry.path)
-        for pattern, length, name in _KEYS:
-            if entry.key is not None and length in (0, parts) and fnmatchcase(path, pattern):
+    for pattern, name in _KEYS:
+        for entry in document.entries(pattern):
+            if entry.key is not None:
                 yield document.replace(entry.key, name)
-        is_round = any(parts == length and fnmatchcase(path, pattern) for pattern, length in _ROUNDS)
-        if is_round and isinstance(entry.parent, yaml.MappingNode) and scalar(entry.value) == "last":
+    for entry in document.entries("roles.*.needs.*", "roles.*.needs.*.round"):
+        if isinstance(entry.parent, yaml.MappingNode) and scalar(entry.value) == "last":
             yield document.replace(entry.value, "previous")
 
 
@@ -45,17 +40,16 @@ def argument_types(document: Document) -> Iterator[Change]:
     types."""
     for entry in document.entries("roles.*.tool.arguments.*"):
         keys = pairs(entry.value)
-        if len(entry.path) == 5 and keys and "type" not in keys:
+        if keys and "type" not in keys:
             first, _ = next(iter(keys.values()))
-            is_flow = isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style
-            between = ", " if is_flow else "\n" + " " * first.start_mark.column
-            yield Change(first.start_mark.index, first.start_mark.index, f"type: string{between}")
+            begin, between = first.start_mark.index, between_keys(entry.value, first)
+            yield Change(begin, begin, f"type: string{between}")
 
 
 def bodies(document: Document) -> Iterator[Change | Problem]:
     """Write a role's `body` as the `body` of its model."""
     for entry in document.entries("roles.*.body"):
-        if len(entry.path) != 3 or entry.key is None:
+        if entry.key is None:
             continue
         if {"model", "policy", "<<"} & pairs(entry.parent).keys():
             message = "`body` of a role is gone; write it in the `model` of the role, or of its policy"
@@ -63,21 +57,21 @@ def bodies(document: Document) -> Iterator[Change | Problem]:
             continue
         begin, end = entry.key.start_mark.index, document.end(entry.value)
         text, indent = document.text[begin:end], " " * entry.key.start_mark.column
-        is_flow = isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style
         inner = "\n  ".join(text.split("\n"))
-        yield Change(begin, end, f"model: {{{text}}}" if is_flow else f"model:\n{indent}  {inner}")
+        model = f" {{{text}}}" if is_flow(entry.value) else f"\n{indent}  {inner}"
+        yield Change(begin, end, f"model:{model}")
 
 
 def short_forms(document: Document) -> Iterator[Change]:
     """Write chunks, a discounted return and a role's own conversation in the one form that version 2 has."""
-    for entry in document.entries("roles.*.needs.*.join"):
+    for entry in document.entries("roles.**.needs.**.join"):
         if "chunks" in pairs(entry.value):
             yield Change(
                 entry.key.start_mark.index if entry.key is not None else document.start(entry.value),
                 document.end(entry.value),
                 f"chunks: {document.source(pairs(entry.value)['chunks'][1])}",
             )
-    for entry in document.entries("roles.*.needs.*.join", "roles.*.memory.chat"):
+    for entry in document.entries("roles.**.needs.**.join", "roles.**.memory.chat"):
         alias = "each" if entry.name == "join" else "own"
         beside = pairs(entry.parent)
         if scalar(entry.value) == alias and entry.key is not None:
@@ -85,7 +79,7 @@ def short_forms(document: Document) -> Iterator[Change]:
                 yield document.replace(entry.parent, "chat")
             elif alias == "own" or "chunks" in beside:
                 yield document.without(entry.parent, entry.name)
-    for entry in document.entries(*_CREDIT):
+    for entry in document.entries("roles.**.credit"):
         keys = pairs(entry.value)
         if "kind" in keys:
             kind, discount = keys["kind"][1], keys.get("discount")
@@ -118,6 +112,6 @@ def numbers(document: Document) -> Iterator[Change | Problem]:
 
 def as_scalar(document: Document, entry: Entry, text: str) -> Change:
     """Return the change that replaces a mapping by a text on the line of its key."""
-    if entry.key is None or (isinstance(entry.value, yaml.CollectionNode) and entry.value.flow_style):
+    if entry.key is None or is_flow(entry.value):
         return document.replace(entry.value, text)
     return Change(entry.key.end_mark.index, document.end(entry.value), f": {text}")

@@ -1,4 +1,4 @@
-"""Tests of benchmarks/scale*.py: the simulation's arithmetic, and the page that shows its figures."""
+"""Tests of benchmarks/scale*.py: the simulation's arithmetic, and the pages that show its figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scale_plans import (
 
 from rolegraph.integrations.ray.cluster import WorkerSetup
 
-PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+DOCS = Path(__file__).parents[1] / "docs"
 NONE = Parts(**dict.fromkeys(Parts.__dataclass_fields__, 0.0))
 
 
@@ -74,13 +74,13 @@ def test_a_training_fills_the_core_of_the_command_at_some_number_of_gpus() -> No
     assert plan.wire == 5e6
 
 
-def test_the_page_has_the_tables_of_the_stored_constants() -> None:
+def test_the_pages_have_the_tables_of_the_stored_constants() -> None:
     parts, sending = read_constants(CONSTANTS)
-    text = PAGE.read_text("utf-8")
+    text = "\n".join((DOCS / page).read_text("utf-8") for page in ("scale.md", "measurements.md"))
     tables = part_rows(parts), run_rows(parts, sending), training_rows(parts, sending), weight_rows()
     tables += (few_gpus_rows(parts, sending),)
     for rows in tables:
-        assert table(rows) in text, "run benchmarks/scale_plans.py, and write docs/scale.md again"
+        assert table(rows) in text, "run benchmarks/scale_plans.py, and write the pages again"
     for published in NEMO:
         assert published.name in text
 
@@ -181,4 +181,4 @@ def test_the_page_has_the_points_of_the_stored_constants() -> None:
 
     kept = json.loads(CONSTANTS.read_text("utf-8"))
     points = points_of([Round.of(each) for each in kept["rounds"]], kept["points"])
-    assert points_table(points) in PAGE.read_text("utf-8")
+    assert points_table(points) in (DOCS / "measurements.md").read_text("utf-8")

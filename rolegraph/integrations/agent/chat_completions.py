@@ -1,4 +1,4 @@
-"""OpenAI's chat completions."""
+"""Wire of OpenAI's chat completions API: requests to chats, answers to responses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _ChatBody(ChatFields, StreamFields):
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:
-    """Parse the body of a request."""
+    """Parse the body of a chat completions request."""
     body = _ChatBody.model_validate({name: given[name] for name in _ChatBody.model_fields if name in given})
     messages = [message.message() for message in body.messages]
     return AgentRequest(messages, body.functions, bool(body.stream), body.with_usage)
 
 
 def write(answer: AgentAnswer) -> Json:
-    """Return the body of the response."""
+    """Return an answer as the body of a chat completions response."""
     choice = {"index": 0, "message": _message(answer), "finish_reason": _reason(answer)}
     return {**_head("chat.completion"), "choices": [choice], "usage": _usage(answer)}
 
@@ -38,7 +38,7 @@ def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
     """Yield the events of a streamed response: the whole message, the reason of its end, the token counts."""
     head, message = _head("chat.completion.chunk"), _message(answer)
     if "tool_calls" in message:
-        message["tool_calls"] = [{"index": n, **call} for n, call in enumerate(message["tool_calls"])]
+        message["tool_calls"] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
     yield event({**head, "choices": [{"index": 0, "delta": message, "finish_reason": None}]})
     yield event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]})
     if request.with_usage:

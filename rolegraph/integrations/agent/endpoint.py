@@ -78,40 +78,40 @@ class AgentEndpoint:
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _answer(self, wire: Wire, request: Request) -> Response:
-        given = await self._given(request, wire.read)
-        if isinstance(given, Response):
-            return given
+        agent_request = await self._given(request, wire.read)
+        if isinstance(agent_request, Response):
+            return agent_request
         try:
-            answer = await self._ask(given.messages, given.functions)
+            answer = await self._ask(agent_request.messages, agent_request.functions)
         except Exception as error:  # the run ends by it
             if not self.failed.done():
                 self.failed.set_exception(error)
             return _error(500, "the model gave no answer")
-        if given.streams:
-            return StreamingResponse(wire.events(answer, given), media_type="text/event-stream")
+        if agent_request.streams:
+            return StreamingResponse(wire.events(answer, agent_request), media_type="text/event-stream")
         return JSONResponse(wire.body(answer))
 
     async def _estimate(self, request: Request) -> Response:
-        given = await self._given(request, estimate)
-        return given if isinstance(given, Response) else JSONResponse(given)
+        reply = await self._given(request, estimate)
+        return reply if isinstance(reply, Response) else JSONResponse(reply)
 
     async def _given(self, request: Request, read: Callable[[Json], T]) -> T | Response:
-        """Return the result of `read` for a request's body, or the response that refuses the request."""
+        """Parse a request's body with `read`; for an invalid body return the error response."""
         if not self._is_allowed(request):
             return _error(401, "the key is not that of this run")
         try:
             return read(await _body(request))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            return _error(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+            first_fault = error.errors(include_url=False)[0]
+            return _error(400, f"{'.'.join(map(str, first_fault['loc']))}: {first_fault['msg']}")
         except ValueError as error:
             return _error(400, str(error))
 
     def _is_allowed(self, request: Request) -> bool:
-        headers = {"x-api-key": self.key, "authorization": f"Bearer {self.key}"}
+        accepted_headers = {"x-api-key": self.key, "authorization": f"Bearer {self.key}"}
         return any(
             secrets.compare_digest(request.headers.get(name, "").encode(), value.encode())
-            for name, value in headers.items()
+            for name, value in accepted_headers.items()
         )
 
 
@@ -121,15 +121,15 @@ async def _body(request: Request) -> Json:
     Raises:
         ValueError: The body is no JSON object, or too long.
     """
-    text = bytearray()
+    body_bytes = bytearray()
     async for chunk in request.stream():
-        text += chunk
-        if len(text) > AGENT_REQUEST.most:
+        body_bytes += chunk
+        if len(body_bytes) > AGENT_REQUEST.most:
             raise ValueError(AGENT_REQUEST.exceeded("the request has"))
-    given: Any = json.loads(text)
-    if not isinstance(given, dict):
+    body: Any = json.loads(body_bytes)
+    if not isinstance(body, dict):
         raise ValueError("the request is not the JSON of an object")
-    return cast("Json", given)
+    return cast("Json", body)
 
 
 def _error(status: int, message: str) -> Response:

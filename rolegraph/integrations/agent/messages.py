@@ -1,4 +1,4 @@
-"""Anthropic's messages."""
+"""Wire of Anthropic's Messages API: requests to chats, answers to responses."""
 
 from __future__ import annotations
 
@@ -84,19 +84,19 @@ class _MessagesBody(Part):
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:
-    """Parse the body of a request.
+    """Parse the body of a Messages request.
 
     Tools that the provider's own servers run, reasoning of earlier answers and cache marks are left out.
     """
     body = _MessagesBody.model_validate(given)
-    system = [block for block in body.system if not block.text.startswith(_ATTRIBUTION)]
-    messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
+    system_blocks = [block for block in body.system if not block.text.startswith(_ATTRIBUTION)]
+    messages: list[Message] = [{"role": "system", "content": joined(system_blocks)}] if system_blocks else []
     for turn in body.messages:
         messages += _messages(turn)
-    offered = body.tools if body.tool_choice is None or body.tool_choice.type == "auto" else []
+    offered_tools = body.tools if body.tool_choice is None or body.tool_choice.type == "auto" else []
     functions = [
         Function(tool.name, tool.description, tool.input_schema, never_called)
-        for tool in offered
+        for tool in offered_tools
         if tool.input_schema is not None
     ]
     return AgentRequest(messages, functions, body.stream)
@@ -104,21 +104,21 @@ def read(given: Mapping[str, Any]) -> AgentRequest:
 
 def _messages(turn: _Turn) -> Iterator[Message]:
     """Yield the messages of a turn: one for each tool result, and one for all texts together."""
-    texts = [block for block in turn.content if isinstance(block, Text)]
+    text_blocks = [block for block in turn.content if isinstance(block, Text)]
     if turn.role == "assistant":
-        used = [block for block in turn.content if isinstance(block, _ToolUse)]
-        calls = [tool_call(block.name, json.dumps(block.input), block.id) for block in used]
-        yield answer_message(joined(texts), calls=calls)
+        tool_uses = [block for block in turn.content if isinstance(block, _ToolUse)]
+        calls = [tool_call(block.name, json.dumps(block.input), block.id) for block in tool_uses]
+        yield answer_message(joined(text_blocks), calls=calls)
         return
-    results = [block for block in turn.content if isinstance(block, _ToolResult)]
-    for result in results:
+    tool_results = [block for block in turn.content if isinstance(block, _ToolResult)]
+    for result in tool_results:
         yield {"role": "tool", "content": joined(result.content), "tool_call_id": result.tool_use_id}
-    if texts or not results:
-        yield {"role": turn.role, "content": joined(texts)}
+    if text_blocks or not tool_results:
+        yield {"role": turn.role, "content": joined(text_blocks)}
 
 
 def write(answer: AgentAnswer) -> Json:
-    """Return the body of the response."""
+    """Return an answer as the body of a Messages response."""
     return {**_head(answer), "content": _blocks(answer), "stop_reason": _reason(answer)}
 
 
@@ -128,24 +128,24 @@ def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
     head = _head(answer)
     yield event({"type": "message_start", "message": {**head, "content": [], "stop_reason": None}})
     for index, block in enumerate(_blocks(answer)):
-        empty: Json = {"text": ""} if block["type"] == "text" else {"input": {}}
+        no_content: Json = {"text": ""} if block["type"] == "text" else {"input": {}}
         if block["type"] == "text":
             delta = {"type": "text_delta", "text": block["text"]}
         else:
             delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-        yield event({"type": "content_block_start", "index": index, "content_block": {**block, **empty}})
+        yield event({"type": "content_block_start", "index": index, "content_block": {**block, **no_content}})
         yield event({"type": "content_block_delta", "index": index, "delta": delta})
         yield event({"type": "content_block_stop", "index": index})
-    end = {"stop_reason": _reason(answer), "stop_sequence": None}
-    yield event({"type": "message_delta", "delta": end, "usage": head["usage"]})
+    message_delta = {"stop_reason": _reason(answer), "stop_sequence": None}
+    yield event({"type": "message_delta", "delta": message_delta, "usage": head["usage"]})
     yield event({"type": "message_stop"})
 
 
 def estimate(given: Mapping[str, Any]) -> Json:
     """Return the body of the response to a token-count request: an estimate from the number of characters."""
     request = read(given)
-    shown = [[*request.messages], [function[:3] for function in request.functions]]
-    return {"input_tokens": -(-len(json.dumps(shown, ensure_ascii=False)) // _CHARACTERS)}
+    counted_content = [[*request.messages], [function[:3] for function in request.functions]]
+    return {"input_tokens": -(-len(json.dumps(counted_content, ensure_ascii=False)) // _CHARACTERS)}
 
 
 def _head(answer: AgentAnswer) -> Json:
@@ -155,9 +155,9 @@ def _head(answer: AgentAnswer) -> Json:
 
 
 def _blocks(answer: AgentAnswer) -> list[Json]:
-    texts = [{"type": "text", "text": answer.text}] if answer.text else []
+    text_blocks = [{"type": "text", "text": answer.text}] if answer.text else []
     calls = (call for call in answer.calls if call.name)
-    return texts + [
+    return text_blocks + [
         {
             "type": "tool_use",
             "id": call.id,

@@ -1,4 +1,4 @@
-"""OpenAI's responses."""
+"""Wire of OpenAI's Responses API: requests to chats, answers to responses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _ResponsesBody(Part):
 
 
 def read(given: Mapping[str, Any]) -> AgentRequest:
-    """Parse the body of a request, without reasoning and without tools that are not functions.
+    """Parse the body of a Responses request, without reasoning and without tools that are not functions.
 
     Raises:
         ValueError: The body refers to a chat or a template that the provider keeps, or is invalid.
@@ -98,7 +98,7 @@ def read(given: Mapping[str, Any]) -> AgentRequest:
 
 
 def _messages(body: _ResponsesBody) -> list[Json]:
-    """Return the messages of a body's items.
+    """Convert the input items of a request's body to chat messages.
 
     The items of one answer become one message, and so do consecutive system messages: many chat templates
     accept only one, at the beginning.
@@ -107,19 +107,19 @@ def _messages(body: _ResponsesBody) -> list[Json]:
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     for item in body.input:
-        last: Json = messages[-1] if messages else {"role": ""}
+        last_message: Json = messages[-1] if messages else {"role": ""}
         match item:
             case _MessageItem():
                 role = "system" if item.role == "developer" else item.role
-                if role == last["role"] == "system":
-                    last["content"] += f"\n\n{joined(item.content)}"
+                if role == last_message["role"] == "system":
+                    last_message["content"] += f"\n\n{joined(item.content)}"
                 else:
                     messages.append({"role": role, "content": joined(item.content)})
             case _CallItem():
-                if last["role"] != "assistant":
-                    messages.append(last := {"role": "assistant", "content": ""})
+                if last_message["role"] != "assistant":
+                    messages.append(last_message := {"role": "assistant", "content": ""})
                 call = call_entry(ToolCall(item.name, {}, item.call_id), item.arguments)
-                last["tool_calls"] = [*last.get("tool_calls", ()), call]
+                last_message["tool_calls"] = [*last_message.get("tool_calls", ()), call]
             case _ResultItem():
                 result = {"role": "tool", "content": joined(item.output), "tool_call_id": item.call_id}
                 messages.append(result)
@@ -129,39 +129,39 @@ def _messages(body: _ResponsesBody) -> list[Json]:
 
 
 def write(answer: AgentAnswer) -> Json:
-    """Return the body of the response."""
+    """Return an answer as the body of a Responses response."""
     return _response(answer, _head(), _items(answer))
 
 
 def events(answer: AgentAnswer, request: AgentRequest) -> Iterator[str]:
     """Yield the events of a streamed response: the response's head, each item as one piece, the whole
     response."""
-    head, items = _head(), _items(answer)
-    number = count()
+    response_head, items = _head(), _items(answer)
+    sequence_numbers = count()
 
     def numbered(type: str, **fields: object) -> str:
-        return event({"type": f"response.{type}", "sequence_number": next(number), **fields})
+        return event({"type": f"response.{type}", "sequence_number": next(sequence_numbers), **fields})
 
-    yield numbered("created", response=head)
-    yield numbered("in_progress", response=head)
+    yield numbered("created", response=response_head)
+    yield numbered("in_progress", response=response_head)
     for index, item in enumerate(items):
-        place: Json = {"output_index": index, "item_id": item["id"]}
-        empty = {**item, "status": "in_progress"}
+        item_location: Json = {"output_index": index, "item_id": item["id"]}
+        unfinished_item = {**item, "status": "in_progress"}
         if item["type"] == "message":
-            (part,) = item["content"]
-            within = {**place, "content_index": 0}
-            yield numbered("output_item.added", output_index=index, item={**empty, "content": []})
-            yield numbered("content_part.added", **within, part={**part, "text": ""})
-            yield numbered("output_text.delta", **within, delta=part["text"], logprobs=[])
-            yield numbered("output_text.done", **within, text=part["text"], logprobs=[])
-            yield numbered("content_part.done", **within, part=part)
+            (text_part,) = item["content"]
+            part_location = {**item_location, "content_index": 0}
+            yield numbered("output_item.added", output_index=index, item={**unfinished_item, "content": []})
+            yield numbered("content_part.added", **part_location, part={**text_part, "text": ""})
+            yield numbered("output_text.delta", **part_location, delta=text_part["text"], logprobs=[])
+            yield numbered("output_text.done", **part_location, text=text_part["text"], logprobs=[])
+            yield numbered("content_part.done", **part_location, part=text_part)
         else:
             arguments, name = item["arguments"], item["name"]
-            yield numbered("output_item.added", output_index=index, item={**empty, "arguments": ""})
-            yield numbered("function_call_arguments.delta", **place, delta=arguments)
-            yield numbered("function_call_arguments.done", **place, arguments=arguments, name=name)
+            yield numbered("output_item.added", output_index=index, item={**unfinished_item, "arguments": ""})
+            yield numbered("function_call_arguments.delta", **item_location, delta=arguments)
+            yield numbered("function_call_arguments.done", **item_location, arguments=arguments, name=name)
         yield numbered("output_item.done", output_index=index, item=item)
-    response = _response(answer, head, items)
+    response = _response(answer, response_head, items)
     yield numbered(response["status"], response=response)
 
 
@@ -202,8 +202,8 @@ def _response(answer: AgentAnswer, head: Json, items: list[Json]) -> Json:
 
 def _items(answer: AgentAnswer) -> list[Json]:
     calls = named_calls(answer)
-    part: Json = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-    message: Json = {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [part]}
+    text_part: Json = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+    message: Json = {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [text_part]}
     functions: list[Json] = [
         {"type": "function_call", "id": new_id("fc"), "call_id": call["id"], **call["function"]}
         for call in calls

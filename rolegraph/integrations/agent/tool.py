@@ -84,7 +84,7 @@ async def run_agent(
 
     async with AgentEndpoint(ask) as endpoint:
         words = [word.replace(PROMPT, prompt) for word in command]
-        given = b"" if words != [*command] else prompt.encode()
+        stdin_bytes = b"" if words != [*command] else prompt.encode()
         environment = program_environment(allowed)
         environment |= {
             name: value.format(url=endpoint.url, key=endpoint.key) for name, value in _VARIABLES.items()
@@ -100,7 +100,7 @@ async def run_agent(
             )
         except (OSError, ValueError) as error:
             raise ToolError(f"cannot start {command[0]}: {describe_error(error)}") from None
-        output = asyncio.create_task(_output(command[0], process, given))
+        output = asyncio.create_task(_output(command[0], process, stdin_bytes))
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.wait({output, endpoint.failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +125,7 @@ async def _output(name: str, process: asyncio.subprocess.Process, given: bytes) 
         ToolError: The program's status is not 0, or its output is too long.
     """
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    errors = asyncio.create_task(_tail(process.stderr))
+    stderr_task = asyncio.create_task(_tail(process.stderr))
     try:
         with suppress(ConnectionError):  # the program reads no input
             process.stdin.write(given)
@@ -138,13 +138,13 @@ async def _output(name: str, process: asyncio.subprocess.Process, given: bytes) 
                 raise ToolError(TOOL_TEXT.exceeded(f"the output of {name} has"))
         status = await process.wait()
         if status != 0:
-            reason = (await errors).strip()
+            error_tail = (await stderr_task).strip()
             raise ToolError(
-                f"{name} ended with status {status}" + (f": {reason[-_SHOWN:]}" if reason else "")
+                f"{name} ended with status {status}" + (f": {error_tail[-_SHOWN:]}" if error_tail else "")
             )
         return output.decode(errors="replace").strip()
     finally:
-        errors.cancel()
+        stderr_task.cancel()
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:

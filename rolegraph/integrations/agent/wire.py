@@ -45,20 +45,22 @@ class Wire(NamedTuple):
 
 
 class Part(BaseModel):
-    """Object in a request's body; undeclared fields are ignored."""
+    """Base model of the objects in a request's body; undeclared fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
 class Text(Part):
-    """Text part of a content."""
+    """Text part of a message's content."""
 
     type: Literal["text", "input_text", "output_text"]
     text: str
 
 
 def as_parts(content: object) -> object:
-    """Return a list of parts for a content that is one text; other contents are returned unchanged."""
+    """Return a message content that is one string as a list with one text part; return other contents
+    unchanged.
+    """
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -67,7 +69,7 @@ Texts = Annotated[list[Text], BeforeValidator(as_parts)]
 
 
 def joined(texts: Sequence[Text]) -> str:
-    """Return the text of a content."""
+    """Join the texts of text parts, with an empty line between two."""
     return "\n\n".join(part.text for part in texts)
 
 

@@ -24,7 +24,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Corpus(NamedTuple):
-    """File of passages, in the version at the time of opening."""
+    """File of passages, with its path and the time of its last change when it was opened."""
 
     path: Path
     changed: int
@@ -81,8 +81,8 @@ def search(corpus: Corpus, query: str, k: int = 3) -> list[SearchHit]:
     with _building:  # of two searches at once, the second waits for the index that the first builds
         passages, ranking = _indexed(corpus)
     scores = ranking.get_scores(words)
-    best: list[int] = (-scores).argsort(kind="stable")[:k].tolist()
-    return [{**passages[i], "score": float(scores[i])} for i in best if scores[i] > 0]
+    best_indices: list[int] = (-scores).argsort(kind="stable")[:k].tolist()
+    return [{**passages[index], "score": float(scores[index])} for index in best_indices if scores[index] > 0]
 
 
 _building = Lock()
@@ -109,8 +109,8 @@ def _passages(path: Path) -> Iterator[SearchHit]:
             raise DataError(f'{path.name}:{number}: a passage needs a text, as in {{"text": "…"}}')
         if not isinstance(title, str):
             raise DataError(f"{path.name}:{number}: the title is no text but {short_repr(title)}")
-        given = row.get("id")
-        identity = str(number if given in (None, "") else given)
+        given_id = row.get("id")
+        identity = str(number if given_id in (None, "") else given_id)
         note_id(lines, identity, number, path.name)
         yield {"id": identity, "title": title, "text": text, "score": 0.0}
 

@@ -34,14 +34,14 @@ def search(
     query: the words to look for, a template; left out where a model writes it
     corpus: a .jsonl, .csv, .tsv or .parquet file with a `text` for each passage, and an `id` and a `title`
       where it has them; ranked by BM25
-    url: a retriever in its place, which is sent {"query": …, "k": …} and answers with a list of passages, or
-      with {"results": […]}
-    headers: of requests to that url, such as X-Episode: "{{ episode.id }}"
+    url: a retriever's address, in place of a corpus; it is sent {"query": …, "k": …} and answers with a list
+      of passages, or with {"results": […]}
+    headers: of requests to the retriever, such as X-Episode: "{{ episode.id }}"
     k: how many passages
     """
     if (corpus is None) == (url is None):
-        form = f"{{search: {'null' if query is None else '…'}, corpus: FILE.jsonl}}"
-        raise ValueError(f"needs either a corpus or a url, as in {form}")
+        short_form = f"{{search: {'null' if query is None else '…'}, corpus: FILE.jsonl}}"
+        raise ValueError(f"needs either a corpus or a url, as in {short_form}")
     if headers and url is None:
         raise ValueError("has headers, which a corpus is never sent; leave them out")
     if url is not None:
@@ -49,16 +49,16 @@ def search(
     else:
         passages = open_corpus(str(corpus), folder=folder)
         find, permissions, files = partial(_look_up, passages, k), (), {passages.path: FIELDS}
-    about = f"Looks for passages of text, and gives the {k} that fit the query best."
-    function = function_opener("search", about, "query", "what is looked for, in a few words", find)
-    gives = {"type": "array", "maxItems": k}
+    description = f"Looks for passages of text, and gives the {k} that fit the query best."
+    function = function_opener("search", description, "query", "what is looked for, in a few words", find)
+    output_schema = {"type": "array", "maxItems": k}
     return Tool(
         function,
         headers=check_headers(headers),
         source=query,
         permissions=permissions,
         example=_EXAMPLE_HITS,
-        gives=gives,
+        gives=output_schema,
         files=files,
         sends_body=url is not None,
     )

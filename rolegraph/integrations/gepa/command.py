@@ -66,11 +66,11 @@ def optimize_command(
     _show_candidates(record, output)
     output.line(f"{result.spec}: {source.spec} with the prompts of candidate {record.best}")
     output.line(str(result.page))
-    words = api.without_project(replace(source, spec=str(result.spec), overrides=())).arguments()
+    spec_arguments = api.without_project(replace(source, spec=str(result.spec), overrides=())).arguments()
     verbs = ("run", "train") if job.flow.is_trainable else ("run",)
-    commands = [command(verb, *words) for verb in verbs]
-    made = {"best": record.best, "front": record.front, "spec": result.spec, "page": result.page}
-    output.end({**record.model_dump(), **made}, *commands)
+    commands = [command(verb, *spec_arguments) for verb in verbs]
+    summary = {"best": record.best, "front": record.front, "spec": result.spec, "page": result.page}
+    output.end({**record.model_dump(), **summary}, *commands)
     return 0
 
 
@@ -86,7 +86,7 @@ def _show_candidates(record: OptimizationRecord, output: OutputOptions) -> None:
         ]
         style = "bold green" if number == record.best else ""
         add_row(table, name, f"{candidate.score:.3f}", best_on, parents, ", ".join(changed), style=style)
-    out = output.results()
-    out.print(table)
-    refused = f", {len(record.refused)} of them refused" if record.refused else ""
-    out.print(f"{record.episodes} episodes, {record.reflections} reflections{refused}")
+    console = output.results()
+    console.print(table)
+    refused_note = f", {len(record.refused)} of them refused" if record.refused else ""
+    console.print(f"{record.episodes} episodes, {record.reflections} reflections{refused_note}")

@@ -33,10 +33,11 @@ from rolegraph.starter.starting import SPEC, spec_files
 SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
 """Files in the folder of an optimization; the result is written last."""
 OPTIMIZED = "optimized.yaml"
-"""Spec with the best templates; it extends the original spec, which is copied beside it with prompts and
-rows."""
+"""Name of the spec file with the best templates; the spec extends the original, which is copied beside it
+with prompts and rows.
+"""
 OPTIMIZATION = FolderKind("an optimization", {SETTINGS: itemgetter("spec", "reflector", "templates")})
-"""Folder of an optimization."""
+"""Kind of folder that holds an optimization, recognized by its settings file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,14 @@ class OptimizationJob:
         flow.check_allowed()
         reflector = reflecting_model(flow.plan, reflect_with, reflect_url)
         require_library("gepa", "optimize", "optimizations")
-        names, scores, wanted = [role.name for role in flow.plan.asking], scores_of(flow.plan), list(roles)
+        allowed, scores, wanted = [role.name for role in flow.plan.asking], scores_of(flow.plan), list(roles)
         for name in wanted:
-            if name not in names:
-                raise UsageError(f"{name!r} is no role with a prompt; expected one of {', '.join(names)}")
+            if name not in allowed:
+                raise UsageError(f"{name!r} is no role with a prompt; expected one of {', '.join(allowed)}")
         if score not in (None, *scores):
             raise UsageError(f"{score!r} is no figure of {flow.name}; expected one of {', '.join(scores)}")
         templates = own_templates(flow.plan).items()
-        chosen = {name: text for name, text in templates if name.partition(".")[0] in (wanted or names)}
+        chosen = {name: text for name, text in templates if name.partition(".")[0] in (wanted or allowed)}
         train: Split = "train" if "train" in flow.plan.data else "validation"
         validation: Split = "validation" if "validation" in flow.plan.data else "train"
         plan = SearchPlan(
@@ -136,20 +137,20 @@ class OptimizationJob:
         if not (folder / SETTINGS).exists():
             return
         parse = TypeAdapter(dict[str, Any]).validate_python
-        before = read_record(folder / SETTINGS, parse, "a valid optimization")
-        for name, now in self.settings.items():
-            if (was := before.get(name)) != now:
-                setting = "another spec" if name == "spec" else f"{name} {was}, not {now}"
-                raise UsageError(f"{folder} was started with {setting}; choose another folder with --out")
+        saved_settings = read_record(folder / SETTINGS, parse, "a valid optimization")
+        for name, new_value in self.settings.items():
+            if (old_value := saved_settings.get(name)) != new_value:
+                difference = "another spec" if name == "spec" else f"{name} {old_value}, not {new_value}"
+                raise UsageError(f"{folder} was started with {difference}; choose another folder with --out")
         check_data(folder / DATA_FILE, self.data)
 
     @property
     def data(self) -> Sequence[UsedRows]:
         """Rows that the optimization uses; those of one split if the spec has only one."""
-        both: dict[Split, list[Task]] = {
-            items[0][0]: [task for _, task in items] for items in (self.plan.train, self.plan.validation)
+        tasks_by_split: dict[Split, list[Task]] = {
+            pairs[0][0]: [task for _, task in pairs] for pairs in (self.plan.train, self.plan.validation)
         }
-        return [jobs.used_rows(self.flow, split, tasks) for split, tasks in both.items()]
+        return [jobs.used_rows(self.flow, split, tasks) for split, tasks in tasks_by_split.items()]
 
     async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> OptimizationResult:
         """Search for better templates, and write the best ones as a spec.
@@ -183,9 +184,9 @@ class OptimizationJob:
                 Services(url) as services,
             ):
                 notify(Note("starting the models …"))
-                async with self.flow.open() as opened, services.watched(), Models(services.open) as models:
+                async with self.flow.open() as open_flow, services.watched(), Models(services.open) as models:
                     reflector = await models.model(self.reflector)
-                    search = Search(plan, opened, reflector, notify, concurrency)
+                    search = Search(plan, open_flow, reflector, notify, concurrency)
                     record = await search.result()
             _write_result(plan, record)
         return result
@@ -255,17 +256,17 @@ optimize = jobs.blocking(optimize_async)
 
 def _write_result(plan: SearchPlan, record: OptimizationRecord) -> None:
     """Write the best candidate as a spec, the page, and last the record."""
-    first, best = record.candidates[0], record.candidates[record.best]
+    first_candidate, best = record.candidates[0], record.candidates[record.best]
     roles: dict[str, dict[str, str]] = {}
     make_folder(plan.folder / "prompts")
-    for name in best.changes(first):
+    for name in best.changes(first_candidate):
         role, _, part = name.partition(".")
-        file = f"{name}-{identity(best.templates)}.j2"  # the old spec may be the result of an optimization
-        write_whole(plan.folder / "prompts" / file, best.templates[name].encode())
-        roles.setdefault(role, {})[part] = file
+        j2_file = f"{name}-{identity(best.templates)}.j2"  # the old spec may be the result of an optimization
+        write_whole(plan.folder / "prompts" / j2_file, best.templates[name].encode())
+        roles.setdefault(role, {})[part] = j2_file
     spec = {"extends": SPEC, "name": f"{record.name}_optimized", "roles": roles}
-    file = plan.folder / OPTIMIZED
-    write_whole(file, dump_yaml(spec).encode())
-    open_source(replace(plan.source, spec=str(file), overrides=(), model=None, base_url=None))
+    j2_file = plan.folder / OPTIMIZED
+    write_whole(j2_file, dump_yaml(spec).encode())
+    open_source(replace(plan.source, spec=str(j2_file), overrides=(), model=None, base_url=None))
     write_whole(plan.folder / PAGE, optimization_page(record).encode("utf-8", "replace"))
     write_record(plan.folder / RESULT, record)

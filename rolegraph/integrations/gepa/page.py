@@ -47,17 +47,16 @@ class Candidate(BaseModel):
     def changes(self, parent: Candidate) -> dict[str, list[str]]:
         """Return the unified diff, from a parent's text to this candidate's, of each template that
         differs."""
-        both = {name: (parent.templates[name], text) for name, text in self.templates.items()}
+        text_pairs = {name: (parent.templates[name], text) for name, text in self.templates.items()}
         return {
-            name: text_difference(was, now, "", "").splitlines()[2:]
-            for name, (was, now) in both.items()
-            if was != now
+            name: text_difference(old_text, new_text, "", "").splitlines()[2:]
+            for name, (old_text, new_text) in text_pairs.items()
+            if old_text != new_text
         }
 
 
 class RefusedTemplate(NamedTuple):
-    """Name of a template for which a model proposed a text that does not compile, with the compiler's
-    faults."""
+    """Template for which a model proposed a text that does not compile, with the compiler's faults."""
 
     template: str
     """Role and part: `solver.prompt`."""
@@ -93,13 +92,13 @@ class OptimizationRecord(BaseModel):
     @property
     def front(self) -> list[int]:
         """Numbers of the candidates that no other candidate dominates: the Pareto front over the tasks."""
-        every = self.candidates
-        return [index for index, one in enumerate(every) if not any(other.dominates(one) for other in every)]
+        pool = self.candidates
+        return [index for index, one in enumerate(pool) if not any(other.dominates(one) for other in pool)]
 
 
 def optimization_page(record: OptimizationRecord) -> str:
     """Return the HTML of an optimization: its Pareto front, scores by task, and changes of templates."""
-    first = record.candidates[0]
+    original = record.candidates[0]
 
     def change(candidate: Candidate) -> Mapping[str, list[str]]:
         parent = record.candidates[candidate.parents[0]] if candidate.parents else candidate
@@ -109,8 +108,8 @@ def optimization_page(record: OptimizationRecord) -> str:
         _HERE / "optimization.html.j2",
         record=record,
         best=record.best,
-        tasks=[*first.scores],
-        figures=[name for name in first.figures if name != record.score],
+        tasks=[*original.scores],
+        figures=[name for name in original.figures if name != record.score],
         front=record.front,
         change=change,
         number=number,

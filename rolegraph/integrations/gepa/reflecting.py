@@ -56,7 +56,7 @@ class Search:
     """First error. gepa continues after some errors, but the search must end."""
     _load: Callable[[Source], Workflow] = field(default_factory=lambda: cache(open_source))
     _made: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
-    """Candidate, split and task id of the episodes that the search used."""
+    """Episodes that the search used, each as (candidate, split, task id)."""
     _refused: list[RefusedTemplate] = field(default_factory=list[RefusedTemplate])
     _asked: int = 0
 
@@ -81,15 +81,15 @@ class Search:
             track_best_outputs=False,
             seed=plan.seed,
         )
-        names = [task["id"] for _, task in plan.validation]
+        task_ids = [task["id"] for _, task in plan.validation]
         fronts = result.per_val_instance_best_candidates
         candidates = tuple(
             Candidate(
                 templates=templates,
                 parents=tuple(parent for parent in result.parents[index] if parent is not None),
-                scores={names[number]: score for number, score in result.val_subscores[index].items()},
+                scores={task_ids[number]: score for number, score in result.val_subscores[index].items()},
                 figures=result.val_aggregate_subscores[index],
-                best_on=tuple(names[number] for number, front in fronts.items() if index in front),
+                best_on=tuple(task_ids[number] for number, winners in fronts.items() if index in winners),
                 folder=f"candidates/{identity(templates)}-{plan.validation[0][0]}",
             )
             for index, templates in enumerate(result.candidates)
@@ -106,14 +106,14 @@ class Search:
 
     async def result(self) -> OptimizationRecord:
         """Return the result of `run` in a thread; if it is cancelled, wait until the folders are closed."""
-        searching = asyncio.ensure_future(asyncio.to_thread(self.run))
+        search_task = asyncio.ensure_future(asyncio.to_thread(self.run))
         try:
-            return await asyncio.shield(searching)
+            return await asyncio.shield(search_task)
         except asyncio.CancelledError:
             self._fault = self._fault or asyncio.CancelledError()
             if self._work is not None:
                 self._work.cancel()
-            await asyncio.gather(searching, return_exceptions=True)
+            await asyncio.gather(search_task, return_exceptions=True)
             raise
 
     def log(self, message: str) -> None:
@@ -129,13 +129,13 @@ class Search:
         """
         split, tasks = batch[0][0], {task["id"]: task for _, task in batch}
         episodes = self._wait(self._episodes(candidate, split, tasks))
-        every = [episode for rollouts in episodes.values() for episode in rollouts]
-        figures = by_task(self.plan.workflow, every).items()
+        all_episodes = [episode for rollouts in episodes.values() for episode in rollouts]
+        figures = by_task(self.plan.workflow, all_episodes).items()
         rows = [{name: means[t["id"]] for name, means in figures if t["id"] in means} for _, t in batch]
         evaluation: Any = import_module("gepa.core.adapter").EvaluationBatch
         return evaluation(
             outputs=[task["id"] for _, task in batch],
-            scores=[self._score(row) for row in rows],
+            scores=[self._score(metrics) for metrics in rows],
             trajectories=[(task, episodes[task["id"]]) for _, task in batch] if capture_traces else None,
             objective_scores=rows,
         )
@@ -143,7 +143,9 @@ class Search:
     def make_reflective_dataset(
         self, candidate: Templates, eval_batch: Any, components_to_update: Sequence[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return the inputs unchanged; gepa hides exceptions of this callback, so it does no work."""
+        """Return the trajectories by component unchanged; gepa hides exceptions of this callback, so it does
+        no work.
+        """
         return {name: [{"episodes": it} for it in eval_batch.trajectories] for name in components_to_update}
 
     def propose_new_texts(
@@ -151,11 +153,11 @@ class Search:
     ) -> dict[str, str]:
         """Return new templates that compile, by name; a template that the model could not improve is left
         out."""
-        proposed = {
+        proposals = {
             name: self._wait(self._proposed(candidate, name, reflective_dataset[name]))
             for name in components_to_update
         }
-        return {name: text for name, text in proposed.items() if text != candidate[name]}
+        return {name: text for name, text in proposals.items() if text != candidate[name]}
 
     def _is_over(self, state: Any) -> bool:
         """Return True if another iteration might exceed the budget of episodes, so that gepa stops.
@@ -195,20 +197,20 @@ class Search:
         self, candidate: Templates, split: Split, tasks: Mapping[str, Task]
     ) -> dict[str, list[Episode]]:
         """Run the episodes of a candidate that its folder lacks; return all rollouts by task id, in order."""
-        plan, name = self.plan, identity(candidate)
+        plan, candidate_id = self.plan, identity(candidate)
         flow = self._load(reflection.with_templates(plan.source, candidate))
-        folder = RunFolder(plan.folder / "candidates" / f"{name}-{split}")
+        folder = RunFolder(plan.folder / "candidates" / f"{candidate_id}-{split}")
         info = jobs.describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
         rows, resumed = [*tasks.values()], folder.info_file.exists()
         with jobs.damage_explained(RunFolder(plan.folder)):
             finished = finished_in(folder)
         job = RunJob(flow, folder, info, rows, finished, resumed=resumed)
-        if missing := job.episodes - job.done:
-            self.observe(Note(f"candidate {name}, {split} tasks …", episodes=missing))
-            opened = await self.opened.with_flow(flow)
+        if missing_count := job.episodes - job.done:
+            self.observe(Note(f"candidate {candidate_id}, {split} tasks …", episodes=missing_count))
+            opened_flow = await self.opened.with_flow(flow)
             with job.open_folder(self.observe) as (notify, writer):
-                await job.write_missing(opened, writer, notify, concurrency=self.concurrency)
-        self._made |= {(name, split, task) for task in tasks}
+                await job.write_missing(opened_flow, writer, notify, concurrency=self.concurrency)
+        self._made |= {(candidate_id, split, task) for task in tasks}
         episodes: dict[str, list[Episode]] = {task: [] for task in tasks}
         for episode in sorted(read_episodes(folder.episodes), key=lambda episode: episode.rollout):
             if episode.task_id in episodes and episode.rollout < plan.rollouts:
@@ -219,24 +221,24 @@ class Search:
         """Ask the model for a better text of template `name`; return the first that compiles, else the old
         text."""
         plan, role = self.plan.workflow, name.partition(".")[0]
-        shown = [reflection.feedback(plan, role, *record["episodes"]) for record in records]
+        feedback_records = [reflection.feedback(plan, role, *record["episodes"]) for record in records]
         proposal: Any = import_module("gepa.strategies.instruction_proposal").InstructionProposalSignature
         prompt: str = proposal.prompt_renderer(
             {
                 "current_instruction_doc": candidate[name],
-                "dataset_with_feedback": [record for of_task in shown for record in of_task],
+                "dataset_with_feedback": [record for group in feedback_records for record in group],
                 "prompt_template": reflection.reflection_prompt(plan, name),
             }
         )
         messages: list[Message] = [{"role": "user", "content": prompt}]
         for _ in range(reflection.TRIES):
             answer = await self._reflect(messages)
-            text: str = proposal.output_extractor(answer)["new_instruction"].replace("\r\n", "\n")
-            if not (faults := reflection.template_faults(self.plan.source, {**candidate, name: text})):
-                return text
+            new_text: str = proposal.output_extractor(answer)["new_instruction"].replace("\r\n", "\n")
+            if not (faults := reflection.template_faults(self.plan.source, {**candidate, name: new_text})):
+                return new_text
             self._refused.append(RefusedTemplate(name, faults))
-            refusal = {"role": "user", "content": reflection.REFUSED.format(faults=faults)}
-            messages = [*messages, {"role": "assistant", "content": answer}, refusal]
+            refusal_message = {"role": "user", "content": reflection.REFUSED.format(faults=faults)}
+            messages = [*messages, {"role": "assistant", "content": answer}, refusal_message]
         return candidate[name]
 
     async def _reflect(self, messages: Sequence[Message]) -> str:
@@ -247,8 +249,8 @@ class Search:
         self._asked += 1
         if number < len(lines):
             if lines[number]["messages"] != json.loads(json_line(messages)):
-                text = f"{file}:{number + 1} answers another prompt; its episodes or the code have changed"
-                raise UsageError(f"{text}. Choose another folder with --out")
+                fault = f"{file}:{number + 1} answers another prompt; its episodes or the code have changed"
+                raise UsageError(f"{fault}. Choose another folder with --out")
             return lines[number]["answer"]
         self.observe(Note("reflecting …"))
         call = CallId("reflection", number, NodeId("reflector"))
@@ -275,12 +277,12 @@ def reflecting_model(plan: Plan, name: str | None, url: str | None) -> ModelRef:
     if name is not None:
         provider, _, model = name.partition(":")
         if provider not in PROVIDERS:
-            choices = ", ".join(f"{one}:NAME" for one in PROVIDERS)
+            choices = ", ".join(f"{provider_name}:NAME" for provider_name in PROVIDERS)
             raise UsageError(f"--reflect-with {name} is no model; expected one of {choices}")
         ref = ModelRef.model_validate({"provider": provider, "name": model or None})
     if url is not None:
         ref = ref.model_copy(update={"base_url": url})
-    if ref.served_here and model_folder(ref.name).resolve() in {it.resolve() for it in MODELS.values()}:
+    if ref.served_here and model_folder(ref.name).resolve() in {path.resolve() for path in MODELS.values()}:
         raise UsageError(
             f"the shipped model {ref} cannot reflect: it knows only the answers that it was taught, and "
             "cannot write a prompt; name a general model with "

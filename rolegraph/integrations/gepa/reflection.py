@@ -76,7 +76,7 @@ class SearchPlan:
     """Largest number of episodes."""
     rollouts: int
     score: str
-    """One of `scores_of`."""
+    """Name of the score to raise, one of `scores_of`."""
     seed: int
 
     @property
@@ -86,7 +86,7 @@ class SearchPlan:
 
     @property
     def least(self) -> int:
-        """Smallest useful budget: the episodes for the spec's own templates and for one iteration."""
+        """Smallest useful budget in episodes: those for the spec's own templates and for one iteration."""
         return self.rollouts * (len(self.validation) + self.iteration)
 
     @property
@@ -103,11 +103,11 @@ class SearchPlan:
     @property
     def foreign_prompts(self) -> str:
         """Warning about roles for which a shipped model answers; empty without such roles."""
-        models = {str(it.model) for it in self.workflow.endpoints if it.model.is_shipped}
-        text = (
+        models = {str(endpoint.model) for endpoint in self.workflow.endpoints if endpoint.model.is_shipped}
+        warning = (
             "was trained on the shipped prompts alone, so others hardly score higher; --model chooses a model"
         )
-        return f"{', '.join(sorted(models))} {text}" if models else ""
+        return f"{', '.join(sorted(models))} {warning}" if models else ""
 
     @property
     def reflections(self) -> int:
@@ -126,32 +126,30 @@ def scores_of(plan: Plan) -> list[str]:
 
 def own_templates(plan: Plan) -> dict[str, str]:
     """Return the texts of the templates of all roles with a prompt, by names such as `solver.prompt`."""
-    parts = {
+    templates_by_name = {
         f"{role.name}.{part}": template
         for role in plan.asking
         for part, template in (("system", role.system), ("prompt", role.prompt))
     }
-    return {name: template.source for name, template in parts.items() if template is not None}
+    return {name: template.source for name, template in templates_by_name.items() if template is not None}
 
 
 def with_templates(source: Source, templates: Templates) -> Source:
     """Return a copy of a source with overrides that replace the templates of the spec."""
     # A quoted scalar takes any character; on a single line, no line break of its own is folded.
-    quoted = {
+    quoted_texts = {
         name: dump_yaml(text, one_line=True, quoted=True, ascii_only=True) for name, text in templates.items()
     }
-    words = (f"roles.{name}={text}" for name, text in quoted.items())
-    return replace(source, overrides=(*source.overrides, *words))
+    overrides = (f"roles.{name}={text}" for name, text in quoted_texts.items())
+    return replace(source, overrides=(*source.overrides, *overrides))
 
 
 def template_faults(source: Source, templates: Templates) -> str:
     """Compile a spec with other templates; return its faults, one per line, or an empty text if it
     compiles."""
-    faults = [
-        it for it in check_source(with_templates(source, templates)).diagnostics if it.severity == "error"
-    ]
-    parts = [(it.message, it.expected and f"expected: {it.expected}", it.hint) for it in faults]
-    return "\n".join("; ".join(filter(None, part)) for part in parts)
+    faults = [f for f in check_source(with_templates(source, templates)).diagnostics if f.severity == "error"]
+    fault_texts = [(f.message, f.expected and f"expected: {f.expected}", f.hint) for f in faults]
+    return "\n".join("; ".join(filter(None, part)) for part in fault_texts)
 
 
 def reflection_prompt(plan: Plan, template: str) -> str:
@@ -163,16 +161,16 @@ def reflection_prompt(plan: Plan, template: str) -> str:
     """
     role, _, part = template.partition(".")
     spec: dict[str, Any] = yaml.safe_load(plan.resolved)
-    (role_plan,) = (one for one in plan.roles if one.name == role)
-    current = role_plan.prompt if part == "prompt" else role_plan.system
-    names = sorted(name for name in (current.mentions if current else ()) if "." in name)
+    (role_plan,) = (plan_role for plan_role in plan.roles if plan_role.name == role)
+    old_text = role_plan.prompt if part == "prompt" else role_plan.system
+    mentioned_fields = sorted(name for name in (old_text.mentions if old_text else ()) if "." in name)
     return PROMPT.format(
         name=plan.name,
         description=plan.spec.description,
         part="user message" if part == "prompt" else "system message",
         role=role,
         parser=f"`{spec['roles'][role].get('parser', 'text')}`",
-        names=", ".join(f"`{{{{ {name} }}}}`" for name in names) or "those that it has",
+        names=", ".join(f"`{{{{ {name} }}}}`" for name in mentioned_fields) or "those that it has",
     )
 
 
@@ -191,21 +189,21 @@ def feedback(plan: Plan, role: str, task: Task, episodes: Sequence[Episode]) -> 
     """
     rule = disclosure_rule_of(plan)
     may_quote = rule.may_quote(role)
-    copies = [without_hidden(one, rule) for one in episodes]
-    members = [(one, t) for one in copies for t in one.trajectories if t.name == role]
+    copies = [without_hidden(copied, rule) for copied in episodes]
+    members = [(copied, t) for copied in copies for t in copied.trajectories if t.name == role]
     members.sort(key=lambda member: _value(*member))
     records: list[dict[str, Any]] = []
     for episode, trajectory in members[:MEMBERS]:
         record: dict[str, Any] = {}
         if not may_quote:
-            visible = {name: _cut(value) for name, value in rule.visible(task).items() if name != "id"}
-            record = {"Task": visible, "Asked": _asked(trajectory), "Answered": _answered(trajectory)}
+            visible_fields = {name: _cut(value) for name, value in rule.visible(task).items() if name != "id"}
+            record = {"Task": visible_fields, "Asked": _asked(trajectory), "Answered": _answered(trajectory)}
         record["Outcome"] = _outcome(episode, trajectory, may_quote=may_quote)
-        best_episode, best = members[-1]
-        if not may_quote and _value(best_episode, best) > _value(episode, trajectory):
+        best_episode, best_trajectory = members[-1]
+        if not may_quote and _value(best_episode, best_trajectory) > _value(episode, trajectory):
             record["A better answer to the same task"] = {
-                "Answered": _answered(best),
-                "Outcome": _outcome(best_episode, best, may_quote=may_quote),
+                "Answered": _answered(best_trajectory),
+                "Outcome": _outcome(best_episode, best_trajectory, may_quote=may_quote),
             }
         records.append(record)
     return records
@@ -230,7 +228,7 @@ def _outcome(episode: Episode, trajectory: Trajectory, *, may_quote: bool) -> di
 
 def _asked(trajectory: Trajectory) -> str:
     messages = trajectory.steps[-1].chat_completions[:-1] if trajectory.steps else ()
-    return _cut("\n".join(f"[{one['role']}] {one.get('content') or ''}" for one in messages)) or "nothing"
+    return _cut("\n".join(f"[{turn['role']}] {turn.get('content') or ''}" for turn in messages)) or "nothing"
 
 
 def _answered(trajectory: Trajectory) -> str:

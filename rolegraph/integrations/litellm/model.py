@@ -50,23 +50,23 @@ async def open_litellm(served: ServedModel) -> OpenAIModel:
         name, provider, _, _ = litellm.get_llm_provider(ref.name)
     except Exception as error:  # LiteLLM raises its BadRequestError for an unknown provider
         raise UsageError(f"LiteLLM knows no provider of {ref.name}; write PROVIDER/MODEL") from error
-    taken = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or _FIELDS
-    refused = frozenset({*_FIELDS} - {*taken})
-    limit = next((it for it in LIMITS if it not in refused), LIMITS[0])
-    if lacking := [it for it in ("seed", "top_p", "temperature") if it in refused]:
-        _logger.warning("%s %s", provider, warning_of(lacking))
-    translated = frozenset({*_FIELDS, *taken} - _NOT_SENT)
-    client = LiteLLMClient(litellm, ref.base_url or provider, ref.base_url, refused, translated)
+    accepted_fields = litellm.get_supported_openai_params(model=name, custom_llm_provider=provider) or _FIELDS
+    refused_fields = frozenset({*_FIELDS} - {*accepted_fields})
+    limit_field = next((field for field in LIMITS if field not in refused_fields), LIMITS[0])
+    if missing_fields := [field for field in ("seed", "top_p", "temperature") if field in refused_fields]:
+        _logger.warning("%s %s", provider, warning_of(missing_fields))
+    translated_fields = frozenset({*_FIELDS, *accepted_fields} - _NOT_SENT)
+    client = LiteLLMClient(litellm, ref.base_url or provider, ref.base_url, refused_fields, translated_fields)
     escapes = bool(ref.escape_markers)
-    taken_at_first = Taken(refused - {*LIMITS}, limit, refused & {*LIMITS})
-    model = OpenAIModel(client, ref.name, body=ref.body, escapes=escapes, taken=taken_at_first)
-    model.left_out.update(lacking)
+    initial_fields = Taken(refused_fields - {*LIMITS}, limit_field, refused_fields & {*LIMITS})
+    model = OpenAIModel(client, ref.name, body=ref.body, escapes=escapes, taken=initial_fields)
+    model.left_out.update(missing_fields)
     return model
 
 
 @dataclass(frozen=True, slots=True)
 class LiteLLMClient:
-    """LiteLLM in the place of OpenAI's client."""
+    """Client that sends chat requests through LiteLLM, with the methods of OpenAI's client."""
 
     litellm: Any
     base_url: str
@@ -88,9 +88,9 @@ class LiteLLMClient:
             UsageError: The spec sets a field that the provider does not accept.
             openai.OpenAIError: The provider refuses or fails; LiteLLM's errors are subclasses.
         """
-        if lost := sorted(self.refused & {*fields}):
+        if refused_fields := sorted(self.refused & {*fields}):
             raise UsageError(
-                f"the provider of {name} takes no `{lost[0]}`, which the spec sets; leave it out"
+                f"the provider of {name} takes no `{refused_fields[0]}`, which the spec sets; leave it out"
             )
         answer = await self.litellm.acompletion(
             model=name,
@@ -103,10 +103,10 @@ class LiteLLMClient:
             extra_body={field: value for field, value in fields.items() if field not in self.translated}
             or None,
         )
-        whole = answer.model_dump(mode="json")
+        response = answer.model_dump(mode="json")
         with suppress(Exception):  # LiteLLM raises a bare Exception for a model whose price it does not know
-            whole["usage"]["cost"] = self.litellm.completion_cost(answer, model=name)
-        return json.dumps(whole).encode()
+            response["usage"]["cost"] = self.litellm.completion_cost(answer, model=name)
+        return json.dumps(response).encode()
 
     async def close(self) -> None:
-        """Keep the connections: LiteLLM shares them between models."""
+        """Do nothing, because LiteLLM shares its connections between models."""

@@ -49,10 +49,10 @@ def mcp(url: str, /, *, timeout: Seconds = 60.0, headers: Headers = None) -> Too
 @cache
 def _major() -> int:
     """Return the major version of the installed MCP SDK; raises UsageError for an unknown one."""
-    installed = version("mcp")
-    major, minor, *_ = (int(part) if part.isdecimal() else 0 for part in (*installed.split("."), "0"))
+    sdk_version = version("mcp")
+    major, minor, *_ = (int(part) if part.isdecimal() else 0 for part in (*sdk_version.split("."), "0"))
     if not (1, 24) <= (major, minor) < (3, 0):
-        raise UsageError(f"MCP servers need mcp 1.24 to 2.x; mcp {installed} is installed")
+        raise UsageError(f"MCP servers need mcp 1.24 to 2.x; mcp {sdk_version} is installed")
     return major
 
 
@@ -62,15 +62,15 @@ def _hush() -> None:
 
     Some messages go to the root logger, which prints everything after its first use if it has no handler.
     """
-    log = logging.getLogger("mcp")
-    log.addHandler(logging.NullHandler())
-    log.propagate = False
-    root = logging.getLogger()
-    if not root.handlers:
+    sdk_log = logging.getLogger("mcp")
+    sdk_log.addHandler(logging.NullHandler())
+    sdk_log.propagate = False
+    root_log = logging.getLogger()
+    if not root_log.handlers:
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
         handler.addFilter(lambda record: Path(record.pathname).parent.parent.name != "mcp")
-        root.addHandler(handler)
+        root_log.addHandler(handler)
 
 
 @asynccontextmanager
@@ -81,22 +81,22 @@ async def _open(
     from mcp.client.streamable_http import streamable_http_client
 
     _hush()
-    opened = False
+    is_open = False
     timeout: Any = seconds if _major() > 1 else timedelta(seconds=seconds)
     try:
         async with (
-            _client(url, headers) as http,
+            _client(url, headers) as http_client,
             streamable_http_client(
-                url, http_client=http, **_unbounded_events(streamable_http_client)
+                url, http_client=http_client, **_unbounded_events(streamable_http_client)
             ) as streams,
             ClientSession(*streams[:2], timeout) as session,
         ):
             await session.initialize()
             functions = await _functions(session)
-            opened = True
+            is_open = True
             yield functions
     except Exception as error:
-        if opened:
+        if is_open:
             raise
         raise ToolError(f"the MCP server at {url} cannot be used{route(url)}: {_message(error)}") from error
 
@@ -116,7 +116,9 @@ def _client(url: str, headers: Mapping[str, str] | None) -> Any:
     httpx: Any = import_module("httpx2" if _major() > 1 else "httpx")
 
     class Explained(httpx.AsyncByteStream):
-        """Body of a response. A rejected response becomes a JSON-RPC error, which ends the waiting call."""
+        """Response stream that replaces a rejected response by a JSON-RPC error, which ends the waiting
+        call.
+        """
 
         def __init__(self, response: Any) -> None:
             self._response, self._stream = response, response.stream
@@ -126,23 +128,23 @@ def _client(url: str, headers: Mapping[str, str] | None) -> Any:
             self._is_json = response.headers.get("content-type", "").startswith("application/json")
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            held: list[bytes] = []  # a response of JSON is only passed on as a whole
+            chunks: list[bytes] = []  # a response of JSON is only passed on as a whole
             try:
                 if self._refused:
                     raise RejectedReply(f"HTTP status {self._refused}")
-                async for part in self._stream:
+                async for chunk in self._stream:
                     if self._is_json:
-                        held.append(part)
+                        chunks.append(chunk)
                     else:
-                        yield part
+                        yield chunk
             except RejectedReply as rejected:
                 request = json.loads(self._response.request.content or "{}")
                 error = {"code": -32603, "message": f"rejected response: {rejected}"}
-                written = json.dumps({"jsonrpc": "2.0", "id": request.get("id", 0), "error": error}).encode()
+                body = json.dumps({"jsonrpc": "2.0", "id": request.get("id", 0), "error": error}).encode()
                 # An unfinished event becomes one of a type that the session ignores.
-                held = [written] if self._is_json else [b":\nevent: rejected\n\ndata: ", written, b"\n\n"]
-            for part in held:
-                yield part
+                chunks = [body] if self._is_json else [b":\nevent: rejected\n\ndata: ", body, b"\n\n"]
+            for chunk in chunks:
+                yield chunk
 
         async def aclose(self) -> None:
             await self._stream.aclose()
@@ -168,12 +170,12 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
         page = _wire(await session.list_tools(params=PaginatedRequestParams(cursor=cursor)))
         functions += [
             Function(
-                it["name"],
-                it.get("description") or "",
-                it["inputSchema"],
-                partial(_call, session, it["name"]),
+                function_data["name"],
+                function_data.get("description") or "",
+                function_data["inputSchema"],
+                partial(_call, session, function_data["name"]),
             )
-            for it in page["tools"]
+            for function_data in page["tools"]
         ]
         cursor = page.get("nextCursor")
         size += len(json.dumps(page))
@@ -186,7 +188,9 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
 
 
 def _wire(model: BaseModel) -> dict[str, Any]:
-    """Return a message as the protocol writes it: the SDK's versions differ in the names of its fields."""
+    """Convert an SDK object to the JSON object of the MCP protocol; the SDK's versions differ in field
+    names.
+    """
     return model.model_dump(mode="json", by_alias=True)
 
 
@@ -196,17 +200,17 @@ async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any])
 
     request: Any = CallToolRequest(params=CallToolRequestParams(name=name, arguments=dict(arguments)))
     sdk: Any = mcp
-    failure: type[Exception] = sdk.MCPError if _major() > 1 else sdk.McpError
+    sdk_error: type[Exception] = sdk.MCPError if _major() > 1 else sdk.McpError
     try:
         # `call_tool` would check the result against the server's schema, whose patterns may take for ever.
-        answer = await session.send_request(
+        sdk_result = await session.send_request(
             request if _major() > 1 else sdk.ClientRequest(request), CallToolResult
         )
-    except failure as error:
+    except sdk_error as error:
         raise ToolError(cast("Any", error).error.message) from error
     except ValidationError:
         raise ToolError(f"{name} gave what is no result of the protocol") from None
-    result = _wire(answer)
+    result = _wire(sdk_result)
     text = "\n".join(map(_part, result["content"]))
     if result["isError"]:
         raise ToolError(text or f"{name} failed")

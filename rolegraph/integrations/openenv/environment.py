@@ -58,16 +58,17 @@ def openenv(
     """Act in an environment that an OpenEnv server keeps, with one session for each episode. One player.
 
     url: the server's URL, such as http://127.0.0.1:8000; it must be allowed on the command line
-    field: the field of the environment's action that holds the role's action; a mapping is sent as it is
-    observation: the place in the observation that the player sees, such as prompt; left out, all of it
+    field: the field of the environment's action that holds the role's action; an action that is a mapping is
+      sent unchanged
+    observation: the field in the observation that the player sees, such as prompt; left out, all of it
     reset: further parameters of a reset, beside the seed
     timeout: seconds for each answer of the server
     wait: seconds to wait for a session where the server has no free one
     """
-    parts = urlsplit(check_url(url))
+    url_parts = urlsplit(check_url(url))
     require_library("websockets", "openenv", "OpenEnv environments")
-    scheme = {"http": "ws", "https": "wss"}[parts.scheme.lower()]
-    socket = parts._replace(scheme=scheme, path=f"{parts.path.rstrip('/')}/ws").geturl()
+    scheme = {"http": "ws", "https": "wss"}[url_parts.scheme.lower()]
+    socket = url_parts._replace(scheme=scheme, path=f"{url_parts.path.rstrip('/')}/ws").geturl()
     server = _Server(url, socket, field, observation, reset or {}, timeout, wait, deque())
     return Environment(partial(OpenEnvSession, server), permissions=(url,))
 
@@ -95,20 +96,20 @@ class _Server(NamedTuple):
         Returns:
             True if a session is free.
         """
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self.waiting.appendleft if first else self.waiting.append)(place)
+        queue_place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (self.waiting.appendleft if first else self.waiting.append)(queue_place)
         try:
-            await asyncio.wait([place], timeout=seconds)
+            await asyncio.wait([queue_place], timeout=seconds)
         finally:
             with suppress(ValueError):  # it was called
-                self.waiting.remove(place)
-        return place.done()
+                self.waiting.remove(queue_place)
+        return queue_place.done()
 
     def call_next(self) -> None:
         """Wake the episode that has waited longest, because a session is free."""
         if self.waiting:
-            place = self.waiting.popleft()
-            place.get_loop().call_soon_threadsafe(place.set_result, None)
+            queue_place = self.waiting.popleft()
+            queue_place.get_loop().call_soon_threadsafe(queue_place.set_result, None)
 
     def shown(self, observation: Mapping[str, Any]) -> str:
         """Return the text of an observation that the player sees: all its fields, or only the field
@@ -120,8 +121,8 @@ class _Server(NamedTuple):
         try:
             return as_text(value_at(observation, self.observation))
         except LookupError:
-            has = f"it has {', '.join(map(str, observation))[:_SAID] or 'no fields'}"
-            message = f"the observation of {self.url} has no {self.observation!r}; {has}"
+            fields_note = f"it has {', '.join(map(str, observation))[:_SAID] or 'no fields'}"
+            message = f"the observation of {self.url} has no {self.observation!r}; {fields_note}"
             raise EnvironmentFailure(message) from None
 
 
@@ -150,20 +151,20 @@ class OpenEnvSession:
         """Connect, and start an episode of the environment; wait while the server has no free session."""
         await self.close()
         server, pause, has_waited = self._server, _PAUSES[0], False
-        end = monotonic() + server.wait
+        deadline = monotonic() + server.wait
         # Environments take seeds of NumPy, which takes none above.
         message = {"type": "reset", "data": {**server.reset, "seed": seed % 2**32}}
         while True:
             try:
                 self._socket = await _connect(server)
                 return await self._transition(message)
-            except NoFreeSession as full:
+            except NoFreeSession as no_session:
                 await self._disconnect()
-                if monotonic() + pause > end:
-                    raise EnvironmentFailure(f"{full}; none became free in {server.wait:g} s") from None
-            called = await server.until_free(pause, first=has_waited)
+                if monotonic() + pause > deadline:
+                    raise EnvironmentFailure(f"{no_session}; none became free in {server.wait:g} s") from None
+            is_free = await server.until_free(pause, first=has_waited)
             # The server may take a moment to end the other session.
-            has_waited, pause = True, _PAUSES[0] if called else min(2 * pause, _PAUSES[1])
+            has_waited, pause = True, _PAUSES[0] if is_free else min(2 * pause, _PAUSES[1])
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
         """Send the player's action, empty text for a missing one; the observation reports an unreadable
@@ -253,18 +254,18 @@ def _failure(url: str, data: Message) -> EnvironmentFailure:
         case {"code": "CAPACITY_REACHED"}:
             return NoFreeSession(message)
         case {"code": "VALIDATION_ERROR", "errors": [*errors]}:
-            faults = [cast("Message", error) for error in errors if isinstance(error, Mapping)]
-            places = [f"{_place(error)}: {error.get('msg')}" for error in faults]
-            refused = f"the action is refused: {'; '.join(places)[:_SAID]}"
-            return RefusedAction(refused, tuple(str(error.get("type")) for error in faults))
+            field_errors = [cast("Message", error) for error in errors if isinstance(error, Mapping)]
+            field_messages = [f"{_place(error)}: {error.get('msg')}" for error in field_errors]
+            refusal = f"the action is refused: {'; '.join(field_messages)[:_SAID]}"
+            return RefusedAction(refusal, tuple(str(error.get("type")) for error in field_errors))
         case _:
             return EnvironmentFailure(message)
 
 
 def _place(error: Message) -> str:
     """Return the dotted path of a pydantic error, such as `arguments.message`; `action` without a path."""
-    loc = error.get("loc")
-    return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) and loc else "action"
+    path = error.get("loc")
+    return ".".join(map(str, cast("list[object]", path))) if isinstance(path, list) and path else "action"
 
 
 async def _connect(server: _Server) -> ClientConnection:
@@ -274,7 +275,7 @@ async def _connect(server: _Server) -> ClientConnection:
 
     is_encrypted = server.socket.startswith("wss:")
     try:
-        opening: Any = connect(
+        connector: Any = connect(
             server.socket,
             proxy=proxy_for(server.url),
             ssl=tls_context(server.url) if is_encrypted else None,
@@ -284,8 +285,8 @@ async def _connect(server: _Server) -> ClientConnection:
             ping_interval=None,  # an environment that computes may answer no ping
             max_size=ENV_BYTES.most,
         )
-        opening.process_redirect = _refuse_redirect
-        return await opening
+        connector.process_redirect = _refuse_redirect
+        return await connector
     except TimeoutError:
         raise EnvironmentFailure(f"{server.url} does not answer within {server.timeout:g} s") from None
     except (OSError, ImportError, ValueError, WebSocketException) as error:

@@ -15,7 +15,10 @@ from rolegraph.cli.output import OutputOptions
 
 
 def _otlp(gather: Callable[..., Any], meaning: str) -> options.Decorator[Callable[..., Any]]:
-    """Return a decorator that adds the three options; `gather` gets their values as `url` and `how`."""
+    """Return a decorator that adds `--otlp`, `--otlp-share` and `--otlp-content` to a command.
+
+    If `--otlp` is given, the command calls `gather` with the URL as `url` and the other two options as `how`.
+    """
 
     def settle(command: Callable[..., Any], **words: Any) -> Any:
         url, share, content = (words.pop(name) for name in ("otlp", "otlp_share", "otlp_content"))
@@ -31,8 +34,8 @@ def _otlp(gather: Callable[..., Any], meaning: str) -> options.Decorator[Callabl
 
 
 def _watch(command: Callable[..., Any], url: str | None, how: Mapping[str, Any], **words: Any) -> Any:
-    watching = (*words.pop("watching", ()), *([("otlp", url, how)] if url else []))
-    return command(watching=watching, **words)
+    watchers = (*words.pop("watching", ()), *([("otlp", url, how)] if url else []))
+    return command(watching=watchers, **words)
 
 
 def _send(
@@ -52,8 +55,8 @@ def _send(
     from rolegraph.integrations.opentelemetry.sending import export_spans
 
     with progress_line(OutputOptions(), f"sending {run} …"):
-        sent = export_spans(run, url, share=how["share"], content=how["content"], **where)
-    click.echo(f"{sent} episodes sent")
+        sent_count = export_spans(run, url, share=how["share"], content=how["content"], **where)
+    click.echo(f"{sent_count} episodes sent")
     return 0
 
 

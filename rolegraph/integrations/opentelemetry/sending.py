@@ -59,23 +59,23 @@ def export_spans(
         DataError: A run's files are damaged.
         WorldError: The collector does not answer, or refuses the spans.
     """
-    wanted, episodes, waiting = replace(parse_filters(where), sort=""), 0, list[Span]()
+    filters, episode_count, spans = replace(parse_filters(where), sort=""), 0, list[Span]()
     with _Collector.open(url, share) as collector:
-        for opened in view(run).runs:
-            about = TracedRun(opened.folder.path.name, opened.info, opened.spec)
-            for row in find(opened, wanted, most=sys.maxsize, hidden=False).rows:
-                if is_sampled(episode := opened.read(row), share):
+        for opened_run in view(run).runs:
+            traced_run = TracedRun(opened_run.folder.path.name, opened_run.info, opened_run.spec)
+            for row in find(opened_run, filters, most=sys.maxsize, hidden=False).rows:
+                if is_sampled(episode := opened_run.read(row), share):
                     step = row.part.step if row.part.split else None
-                    waiting += spans_of(episode, about, content=content, split=row.part.split, step=step)
-                    episodes += 1
-                while len(waiting) >= BATCH:
-                    collector.send(waiting[:BATCH])
-                    del waiting[:BATCH]
-        if not episodes:
+                    spans += spans_of(episode, traced_run, content=content, split=row.part.split, step=step)
+                    episode_count += 1
+                while len(spans) >= BATCH:
+                    collector.send(spans[:BATCH])
+                    del spans[:BATCH]
+        if not episode_count:
             raise UsageError(f"{run} has no episode that fits; nothing was sent")
-        if waiting:
-            collector.send(waiting)
-    return episodes
+        if spans:
+            collector.send(spans)
+    return episode_count
 
 
 @contextmanager
@@ -100,22 +100,22 @@ def traced(
     Raises:
         UsageError: No valid URL, or the extra `otlp` is not installed.
     """
-    about = TracedRun(job.folder.path.name, job.info, job.flow.plan.spec)
-    given = 0
-    is_told = False
+    traced_run = TracedRun(job.folder.path.name, job.info, job.flow.plan.spec)
+    given_spans = 0
+    is_warned = False
     with _Collector.open(url, share) as collector:
         processor: Any = import_module("opentelemetry.sdk.trace.export").BatchSpanProcessor(
             collector, max_queue_size=QUEUE, schedule_delay_millis=1000, max_export_batch_size=BATCH
         )
 
         def watch(event: Event) -> None:
-            nonlocal given, is_told
+            nonlocal given_spans, is_warned
             if isinstance(event, EpisodeDone) and event.finished and is_sampled(event.episode, share):
-                for span in spans_of(event.episode, about, content=content):
+                for span in spans_of(event.episode, traced_run, content=content):
                     processor.on_end(collector.readable(span))
-                    given += 1
-            if collector.fault and not is_told:
-                is_told = True
+                    given_spans += 1
+            if collector.fault and not is_warned:
+                is_warned = True
                 observe(Note(f"spans are not taken: {collector.fault}", "warning"))
             observe(event)
 
@@ -123,10 +123,10 @@ def traced(
             yield watch
         finally:
             processor.shutdown()
-            if lost := given - collector.sent:
-                again = f"rolegraph export {job.folder.path} --otlp URL sends them again"
-                why = f": {collector.fault}" if collector.fault else ""
-                observe(Note(f"{lost} of {given} spans were not sent{why}; {again}", "warning"))
+            if lost_spans := given_spans - collector.sent:
+                hint = f"rolegraph export {job.folder.path} --otlp URL sends them again"
+                cause = f": {collector.fault}" if collector.fault else ""
+                observe(Note(f"{lost_spans} of {given_spans} spans were not sent{cause}; {hint}", "warning"))
 
 
 class _Collector(logging.Handler):
@@ -171,15 +171,15 @@ class _Collector(logging.Handler):
         except ImportError:
             library = "opentelemetry-exporter-otlp-proto-http"
             raise UsageError(f"spans need the library {library}: pip install 'rolegraph[otlp]'") from None
-        log = logging.getLogger("opentelemetry")
-        log.addHandler(collector)
-        propagated, log.propagate = log.propagate, False
+        sdk_log = logging.getLogger("opentelemetry")
+        sdk_log.addHandler(collector)
+        old_propagate, sdk_log.propagate = sdk_log.propagate, False
         try:
             yield collector
         finally:
             collector.shutdown()
-            log.removeHandler(collector)
-            log.propagate = propagated
+            sdk_log.removeHandler(collector)
+            sdk_log.propagate = old_propagate
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the text of the SDK's latest log message, to explain a failed request."""
@@ -243,11 +243,11 @@ def _endpoint(url: str) -> str:
         UsageError: The URL is invalid.
     """
     try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        url_parts = urlsplit(url)
+        if url_parts.scheme not in ("http", "https") or not url_parts.hostname:
             raise ValueError
     except ValueError:
         shown = without_secrets(url)
         raise UsageError(f"{shown!r} is not the URL of a collector, such as http://localhost:4318") from None
-    path = parts.path.rstrip("/")
-    return parts._replace(path=path if path.endswith(PATH) else f"{path}{PATH}").geturl()
+    path = url_parts.path.rstrip("/")
+    return url_parts._replace(path=path if path.endswith(PATH) else f"{path}{PATH}").geturl()

@@ -124,17 +124,17 @@ class _Trace:
     def __init__(self, episode: Episode, run: TracedRun, *, content: bool) -> None:
         self.episode, self.run, self.content = episode, run, content
         self.id, self._numbers = trace_id(episode), count()
-        begin = _started_at(episode) or (run.info.started or datetime.now(UTC)).timestamp()
-        self.begin = int(begin * 1e9)
+        start_seconds = _started_at(episode) or (run.info.started or datetime.now(UTC)).timestamp()
+        self.begin = int(start_seconds * 1e9)
 
     def spans(self, split: str, step: int | None) -> Iterator[Span]:
         """Yield the episode's root span, then for each turn its span and those of its calls and tools."""
         episode, info, reason = self.episode, self.run.info, self.episode.termination_reason
-        timed = [(turn, turn.span or (0.0, turn.seconds)) for turn in turns(episode).values()]
-        length = max((end for _, (_, end) in timed), default=0.0)
+        turn_times = [(turn, turn.span or (0.0, turn.seconds)) for turn in turns(episode).values()]
+        episode_seconds = max((end for _, (_, end) in turn_times), default=0.0)
         is_shown = self.content and episode.task
         texts = _cut(json.dumps(episode.task, ensure_ascii=False, default=str)) if is_shown else None
-        about: Attributes = {
+        attributes: Attributes = {
             "gen_ai.workflow.name": info.name,
             "rolegraph.run": self.run.folder,
             "rolegraph.spec.hash": info.hash,
@@ -148,96 +148,96 @@ class _Trace:
             **{f"rolegraph.metrics.{name}": value for name, value in episode.metrics.items()},
         }
         error = "" if reason is TerminationReason.ENV_DONE else reason.value
-        root = self.span("invoke_workflow", info.name, None, (0.0, length), about, error)
+        root = self.span("invoke_workflow", info.name, None, (0.0, episode_seconds), attributes, error)
         yield root
-        for turn, times in timed:
+        for turn, times in turn_times:
             # A turn that failed without an answer has no times: it stands at the end.
-            yield from self.turn(turn, root, times if turn.calls else (length, length))
+            yield from self.turn(turn, root, times if turn.calls else (episode_seconds, episode_seconds))
 
     def turn(self, turn: TurnRecord, root: Span, times: Times) -> Iterator[Span]:
         """Yield the span of a turn, then the spans of its model calls and their tools."""
-        (role, index, number), steps, whole = turn.node, [call.step for call in turn.calls], turn.trajectory
-        terms = whole.terms if whole is not None and turn.is_last else NOTHING
-        rewarded = steps and whole is not None and whole.reward is not None
-        about: Attributes = {
+        (role, index, round_no), steps, owner = turn.node, [call.step for call in turn.calls], turn.trajectory
+        terms = owner.terms if owner is not None and turn.is_last else NOTHING
+        is_rewarded = steps and owner is not None and owner.reward is not None
+        attributes: Attributes = {
             "gen_ai.agent.name": role,
             "rolegraph.index": index,
-            "rolegraph.round": number,
+            "rolegraph.round": round_no,
             "rolegraph.masked": turn.masked,
-            "rolegraph.reward": sum(step.reward for step in steps) if rewarded else None,
+            "rolegraph.reward": sum(step.reward for step in steps) if is_rewarded else None,
             **{f"rolegraph.terms.{name}": value for name, value in terms.items()},
         }
         error = "" if turn.failure is None else turn.failure["name"]
         if steps and steps[0].tool:
             result = steps[0].model_response if self.content else None
-            yield self.tool(steps[0].tool, root, times, error, result, about)
+            yield self.tool(steps[0].tool, root, times, error, result, attributes)
             return
         model = _model(self.run.model_of(role, index))
-        agent = self.span("invoke_agent", role, root, times, {**model, **_usage(steps), **about}, error)
+        agent = self.span("invoke_agent", role, root, times, {**model, **_usage(steps), **attributes}, error)
         yield agent
-        for step, following in zip(steps, [*steps[1:], None], strict=False):  # no step of a failed turn
-            yield from self.call(step, following, agent, model)
+        for step, next_step in zip(steps, [*steps[1:], None], strict=False):  # no step of a failed turn
+            yield from self.call(step, next_step, agent, model)
 
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
         """Yield the span of a model call, then the spans of the tools that its answer called."""
         metadata, chat = step.metadata, step.chat_completions
-        finish, shown = metadata.get("finish_reason"), bool(self.content and chat)
+        finish, shows_texts = metadata.get("finish_reason"), bool(self.content and chat)
         answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()
-        sent = chat[: len(chat) - len(answer)]
+        prompt_messages = chat[: len(chat) - len(answer)]
         times = _times(step)
         about: Attributes = {
             **model,
             **_usage([step]),
             "gen_ai.response.finish_reasons": [finish] if finish else None,
-            "gen_ai.input.messages": _messages(sent) if shown else None,
-            "gen_ai.output.messages": _messages(answer, {"finish_reason": finish}) if shown else None,
+            "gen_ai.input.messages": _messages(prompt_messages) if shows_texts else None,
+            "gen_ai.output.messages": _messages(answer, {"finish_reason": finish}) if shows_texts else None,
             "rolegraph.attempts": metadata.get("attempts"),
             "rolegraph.weight_version": step.weight_version,
         }
         yield self.span("chat", str(model.get("gen_ai.request.model") or ""), agent, times, about, "")
-        asked: list[Any] = [call for message in answer for call in message.get("tool_calls") or ()]
+        requested_calls: list[Any] = [call for message in answer for call in message.get("tool_calls") or ()]
         results = () if following is None else following.chat_completions[len(chat) :]
         # The tools of an answer run side by side; only the end of the last of them is on record.
         end = times[1]
         times = (end, end if following is None else max(end, _times(following)[0]))
-        for place, made in enumerate(metadata.get("calls", ())):
-            call: Mapping[str, Any] = asked[place] if place < len(asked) else NOTHING
-            result = str(results[place].get("content")) if shown and place < len(results) else None
-            arguments = _cut(call["function"]["arguments"]) if shown and call else None
+        for index, tool_record in enumerate(metadata.get("calls", ())):
+            call: Mapping[str, Any] = requested_calls[index] if index < len(requested_calls) else NOTHING
+            result = str(results[index].get("content")) if shows_texts and index < len(results) else None
+            arguments = _cut(call["function"]["arguments"]) if shows_texts and call else None
             attributes = {"gen_ai.tool.call.id": call.get("id"), "gen_ai.tool.call.arguments": arguments}
-            error = "tool_error" if made.get("error") else ""
-            yield self.tool(made["name"], agent, times, error, result, attributes)
+            error = "tool_error" if tool_record.get("error") else ""
+            yield self.tool(tool_record["name"], agent, times, error, result, attributes)
 
     def tool(
         self, name: str, parent: Span, times: Times, error: str, result: str | None, about: Attributes
     ) -> Span:
         """Return the span of one run of a tool; the result's text is left out if `result` is None."""
-        named = {
+        attributes = {
             "gen_ai.tool.name": name,
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.result": None if result is None else _cut(result),
             **about,
         }
-        return self.span("execute_tool", name, parent, times, named, error)
+        return self.span("execute_tool", name, parent, times, attributes, error)
 
     def span(
         self, operation: str, subject: str, parent: Span | None, times: Times, about: Attributes, error: str
     ) -> Span:
         """Return a span with a new id below `parent`; `times` are seconds from the start of the episode."""
         start, end = (self.begin + int(min(max(0.0, time), LONGEST) * 1e9) for time in times)
-        named = {"gen_ai.operation.name": operation, "error.type": error or None, **about}
-        kept = {name: _plain(value) for name, value in named.items() if value is not None}
+        raw_attributes = {"gen_ai.operation.name": operation, "error.type": error or None, **about}
+        attributes = {name: _plain(value) for name, value in raw_attributes.items() if value is not None}
         digest = hashlib.blake2b(f"{self.id} {next(self._numbers)}".encode(), digest_size=8).digest()
-        span_id, above = int.from_bytes(digest), None if parent is None else parent.span_id
+        span_id, parent_id = int.from_bytes(digest), None if parent is None else parent.span_id
         return Span(
             operation=operation,
             subject=_plain(subject),
             trace_id=self.id,
             span_id=span_id,
-            parent_id=above,
+            parent_id=parent_id,
             start=start,
             end=end,
-            attributes=kept,
+            attributes=attributes,
             error=error,
         )
 
@@ -247,14 +247,14 @@ def _messages(chat: Sequence[Message], more: Mapping[str, Any] = NOTHING) -> str
 
     Of a long chat only the last messages are kept.
     """
-    kept: list[dict[str, Any]] = []
-    left = TEXT
+    kept_messages: list[dict[str, Any]] = []
+    characters_left = TEXT
     for message in reversed(chat):
-        kept.append({"role": message.get("role"), "parts": _parts(message), **more})
-        left -= sum(len(str(part)) for part in kept[-1]["parts"])
-        if left < 0:
+        kept_messages.append({"role": message.get("role"), "parts": _parts(message), **more})
+        characters_left -= sum(len(str(part)) for part in kept_messages[-1]["parts"])
+        if characters_left < 0:
             break
-    return json.dumps(kept[::-1], ensure_ascii=False)
+    return json.dumps(kept_messages[::-1], ensure_ascii=False)
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:
@@ -265,8 +265,8 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     texts = {"reasoning": reasoning, "text": content}
     parts: list[dict[str, Any]] = [{"type": kind, "content": text} for kind, text in texts.items() if text]
     for call in message.get("tool_calls") or ():
-        called = {"name": call["function"]["name"], "arguments": _cut(call["function"]["arguments"])}
-        parts.append({"type": "tool_call", "id": call.get("id"), **called})
+        call_fields = {"name": call["function"]["name"], "arguments": _cut(call["function"]["arguments"])}
+        parts.append({"type": "tool_call", "id": call.get("id"), **call_fields})
     return parts
 
 
@@ -300,7 +300,7 @@ def _started_at(episode: Episode) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute's value without secrets, in a type that OTLP has."""
+    """Remove secrets from an attribute's value, and convert the value to a type that OTLP has."""
     if not isinstance(value, str):
         return value
     return without_secrets(value).encode("utf-8", "replace").decode()

@@ -46,7 +46,7 @@ _TOKEN = secrets.token_hex(32)
 
 
 class WorkerSetup(NamedTuple):
-    """State of the command that each worker gets."""
+    """Data that the command sends to each worker: how to open models, variables, folder, slots."""
 
     opener: bytes
     """Pickled OpenMaker; unpickled last, because that may import files of the user."""
@@ -106,7 +106,7 @@ class EpisodeWorker:
 
 @dataclass(slots=True, eq=False)
 class _PlacedWorker:
-    """A worker from the driver's side: its Ray actor and its number of open jobs."""
+    """Worker as the driver sees it: its Ray actor and its number of unanswered jobs."""
 
     actor: Any
     jobs: int = 0
@@ -168,10 +168,10 @@ class WorkerPool:
             Exception: The error of a worker that cannot open the models.
             WorldError: `ATTEMPTS` starts failed.
         """
-        where, failed = f"the Ray worker on {node['NodeManagerAddress']}", 0
+        subject, failed_starts = f"the Ray worker on {node['NodeManagerAddress']}", 0
         while True:
             worker = _PlacedWorker(self._start(node["NodeID"]))
-            held = worker.actor.hold.remote(self._setup)
+            hold_call = worker.actor.hold.remote(self._setup)
             try:
                 worker.opened = await self._answer(worker.actor.ready.remote())
                 if worker.opened:
@@ -179,15 +179,15 @@ class WorkerPool:
                     async with self._room:
                         self._ready.add(worker)
                         self._room.notify_all()
-                await self._answer(held)
+                await self._answer(hold_call)
             except self._ray.exceptions.RayError as error:
                 self._ready.discard(worker)
                 self._ray.kill(worker.actor)  # a worker that cannot be reached may run on
-                failed = 0 if worker.opened else failed + 1
+                failed_starts = 0 if worker.opened else failed_starts + 1
                 reason = str(error).strip().rpartition("\n")[2].strip()  # the last line has the cause
-                if failed == ATTEMPTS:
-                    raise WorldError(f"{where} cannot start: {reason}") from error
-                self._observe(Note(f"{where} has died, and its work is done again: {reason}", "warning"))
+                if failed_starts == ATTEMPTS:
+                    raise WorldError(f"{subject} cannot start: {reason}") from error
+                self._observe(Note(f"{subject} has died, and its work is done again: {reason}", "warning"))
 
     async def _answer(self, answer: Any) -> Any:
         """Await a Ray call's result; raises the error that the call itself raised, or Ray's RayError."""
@@ -247,9 +247,9 @@ async def open_on_ray(
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not nodes:
             raise WorldError("the Ray cluster has no node with a CPU; `ray status` lists its nodes")
-        shown = f" (dashboard: {dashboard})" if dashboard else ""
+        link = f" (dashboard: {dashboard})" if dashboard else ""
         pool = WorkerPool(ray, setup, len(nodes), observe)
-        observe(Note(f"Ray: {slots * len(nodes)} episodes in flight, {slots} on each node{shown}", "notice"))
+        observe(Note(f"Ray: {slots * len(nodes)} episodes in flight, {slots} on each node{link}", "notice"))
         try:
             async with _ended_by([pool.keep_worker(node) for node in nodes]):
                 await _first_worker(pool, observe)
@@ -263,8 +263,8 @@ async def _first_worker(pool: WorkerPool, observe: Observer) -> None:
     try:
         await asyncio.wait_for(pool.opened.wait(), SLOW_START)
     except TimeoutError:
-        text = f"no Ray worker is ready after {SLOW_START:g} s; `ray status` tells whether a CPU is free"
-        observe(Note(text, "warning"))
+        warning = f"no Ray worker is ready after {SLOW_START:g} s; `ray status` tells whether a CPU is free"
+        observe(Note(warning, "warning"))
         await pool.opened.wait()
 
 
@@ -282,8 +282,8 @@ async def _ended_by(works: Sequence[Coroutine[Any, Any, None]]) -> AsyncGenerato
             block.reschedule(asyncio.get_running_loop().time())
 
     try:
-        async with asyncio.timeout(None) as block:
-            tasks = [asyncio.create_task(watched(work, block)) for work in works]
+        async with asyncio.timeout(None) as block_timeout:
+            tasks = [asyncio.create_task(watched(work, block_timeout)) for work in works]
             try:
                 yield
             finally:
@@ -303,17 +303,17 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
     if ray.is_initialized():
         yield ""
         return
-    wanted = address if address != "ray" else os.environ.get("RAY_ADDRESS") or _running_here()
-    await _check_answers(wanted or "")
+    cluster_address = address if address != "ray" else os.environ.get("RAY_ADDRESS") or _running_here()
+    await _check_answers(cluster_address or "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with TemporaryDirectory(prefix="rolegraph-ray-") as empty, ExitStack() as stack:
-        options = {} if wanted else stack.enter_context(_private_cluster())
+    with TemporaryDirectory(prefix="rolegraph-ray-") as empty_folder, ExitStack() as stack:
+        options = {} if cluster_address else stack.enter_context(_private_cluster())
         try:
             context = await asyncio.to_thread(  # Ctrl-C ends the wait, not the thread
                 ray.init,
-                wanted or "local",  # None would make Ray look for a cluster itself
+                cluster_address or "local",  # None would make Ray look for a cluster itself
                 # Without a working folder, Ray puts the command's on the module path of the workers.
-                runtime_env={"working_dir": empty},
+                runtime_env={"working_dir": empty_folder},
                 log_to_driver=False,
                 logging_level="ERROR",
                 **options,
@@ -343,13 +343,13 @@ def _running_here() -> str | None:
         return None
     except OSError as error:
         raise UsageError(f"cannot read {file} ({error.strerror}); {_NAME_IT}") from error
-    with os.fdopen(descriptor, "rb") as opened:
+    with os.fdopen(descriptor, "rb") as address_file:
         status = os.fstat(descriptor)
         if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
             raise UsageError(f"{file} names a Ray cluster and belongs to another user; {_NAME_IT}")
         if not S_ISREG(status.st_mode):
             raise UsageError(f"{file} is no regular file; {_NAME_IT}")
-        return opened.read(_ADDRESS_BYTES).decode(errors="replace").strip() or None
+        return address_file.read(_ADDRESS_BYTES).decode(errors="replace").strip() or None
 
 
 @contextmanager
@@ -374,12 +374,12 @@ def _private_cluster() -> Generator[dict[str, Any]]:
 
 async def _check_answers(address: str) -> None:
     """Raise WorldError if nothing listens at an address with a port; Ray itself retries for minutes."""
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    if parts.port is None:
+    url_parts = urlsplit(address if "://" in address else f"//{address}")
+    if url_parts.port is None:
         return
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            _, writer = await asyncio.open_connection(url_parts.hostname, url_parts.port)
             writer.close()
     except OSError as error:  # TimeoutError is one, too
         raise WorldError(f"no Ray cluster answers at {address}: {first_line(error)}") from error

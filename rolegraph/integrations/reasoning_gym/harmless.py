@@ -21,7 +21,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _LETTER = re.compile(r"[A-MPRT-Za-z]_?\d*", re.ASCII)
 """Pattern of a symbol with one letter, except N, O, Q and S, which are functions of SymPy."""
 _BEYOND_VALUES = re.compile(r"""['"`\\#@:;\[\]{}]|__|\.\s*[^\W\d]""")
-"""Pattern of strings, comments, brackets and attributes."""
+"""Pattern of strings, comments, brackets and attributes, none of which a number or a formula needs."""
 _BITS = re.compile(r"(?:0x[\da-f]++|\d++|[+\-*<>&|^~()\s])*+", re.IGNORECASE)
 
 

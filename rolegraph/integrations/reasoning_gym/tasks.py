@@ -90,8 +90,7 @@ class MixtureShare(BaseModel):
 
 
 def _in_full(written: object) -> object:
-    """Expand the short form of a share, a number, to `{weight: number}`; other values are returned
-    unchanged."""
+    """Expand a share that is written as a number to `{weight: number}`; return other values unchanged."""
     is_weight = isinstance(written, int | float) and not isinstance(written, bool)
     return {"weight": written} if is_weight else written
 
@@ -111,7 +110,7 @@ def dataset(
     """Generate tasks of the package reasoning-gym, of one kind or a mixture; no question is in both splits.
 
     task: the kind's name, such as mini_sudoku
-    tasks: several names in its place, each with its weight, or with {weight: …, config: …}
+    tasks: several names in place of `task`, each with its weight, or with {weight: …, config: …}
     config: the task's own options, such as {min_terms: 3}
     size: how many rows
     seed: the same seed gives the same rows
@@ -133,27 +132,27 @@ def _faults(
     """Yield (path in the spec, error) for each unknown kind of tasks and each invalid option."""
     choices = kinds()
     for name, share in shares.items():
-        place, options = ("tasks", name) if mixed else ("task",), list[Option]()
+        path, options = ("tasks", name) if mixed else ("task",), list[Option]()
         if name not in choices:
-            near = difflib.get_close_matches(name, choices, n=5, cutoff=0.5)
-            yield place, UnknownName(KIND, name, near or sorted(choices.keys() - REFUSED.keys()))
+            near_names = difflib.get_close_matches(name, choices, n=5, cutoff=0.5)
+            yield path, UnknownName(KIND, name, near_names or sorted(choices.keys() - REFUSED.keys()))
             continue
         if name in REFUSED:
             errors = [option_error((), REFUSED[name])]
         else:
-            place = (*place, "config") if mixed else ("config",)
+            path = (*path, "config") if mixed else ("config",)
             options = options_of(choices[name][1], context=("seed", "size"))
             errors = _errors(name, share.config, options)
         if errors:
-            yield place, BadOptions(KIND, name, ItemCall(name, options=share.config), errors, None, options)
+            yield path, BadOptions(KIND, name, ItemCall(name, options=share.config), errors, None, options)
 
 
 def _errors(name: str, config: Config, options: Sequence[Option]) -> list[ErrorDetails]:
     """Return pydantic's error details for the unknown or invalid options of a kind of tasks."""
-    unknown = config.keys() - {option.name for option in options}
-    if unknown:
-        kind = "unexpected_keyword_argument"
-        return [option_error((key,), "unknown option", kind) for key in sorted(unknown)]
+    unknown_options = config.keys() - {option.name for option in options}
+    if unknown_options:
+        error_type = "unexpected_keyword_argument"
+        return [option_error((key,), "unknown option", error_type) for key in sorted(unknown_options)]
     try:
         configured(name, config)
     except ValidationError as error:
@@ -166,17 +165,17 @@ def _errors(name: str, config: Config, options: Sequence[Option]) -> list[ErrorD
 def _rows(
     shares: Mapping[str, MixtureShare], size: int, seed: int, split: Split, limit: int | None
 ) -> Iterator[Task]:
-    most = size if limit is None else min(size, limit)
+    row_limit = size if limit is None else min(size, limit)
     streams = {
-        name: _drawn(name, share.config, derive_seed(seed, name, split), split, most)
+        name: _drawn(name, share.config, derive_seed(seed, name, split), split, row_limit)
         for name, share in shares.items()
     }
-    drawn: Counter[str] = Counter()
-    for _ in range(most):
+    rows_per_kind: Counter[str] = Counter()
+    for _ in range(row_limit):
         # The kind that lags most comes next, so that every beginning has the shares of the mixture.
-        name = max(shares, key=lambda name: shares[name].weight / (drawn[name] + 1))
-        identity = f"{name}-{split}-{drawn[name]}"
-        drawn[name] += 1
+        name = max(shares, key=lambda name: shares[name].weight / (rows_per_kind[name] + 1))
+        identity = f"{name}-{split}-{rows_per_kind[name]}"
+        rows_per_kind[name] += 1
         yield {"id": identity, **next(streams[name])}
 
 
@@ -185,16 +184,16 @@ def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Ite
 
     The limits are needed because some options make generation take any time and memory.
     """
-    pool, make, position, wanted = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
+    pool, draw_rows, position, row_count = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
     while True:
         try:
             rows, position = pool.run_blocking(
-                make, name, config, seed, split, position, wanted, limit=DRAW_SECONDS
+                draw_rows, name, config, seed, split, position, row_count, limit=DRAW_SECONDS
             )
         except (CallLimit, RuntimeError) as error:
             raise DataError(f"reasoning-gym's {name} makes no task with these options: it {error}") from None
         yield from rows
-        wanted = min(2 * wanted, most, CALL_ROWS)
+        row_count = min(2 * row_count, most, CALL_ROWS)
 
 
 def draw(
@@ -217,14 +216,14 @@ def draw(
         DataError: `MISSES` consecutive tasks failed or belong to the other split, and there is no row.
     """
     rows: list[Row] = []
-    position, missed, began = start, 0, time.monotonic()
+    position, missed_tasks, start_time = start, 0, time.monotonic()
     for position, entry in enumerate(entries(name, config, seed, start), start + 1):
         if entry is not None and split_of(entry["question"]) == split:
-            missed = 0
+            missed_tasks = 0
             rows.append(row_of(entry, config))
-            if len(rows) == wanted or time.monotonic() - began > 1:
+            if len(rows) == wanted or time.monotonic() - start_time > 1:
                 return rows, position
-        elif (missed := missed + 1) == MISSES:
+        elif (missed_tasks := missed_tasks + 1) == MISSES:
             break
     if rows:
         return rows, position
@@ -245,8 +244,8 @@ def row_of(entry: Entry, config: Config) -> Row:
         entry: The task.
         config: The options of its kind.
     """
-    given = {column: entry[column] for column in ("question", "answer", "metadata")}
-    row = json_row({**given, "config": config}, "reasoning-gym")
+    copied_columns = {column: entry[column] for column in ("question", "answer", "metadata")}
+    row = json_row({**copied_columns, "config": config}, "reasoning-gym")
     if len(json.dumps(row)) > ROW_TEXT.most:
         raise DataError(ROW_TEXT.exceeded("a task of reasoning-gym has"))
     return row
@@ -294,18 +293,18 @@ def configured(name: str, config: Config, *, seed: int = 0, size: int = CHUNK) -
         ValidationError: An option has the wrong type.
         AssertionError, TypeError, ValueError: The package's own check fails.
     """
-    made = TypeAdapter(kinds()[name][1]).validate_python({**config, "seed": seed, "size": size})
-    if hasattr(made, "validate"):
-        made.validate()
-    return made
+    kind_config = TypeAdapter(kinds()[name][1]).validate_python({**config, "seed": seed, "size": size})
+    if hasattr(kind_config, "validate"):
+        kind_config.validate()
+    return kind_config
 
 
 def entries(name: str, config: Config, seed: int, start: int) -> Iterator[Entry | None]:
     """Yield tasks from position `start` on, endlessly; None for a task that the package fails to generate."""
-    written = json.dumps(config)  # in its order, which some kinds draw in
+    config_json = json.dumps(config)  # in its order, which some kinds draw in
     for position in count(start):
         index = position % CHUNK
-        yield _entry(_table(name, written, seed + position - index), index, seed=seed + position)
+        yield _entry(_table(name, config_json, seed + position - index), index, seed=seed + position)
 
 
 def _entry(table: Any, index: int, *, seed: int) -> Entry | None:

@@ -1,1 +1,1 @@
-"""Forms of tool calls that the package renderers reads."""
+"""Syntaxes of tool calls that the package renderers parses."""

@@ -1,4 +1,6 @@
-"""Forms of tool calls from the package renderers, for chat templates that the engine does not know."""
+"""Syntaxes of tool calls (`CallForm`) from the package renderers, for chat templates that the engine does not
+know.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _HARMONY, _CHANNEL = "gpt-oss", "<|channel|>"
 
 
 def call_forms(tokenizer: Any) -> Iterator[CallForm]:
-    """Yield the forms whose markers are tokens of a tokenizer; nothing if the package is not installed.
+    """Yield the syntaxes of tool calls whose markers are tokens of a tokenizer; nothing if the package is not
+    installed.
 
     Args:
         tokenizer: A tokenizer of `transformers`.
@@ -44,7 +47,7 @@ def call_forms(tokenizer: Any) -> Iterator[CallForm]:
 
 
 def _numbered(name: str, number: int) -> str:
-    """Return the id of a call in Kimi's form, such as `functions.search:0`."""
+    """Return the id of a tool call in Kimi's syntax, such as `functions.search:0`."""
     return f"functions.{name}:{number - 1}"
 
 
@@ -57,17 +60,17 @@ def _split(
         answer = renderer.parse_response(tokens, tools=described(functions))
     except FOREIGN_ERRORS:
         return text, ()
-    calls = [_call(parsed) for parsed in answer.tool_calls]
-    unread = [call.malformed for call in calls if not call.name]
+    calls = [_call(parsed_call) for parsed_call in answer.tool_calls]
+    malformed_calls = [call.malformed for call in calls if not call.name]
     # The thought was taken from the answer before, so that all that is left is text.
-    parts = (answer.reasoning_content, answer.content, *unread)
-    return "\n".join(part.strip() for part in parts if part), calls
+    texts = (answer.reasoning_content, answer.content, *malformed_calls)
+    return "\n".join(part.strip() for part in texts if part), calls
 
 
 def _call(parsed: Any) -> ToolCall:
     """Convert a call that a renderer parsed; a malformed call gets no name."""
     if not parsed.name or parsed.arguments is None:
         return ToolCall("", {}, malformed=parsed.raw.strip() or "nothing")
-    written = parsed.arguments if isinstance(parsed.arguments, str) else json.dumps(parsed.arguments)
-    call = tool_call(parsed.name, written, parsed.id or "")
+    arguments = parsed.arguments if isinstance(parsed.arguments, str) else json.dumps(parsed.arguments)
+    call = tool_call(parsed.name, arguments, parsed.id or "")
     return ToolCall("", {}, malformed=parsed.raw) if call.malformed else call

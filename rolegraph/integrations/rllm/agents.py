@@ -125,25 +125,25 @@ class SpecFlow:
         """
         if not config.is_validation:
             self._check(config.sampling_params)
-        shared = prepared(self.plan)
+        plan_ = prepared(self.plan)
         row, rollout = task_of(task, config.session_uid)
         # The gateway passes the key on to the model behind it.
         key = OPENAI.key(config.base_url, explicit=None, trusted_url=None) or _NO_KEY
         client = _client(config.base_url).with_options(base_url=config.base_url, api_key=key)
         model = OpenAIModel(client, config.model, key=key, tokens=False, escapes=True)
-        answered: list[Call] = []
+        answered_calls: list[Call] = []
 
         def record(event: Event) -> None:
-            if isinstance(event, CallDone) and event.answered and event.id.node.role in shared.by_policy:
-                answered.append((event.id.node, event.id.call))
+            if isinstance(event, CallDone) and event.answered and event.id.node.role in plan_.by_policy:
+                answered_calls.append((event.id.node, event.id.call))
 
-        table = await shared.table(LimitedModel(model, self.plan.spec.model.concurrency))
+        model_table = await plan_.table(LimitedModel(model, self.plan.spec.model.concurrency))
         job = EpisodeJob(row, rollout)
-        episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=record)
-        if not answered:
+        episode = await run_episode(self.plan, job, model_table, isolation=plan_.isolation, observe=record)
+        if not answered_calls:
             failure = next(iter(episode.failures.values()))
             raise RuntimeError(f"no call of {episode.id} was answered: {failure}")
-        return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
+        return _to_rllm(episode, answered_calls, self.plan, validation=config.is_validation)
 
     def _check(self, sampling: Mapping[str, object]) -> None:
         """Check the plan for a run with these sampling settings, once for each different value.
@@ -166,7 +166,7 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
         units = trajectories_to_rllm(episode, trajectory, plan.trained, {}, withhold=False)
         steps = [(unit, step) for unit in units for step in unit.steps]
         steps_by_call |= zip((call for call, _ in calls(trajectory)), steps, strict=True)
-    sent = [steps_by_call[call] for call in answered if call in steps_by_call]
+    sent_steps = [steps_by_call[call] for call in answered if call in steps_by_call]
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name in plan.deciding]
     return theirs.Episode(
         id=episode.id,
@@ -175,14 +175,14 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
         is_correct=episode.is_correct,
         trajectories=[
             unit.model_copy(update={"uid": f"{unit.uid}#{number}", "steps": [step]})
-            for number, (unit, step) in enumerate(sent, 1)
+            for number, (unit, step) in enumerate(sent_steps, 1)
         ],
         metrics=dict(episode.metrics),
         metadata={**episode.metadata, **({"validation": True} if validation else {})},
         artifacts={
             "reward": sum(deciding) / max(1, len(deciding)),
             "metrics": dict(episode.metrics),
-            "whole": [*{unit.uid: unit for unit, _ in sent}.values()],
+            "whole": [*{unit.uid: unit for unit, _ in sent_steps}.values()],
         },
     )
 
@@ -205,46 +205,46 @@ class SpecEvaluator:
             RuntimeError: In a training, a step's call is missing; rLLM repeats the episode.
         """
         artifacts = episode.artifacts
-        given: dict[str, list[theirs.Step]] = {}
+        steps_by_chat: dict[str, list[theirs.Step]] = {}
         for step in (step for trajectory in episode.trajectories for step in trajectory.steps):
-            given.setdefault(_chat(step.chat_completions), []).append(step)
-        whole: list[theirs.Trajectory] = artifacts.pop("whole", [])
-        for trajectory in whole:
+            steps_by_chat.setdefault(_chat(step.chat_completions), []).append(step)
+        whole_trajectories: list[theirs.Trajectory] = artifacts.pop("whole", [])
+        for trajectory in whole_trajectories:
             steps: list[theirs.Step] = []
             unmasked: list[theirs.Step] = []
-            for turn in trajectory.steps:
+            for our_step in trajectory.steps:
                 # Calls with equal messages and answers may swap tokens: both are samples of one distribution.
-                same = given.get(_chat(turn.chat_completions))
-                if not same and not episode.metadata.get("validation"):
+                steps_of_chat = steps_by_chat.get(_chat(our_step.chat_completions))
+                if not steps_of_chat and not episode.metadata.get("validation"):
                     raise RuntimeError(
                         f"{trajectory.uid}: rLLM's gateway has no call with this step's messages and answer"
                     )
-                step = same.pop(0) if same else turn
-                step.action, step.reward, step.done = turn.action, turn.reward, turn.done
+                step = steps_of_chat.pop(0) if steps_of_chat else our_step
+                step.action, step.reward, step.done = our_step.action, our_step.reward, our_step.done
                 steps.append(step)
-                if not (turn.metadata or {}).get("masked"):
+                if not (our_step.metadata or {}).get("masked"):
                     unmasked.append(step)
             # Masked turns are withheld, as the compiled Workflow does.
             trajectory.task, trajectory.steps = episode.task, unmasked or steps
-        episode.trajectories = whole or episode.trajectories
+        episode.trajectories = whole_trajectories or episode.trajectories
         signals = [Signal(name, value) for name, value in artifacts.get("metrics", {}).items()]
         return EvalOutput(artifacts.get("reward", 0.0), episode.is_correct, signals)
 
 
 def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
-    """Return a key that is equal for a chat in the gateway's record and in our episode.
+    """Return a comparison key of a chat, equal for the gateway's record and our episode of the same chat.
 
     The gateway's text of an answer may contain the reasoning, which our episode leaves out.
     """
     *messages, answer = chat
     text = answer.get("content") or ""
     text = split_reasoning(text, opened=closes_unopened(text))[1]
-    called = [
+    call_keys = [
         (call["function"]["name"], _value(call["function"]["arguments"]))
         for call in answer.get("tool_calls") or ()
     ]
-    sent = escape_families([wire_message(message) for message in messages])
-    return json.dumps([sent, text, called], sort_keys=True)
+    sent_messages = escape_families([wire_message(message) for message in messages])
+    return json.dumps([sent_messages, text, call_keys], sort_keys=True)
 
 
 def _value(arguments: object) -> object:
@@ -294,8 +294,8 @@ def flow(plan: Plan, run: FlowRun = PLAIN_RUN) -> SpecFlow:
         names = " ".join(permission.name for permission in plan.withheld)
         raise UsageError(f"{plan.name} needs permissions: set {ALLOW_VARIABLE}={names!r}")
     target = CheckTarget(plan, TRAITS["tinker"], flow=run)
-    needed = (rewards, signals, stages, repeated_calls)  # without them not even an evaluation is right
-    check_faults(plan, (it for check in needed for it in check(target)))
+    checks = (rewards, signals, stages, repeated_calls)  # without them not even an evaluation is right
+    check_faults(plan, (finding for check in checks for finding in check(target)))
     prepared(plan).check_opening(None)
     return SpecFlow(plan, run)
 
@@ -312,16 +312,16 @@ def _train_run(options: Mapping[str, Any]) -> list[FlowRun]:
     validation."""
     # rllm/cli/train.py merges these files, and passes a trainer no map of estimators: its section
     # `rllm.algorithm` holds for every role.
-    base = OmegaConf.load(str(files("rllm.trainer.config").joinpath("rllm", "base.yaml")))
-    changes = OmegaConf.load(options["config_file"]) if options["config_file"] else {}
-    config: Any = OmegaConf.merge({"rllm": base}, changes)
+    base_config = OmegaConf.load(str(files("rllm.trainer.config").joinpath("rllm", "base.yaml")))
+    user_config = OmegaConf.load(options["config_file"]) if options["config_file"] else {}
+    config: Any = OmegaConf.merge({"rllm": base_config}, user_config)
     section: Any = OmegaConf.to_container(config.rllm, resolve=True)
-    names = ("sampling_params", "temperature", "top_p", "max_tokens")
+    sampling_options = ("sampling_params", "temperature", "top_p", "max_tokens")
     rollout = section["rollout"]
-    enforced = resolve_train_sampling(
-        *(options[name] for name in names), base_train=rollout["train"], base_val=rollout["val"]
+    sampling_pair = resolve_train_sampling(
+        *(options[name] for name in sampling_options), base_train=rollout["train"], base_val=rollout["val"]
     )
-    return [FlowRun(section["algorithm"], sampling.as_dict()) for sampling in enforced]
+    return [FlowRun(section["algorithm"], sampling.as_dict()) for sampling in sampling_pair]
 
 
 def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
@@ -337,9 +337,9 @@ def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
             return flow(compile_file(spec, allow=allow))
         runs = _train_run(options)
         plan = check_file(spec, further=partial(_findings, runs=runs), allow=allow).valid()
-        if replaced := elsewhere(plan, "flow"):
-            names = ", ".join(".".join(map(str, it.path)) for it in replaced)
-            click.echo(f"rllm train takes these from its own options, not from {spec}: {names}", err=True)
+        if replaced_keys := elsewhere(plan, "flow"):
+            key_names = ", ".join(".".join(map(str, finding.path)) for finding in replaced_keys)
+            click.echo(f"rllm train takes these from its own options, not from {spec}: {key_names}", err=True)
         return flow(plan, runs[0])
     except RolegraphError as error:
         raise ImportError(str(error)) from error
@@ -348,7 +348,7 @@ def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
 def _findings(plan: Plan, runs: Sequence[FlowRun]) -> Iterator[Finding]:
     """Yield a finding for each part of a plan that an `rllm train` does not carry in its training or its
     validation."""
-    yield from dict.fromkeys(it for run in runs for it in flow_findings(plan, run))
+    yield from dict.fromkeys(finding for run in runs for finding in flow_findings(plan, run))
 
 
 def __getattr__(name: str) -> SpecFlow:

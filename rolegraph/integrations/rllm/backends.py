@@ -165,5 +165,5 @@ def check_version(backend: Backend) -> None:
         if not installed.startswith(traits.versions):
             raise UsageError(
                 f"{traits.module} {installed} is installed, but rLLM works with "
-                f"{' and '.join(f'{it}*' for it in traits.versions)} alone: {traits.install}"
+                f"{' and '.join(f'{prefix}*' for prefix in traits.versions)} alone: {traits.install}"
             )

@@ -65,8 +65,8 @@ Check = Callable[[CheckTarget], Iterator[Finding]]
 
 
 def roles(target: CheckTarget) -> Iterator[Finding]:
-    """Find plans that train no role, and role names that rLLM replaces."""
-    yield from (it for it in policy_findings(target.plan) if it.path == ("roles",))
+    """Yield a finding for plans that train no role, and role names that rLLM replaces."""
+    yield from (finding for finding in policy_findings(target.plan) if finding.path == ("roles",))
     if any(role.name == UNNAMED for role in target.plan.asking):
         # trainer/algorithms/transform.py.
         message = f"rLLM renames trajectories called {UNNAMED}"
@@ -74,7 +74,7 @@ def roles(target: CheckTarget) -> Iterator[Finding]:
 
 
 def policies(target: CheckTarget) -> Iterator[Finding]:
-    """Find policies that rLLM cannot train: a second policy, and past copies of a policy."""
+    """Yield a finding for policies that rLLM cannot train: a second policy, and past copies of a policy."""
     plan = target.plan
     for name in plan.policies:
         if name != MAIN:
@@ -89,7 +89,7 @@ def policies(target: CheckTarget) -> Iterator[Finding]:
 
 
 def checkpoint(target: CheckTarget) -> Iterator[Finding]:
-    """Find a training that starts from a checkpoint."""
+    """Yield a finding for a training that starts from a checkpoint."""
     plan = target.plan
     if MAIN in plan.policies and plan.policies[MAIN].model.checkpoint is not None:
         policy = plan.spec.policies.get(MAIN)
@@ -99,14 +99,16 @@ def checkpoint(target: CheckTarget) -> Iterator[Finding]:
 
 
 def stages(target: CheckTarget) -> Iterator[Finding]:
-    """Find stages of imitation."""
+    """Yield a finding for stages of imitation."""
     if target.plan.stages:
         message = "rLLM tells a workflow no step, so it has no stages of imitation"
         yield Finding(("train", "stages"), message, "", f"remove them, or {WITHOUT_RLLM}", at_key=True)
 
 
 def numbers(target: CheckTarget) -> Iterator[Finding]:
-    """Find numbers that change with the training step, because rLLM passes no step to a workflow."""
+    """Yield a finding for numbers that change with the training step, because rLLM passes no step to a
+    workflow.
+    """
     plan = target.plan
     for path in plan.numbers.by_path if plan.numbers else ():
         message = "rLLM tells a workflow no step, so no number can follow it"
@@ -114,9 +116,11 @@ def numbers(target: CheckTarget) -> Iterator[Finding]:
 
 
 def model(target: CheckTarget) -> Iterator[Finding]:
-    """Find models that the backend cannot train, or cannot train with the settings of the config."""
+    """Yield a finding for models that the backend cannot train, or cannot train with the settings of the
+    config.
+    """
     plan, traits, overrides = target.plan, target.traits, target.overrides
-    yield from (it for it in policy_findings(plan) if it.path[0] in ("policies", "model"))
+    yield from (finding for finding in policy_findings(plan) if finding.path[0] in ("policies", "model"))
     ref = plan.spec.model
     if not ref.is_trainable:
         return
@@ -158,7 +162,7 @@ def _overridden(key: str, overrides: Sequence[str]) -> bool:
 
 
 def base_url(target: CheckTarget) -> Iterator[Finding]:
-    """Find the URL of an endpoint that the backend does not call."""
+    """Yield a finding for the URL of an endpoint that the backend does not call."""
     traits = target.traits
     if target.plan.spec.model.base_url is None:
         return
@@ -168,15 +172,15 @@ def base_url(target: CheckTarget) -> Iterator[Finding]:
 
 
 def price(target: CheckTarget) -> Iterator[Finding]:
-    """Find prices of a model, which rLLM's trainer does not count."""
+    """Yield a finding for prices of a model, which rLLM's trainer does not count."""
     if target.plan.spec.model.price is not None:
         yield _idle(("model", "price"), "rLLM counts no dollars")
 
 
 def own_models(target: CheckTarget) -> Iterator[Finding]:
-    """Find models of single roles that rLLM cannot train or reach."""
+    """Yield a finding for models of single roles that rLLM cannot train or reach."""
     plan = target.plan
-    yield from (it for it in policy_findings(plan) if it.path[0] == "roles" and len(it.path) > 1)
+    yield from (fault for fault in policy_findings(plan) if fault.path[0] == "roles" and len(fault.path) > 1)
     for role in plan.asking if target.traits.name == "verl" else ():
         if not role.spec.is_trained and any(ref.served_here for ref in _models_of(plan, role)):
             message = f"the model of {role.name} would be served here, and called from wherever Ray runs"
@@ -185,11 +189,11 @@ def own_models(target: CheckTarget) -> Iterator[Finding]:
 
 
 def frozen(target: CheckTarget) -> Iterator[Finding]:
-    """Find untrained roles for which the policy's newest weights would answer all the same."""
+    """Yield a finding for untrained roles for which the policy's newest weights would answer all the same."""
     plan = target.plan
     for role in plan.asking:
-        written = plan.spec.roles[role.name]
-        if not role.spec.is_trained and not _models_of(plan, role) and written.policy is None:
+        role_spec = plan.spec.roles[role.name]
+        if not role.spec.is_trained and not _models_of(plan, role) and role_spec.policy is None:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = f"under rLLM {role.name} answers with the policy's newest weights, not the model's own"
             hint = "give it a `model` of its own to keep its weights"
@@ -202,7 +206,9 @@ def _models_of(plan: Plan, role: RolePlan) -> Sequence[ModelRef]:
 
 
 def rewards(target: CheckTarget) -> Iterator[Finding]:
-    """Find rewards that read a likelihood or the step, and rewards whose terms are compared separately."""
+    """Yield a finding for rewards that read a likelihood or the step, and rewards whose terms are compared
+    separately.
+    """
     for role in target.plan.roles:
         path = ("roles", role.name, "reward")
         if role.likelihoods:
@@ -221,7 +227,7 @@ def rewards(target: CheckTarget) -> Iterator[Finding]:
 
 
 def signals(target: CheckTarget) -> Iterator[Finding]:
-    """Find signals that rLLM cannot train on."""
+    """Yield a finding for signals that rLLM cannot train on."""
     for role in target.plan.trained.values():
         path = ("roles", role.name, "signal")
         if (fault := _signal_fault(role)) is not None:
@@ -258,14 +264,18 @@ def _signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
 
 
 def losses(target: CheckTarget) -> Iterator[Finding]:
-    """Find losses of roles that rLLM or this backend cannot compute, or sets only for all roles together."""
+    """Yield a finding for losses of roles that rLLM or this backend cannot compute, or sets only for all
+    roles together.
+    """
     for role in target.plan.trained.values():
         if _signal_fault(role) is None:
             yield from _loss(role, target.traits)
 
 
 def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
-    """Find a role's loss that rLLM or this backend cannot compute, or sets only for all roles together."""
+    """Yield a finding for a role's loss that rLLM or this backend cannot compute, or sets only for all roles
+    together.
+    """
     role, loss, call = plan.name, plan.loss, plan.spec.loss
     path = ("roles", role, "loss")
     if call is None and loss.name != "cross_entropy":
@@ -290,7 +300,9 @@ def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
 
 
 def group_sizes(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles with groups of one member, which rLLM drops, unless an override sets the group size."""
+    """Yield a finding for roles with groups of one member, which rLLM drops, unless an override sets the
+    group size.
+    """
     plan = target.plan
     values = {override.key: override.value for override in map(ConfigOverride, target.overrides)}
     if values.get("rllm.rejection_sample.min_trajs_per_group") == 1 or values.keys() & ROLLOUTS:
@@ -302,25 +314,27 @@ def group_sizes(target: CheckTarget) -> Iterator[Finding]:
 
 
 def groupings(target: CheckTarget) -> Iterator[Finding]:
-    """Find groupings that rLLM cannot express, because it groups by task and role."""
+    """Yield a finding for groupings that rLLM cannot express, because it groups by task and role."""
     for role in target.plan.trained.values():
-        path, first = ("roles", role.name, "group"), role.groupings[0]
+        path, grouping = ("roles", role.name, "group"), role.groupings[0]
         if len(role.groupings) > 1:
             # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
             message = (
                 f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
             )
             yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
-        elif first.over is not Extent.TASK:
-            message = f"rLLM groups by task and role, and cannot compare {role.name} over the {first.over}"
+        elif grouping.over is not Extent.TASK:
+            message = f"rLLM groups by task and role, and cannot compare {role.name} over the {grouping.over}"
             yield Finding(path, message, "over: task", f"or {WITHOUT_RLLM}")
-        elif first.key is not None or first.by == "episode":
-            message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
+        elif grouping.key is not None or grouping.by == "episode":
+            message = f"rLLM groups by task and role, and cannot group {role.name} by {grouping.by}"
             yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
 
 
 def estimators(target: CheckTarget) -> Iterator[Finding]:
-    """Find estimators that need a state, token advantages or a whole batch that rLLM does not give them."""
+    """Yield a finding for estimators that need a state, token advantages or a whole batch that rLLM does not
+    give them.
+    """
     plan, traits = target.plan, target.traits
     for role in plan.trained.values():
         path, estimator = ("roles", role.name, "estimator"), role.estimator
@@ -335,13 +349,13 @@ def estimators(target: CheckTarget) -> Iterator[Finding]:
             yield Finding(path, message, "an estimator", "or use the backend tinker")
         elif estimator is not None and plan.spec.train.staleness and is_batch_wide(role):
             # trainer/buffer.py computes advantages as each task's rollouts come in.
-            whole = f"{estimator.name} may compare the whole batch"
-            message = f"{whole}, but rLLM's asynchronous loop passes it one task"
+            batch_fault = f"{estimator.name} may compare the whole batch"
+            message = f"{batch_fault}, but rLLM's asynchronous loop passes it one task"
             yield Finding(path, message, "train.staleness: 0", "or use grpo or rloo")
 
 
 def staleness(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles that need the grouping hook in a training with staleness."""
+    """Yield a finding for roles that need the grouping hook in a training with staleness."""
     if target.plan.spec.train.staleness:
         for name, reason in hook_reasons(target.plan, target.traits.name).items():
             # trainer/buffer.py groups without the hook: only the synchronous loop has it.
@@ -350,16 +364,18 @@ def staleness(target: CheckTarget) -> Iterator[Finding]:
 
 
 def temperature(target: CheckTarget) -> Iterator[Finding]:
-    """Find temperatures at which the backend would train on another distribution than it samples."""
+    """Yield a finding for temperatures at which the backend would train on another distribution than it
+    samples.
+    """
     plan, traits = target.plan, target.traits
     yield from numbers(target)
     if traits.is_service:
-        yield from (it for it in sampling_findings(plan) if it.path[-1] == "temperature")
+        yield from (finding for finding in sampling_findings(plan) if finding.path[-1] == "temperature")
     first = next(iter(plan.trained.values()), plan.asking[0])
     for role in plan.trained.values() if traits.name == "verl" else ():
         if any(
-            it.temperature != first.samplings[0].temperature
-            for it in drawn(plan, role, "temperature").values()
+            finding.temperature != first.samplings[0].temperature
+            for finding in drawn(plan, role, "temperature").values()
         ):
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
             message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
@@ -369,14 +385,16 @@ def temperature(target: CheckTarget) -> Iterator[Finding]:
 
 
 def top_p(target: CheckTarget) -> Iterator[Finding]:
-    """Find nucleus sampling in roles that a service trains."""
+    """Yield a finding for nucleus sampling in roles that a service trains."""
     if target.traits.is_service:
-        yield from (it for it in sampling_findings(target.plan) if it.path[-1] == "top_p")
+        yield from (finding for finding in sampling_findings(target.plan) if finding.path[-1] == "top_p")
     yield from _overwritten(target, "top_p")
 
 
 def max_tokens(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles with a lower token limit than others, if the backend has one limit for all."""
+    """Yield a finding for roles with a lower token limit than others, if the backend has one limit for
+    all.
+    """
     plan, traits = target.plan, target.traits
     longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
     for role in plan.asking if traits.name == "fireworks" else ():
@@ -391,19 +409,21 @@ def max_tokens(target: CheckTarget) -> Iterator[Finding]:
 
 
 def _overwritten(target: CheckTarget, key: str) -> Iterator[Finding]:
-    """Find values of sampling setting `key` that the gateway of an AgentFlow replaces by the run's value."""
-    plan, enforced = target.plan, target.flow and target.flow.sampling.get(key)
-    for role in plan.asking if enforced is not None else ():
+    """Yield a finding for values of sampling setting `key` that the gateway of an AgentFlow replaces by the
+    run's value.
+    """
+    plan, enforced_value = target.plan, target.flow and target.flow.sampling.get(key)
+    for role in plan.asking if enforced_value is not None else ():
         if not any(is_policy(plan, endpoint) for endpoint in plan.endpoints_of(role)):
             continue
         for path, sampling in drawn(plan, role, key).items():
             value = getattr(sampling, key)
-            if key in sampling.model_fields_set and value != enforced:
+            if key in sampling.model_fields_set and value != enforced_value:
                 # rllm-model-gateway, middleware.py, _mutate: what the session has goes before the call's own.
-                message = f"rLLM's gateway replaces {role.name}'s {key}, {value:g}, by {enforced}"
+                message = f"rLLM's gateway replaces {role.name}'s {key}, {value:g}, by {enforced_value}"
                 null = f"rllm: {{rollout: {{train: {{{key}: null}}, val: {{{key}: null}}}}}}"
                 hint = f"--{key.replace('_', '-')} {value:g}, or in --config, for each role its own: {null}"
-                yield Finding(path, message, f"{enforced}", hint)
+                yield Finding(path, message, f"{enforced_value}", hint)
 
 
 def need_of(key: str) -> Check:
@@ -420,7 +440,7 @@ def need_of(key: str) -> Check:
 
 
 def gradient_clip(target: CheckTarget) -> Iterator[Finding]:
-    """Find limits of the gradient's norm that the backend does not have."""
+    """Yield a finding for limits of the gradient's norm that the backend does not have."""
     yield from need_of("gradient_clip")(target)
     if target.plan.spec.train.gradient_clip == 0.0 and target.traits.name == "fireworks":
         message = "fireworks scales gradients down to the norm given, so 0 leaves nothing"
@@ -428,7 +448,7 @@ def gradient_clip(target: CheckTarget) -> Iterator[Finding]:
 
 
 def without_counterpart(target: CheckTarget) -> Iterator[Finding]:
-    """Find settings of a training that rLLM's trainer does not have."""
+    """Yield a finding for settings of a training that rLLM's trainer does not have."""
     train = target.plan.spec.train
     options = {
         ("sample_from",): (train.sample_from is not None, "rLLM samples from its own engine"),
@@ -448,7 +468,7 @@ def without_counterpart(target: CheckTarget) -> Iterator[Finding]:
 
 
 def best(target: CheckTarget) -> Iterator[Finding]:
-    """Find a setting that chooses the best checkpoint."""
+    """Yield a finding for a setting that chooses the best checkpoint."""
     validation = target.plan.spec.train.validation
     if "best" in validation.model_fields_set and not validation.workflow:
         message = "rLLM keeps the checkpoints of save_freq, and no best one"
@@ -456,59 +476,63 @@ def best(target: CheckTarget) -> Iterator[Finding]:
 
 
 def layers(target: CheckTarget) -> Iterator[Finding]:
-    """Find a choice of adapter layers that the backend does not offer."""
-    for part in sorted({"attention", "mlp", "unembed"} & target.plan.spec.train.lora.model_fields_set):
+    """Yield a finding for a choice of adapter layers that the backend does not offer."""
+    for layer_part in sorted({"attention", "mlp", "unembed"} & target.plan.spec.train.lora.model_fields_set):
         # Nothing there reads model.train_*.
-        yield _idle(("train", "lora", part), f"{target.traits.name} does not choose layers by this")
+        yield _idle(("train", "lora", layer_part), f"{target.traits.name} does not choose layers by this")
 
 
 def schedule(target: CheckTarget) -> Iterator[Finding]:
-    """Find schedules of the learning rate that the backend does not have."""
-    traits, written = target.traits, target.plan.spec.train.schedule
-    if written.kind not in traits.schedules:
+    """Yield a finding for schedules of the learning rate that the backend does not have."""
+    traits, schedule_spec = target.traits, target.plan.spec.train.schedule
+    if schedule_spec.kind not in traits.schedules:
         expected = " or ".join(sorted(traits.schedules))
-        yield Finding(("train", "schedule"), f"{traits.name} has no {written.kind} schedule", expected)
+        yield Finding(("train", "schedule"), f"{traits.name} has no {schedule_spec.kind} schedule", expected)
 
 
 def floor(target: CheckTarget) -> Iterator[Finding]:
-    """Find a floor of the learning rate if the backend's schedule falls to 0."""
-    written = target.plan.spec.train.schedule
-    if written.floor and written.kind not in target.traits.schedules_with_floor:
+    """Yield a finding for a floor of the learning rate if the backend's schedule falls to 0."""
+    schedule_spec = target.plan.spec.train.schedule
+    if schedule_spec.floor and schedule_spec.kind not in target.traits.schedules_with_floor:
         # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
-        yield _idle(("train", "schedule", "floor"), f"rLLM's {written.kind} schedule has no floor here")
+        yield _idle(("train", "schedule", "floor"), f"rLLM's {schedule_spec.kind} schedule has no floor here")
 
 
 def data(target: CheckTarget) -> Iterator[Finding]:
-    """Find trainings without data, task ids that rLLM cuts, and batches larger than the number of tasks."""
+    """Yield a finding for trainings without data, task ids that rLLM cuts, and batches larger than the number
+    of tasks.
+    """
     plan, train = target.plan, target.plan.spec.train
-    yield from (it for it in policy_findings(plan) if it.path[0] in ("data", "train"))
-    withheld = {permission.path[1] for permission in plan.withheld if permission.path[0] == "data"}
+    yield from (finding for finding in policy_findings(plan) if finding.path[0] in ("data", "train"))
+    withheld_splits = {permission.path[1] for permission in plan.withheld if permission.path[0] == "data"}
     for split, dataset in plan.data.items():
-        if split in withheld:
+        if split in withheld_splits:
             continue
-        names = [str(row["id"]) for row in dataset.rows(None if split == "train" else train.validation.tasks)]
-        cut = next((name for name in names if ":" in name), None)
-        if cut is not None:
+        ids = [str(row["id"]) for row in dataset.rows(None if split == "train" else train.validation.tasks)]
+        ambiguous_id = next((name for name in ids if ":" in name), None)
+        if ambiguous_id is not None:
             # types.py, Episode.task_id: the text before the first colon.
-            message = f"the task id {cut!r} has a colon, at which rLLM cuts it: groups would merge"
+            message = f"the task id {ambiguous_id!r} has a colon, at which rLLM cuts it: groups would merge"
             yield Finding(("data", split), message, "ids without a colon")
-        if split == "train" and len(names) < train.batch_size:
+        if split == "train" and len(ids) < train.batch_size:
             # trainer/unified_trainer.py, _init_dataloaders: drop_last, and success without one update.
-            fill = f"{len(names)} tasks do not fill a batch of {train.batch_size}"
-            message = f"{fill}: rLLM would succeed and train nothing"
+            batch_fault = f"{len(ids)} tasks do not fill a batch of {train.batch_size}"
+            message = f"{batch_fault}: rLLM would succeed and train nothing"
             hint = "lower `train.batch_size`, or give more data"
-            yield Finding(("train", "batch_size"), message, f"at most {len(names)}", hint)
+            yield Finding(("train", "batch_size"), message, f"at most {len(ids)}", hint)
 
 
 def examples(target: CheckTarget) -> Iterator[Finding]:
-    """Find the key `data.examples`, because rows of rLLM's benchmarks contain no examples."""
+    """Yield a finding for the key `data.examples`, because rows of rLLM's benchmarks contain no examples."""
     if target.plan.spec.data.examples is not None:
         message = "the rows of rLLM's benchmarks carry no examples"
         yield Finding(("data", "examples"), message, "", f"remove it, or {OWN_RUN}", at_key=True)
 
 
 def repeated_calls(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles with retries or a timeout, whose calls the gateway could not match with their turns."""
+    """Yield a finding for roles with retries or a timeout, whose calls the gateway could not match with their
+    turns.
+    """
     for role in target.plan.asking:
         if not any(is_policy(target.plan, endpoint) for endpoint in target.plan.endpoints_of(role)):
             continue
@@ -531,36 +555,37 @@ OWN_RUN = (
 
 
 def trained_otherwise(target: CheckTarget) -> Iterator[Finding]:
-    """Find roles that a run with one estimator and without a grouping hook trains otherwise than the spec
-    says."""
+    """Yield a finding for roles that a run with one estimator and without a grouping hook trains otherwise
+    than the spec says.
+    """
     plan, flow = target.plan, target.flow
     if flow is None or flow.is_ours:
         return
-    run = str(flow.algorithm.get("adv_estimator", "grpo"))
+    run_estimator = str(flow.algorithm.get("adv_estimator", "grpo"))
     std, loss = flow.algorithm.get("norm_adv_by_std_in_grpo", True), flow.algorithm.get("loss_fn")
-    if run not in KNOWN_ESTIMATORS:
+    if run_estimator not in KNOWN_ESTIMATORS:
         # trainer/algorithms/config.py: another name is OTHER, which is found missing after the rollouts.
-        message = f"rLLM has no estimator {run}, which `rllm.algorithm.adv_estimator` names"
+        message = f"rLLM has no estimator {run_estimator}, which `rllm.algorithm.adv_estimator` names"
         yield Finding(("roles",), message, ", ".join(sorted(KNOWN_ESTIMATORS)), f"or {OWN_RUN}")
         return
-    reasons, prefix = hook_reasons(plan, "tinker"), f"rLLM would train every role by {run}, but"
+    reasons, prefix = hook_reasons(plan, "tinker"), f"rLLM would train every role by {run_estimator}, but"
     for name, reason in reasons.items():
         yield Finding(("roles", name), f"{prefix} {name} {reason}", "", OWN_RUN, at_key=True)
     for role in plan.trained.values():
         estimator, path = role.estimator, ("roles", role.name)
         if estimator is None or role.name in reasons:
             continue
-        if estimator.name != run:
+        if estimator.name != run_estimator:
             message = f"{prefix} {role.name} has the estimator {estimator.name}"
-            yield Finding((*path, "estimator"), message, run, f"or {OWN_RUN}")
-        elif run == "grpo" and estimator.options.get("std", True) != std:
+            yield Finding((*path, "estimator"), message, run_estimator, f"or {OWN_RUN}")
+        elif run_estimator == "grpo" and estimator.options.get("std", True) != std:
             message = f"{prefix} {role.name} has grpo with another `std`"
             yield Finding(
                 (*path, "estimator"), message, f"{{grpo: {{std: {str(std).lower()}}}}}", f"or {OWN_RUN}"
             )
-        elif role.loss.name != (loss or default_loss(run)):
+        elif role.loss.name != (loss or default_loss(run_estimator)):
             message = f"{prefix} {role.name} has the loss {role.loss.name}"
-            yield Finding((*path, "loss"), message, str(loss or default_loss(run)), f"or {OWN_RUN}")
+            yield Finding((*path, "loss"), message, str(loss or default_loss(run_estimator)), f"or {OWN_RUN}")
         elif role.spec.weight != 1.0:
             message = f"{prefix} {role.name} has the weight {role.spec.weight:g}"
             yield Finding((*path, "weight"), message, "1", f"or {OWN_RUN}")

@@ -43,23 +43,23 @@ def compose(overrides: Sequence[str], backend: Backend) -> Any:
     if folder is None:
         raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
     with contextlib.ExitStack() as stack:
-        words = list(overrides)
+        all_overrides = list(overrides)
         if backend == "verl":
             # By its folder: as a package it would be imported, and all that verl is made of with it.
-            searched = config_folder("verl")
-            if searched is None:
+            verl_folder = config_folder("verl")
+            if verl_folder is None:
                 # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
-                searched = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                copy = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")
-                copy.pop("rllm")
-                OmegaConf.save(copy, searched / "ppo_trainer.yaml")
-            words.append(f"hydra.searchpath=['file://{searched}']")
+                verl_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                verl_config = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")
+                verl_config.pop("rllm")
+                OmegaConf.save(verl_config, verl_folder / "ppo_trainer.yaml")
+            all_overrides.append(f"hydra.searchpath=['file://{verl_folder}']")
         # Every backend's config looks for verl's, also those that do without it.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*verl.trainer.config is not available")
         stack.enter_context(hydra.initialize_config_dir(str(folder), version_base=None))
         try:
-            config = hydra.compose("unified", overrides=words)
+            config = hydra.compose("unified", overrides=all_overrides)
         except HydraException as error:
             raise UsageError(f"rLLM's config does not take these overrides: {error}") from error
     if backend == "verl":
@@ -93,8 +93,8 @@ def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[str]:
 def config_folder(package: str) -> Path | None:
     """Return the folder of a package's hydra config, without importing the package; None if the package is
     not installed."""
-    spec = find_spec(package)
-    for folder in (spec and spec.submodule_search_locations) or ():
+    module_spec = find_spec(package)
+    for folder in (module_spec and module_spec.submodule_search_locations) or ():
         if (config := Path(folder) / "trainer" / "config").is_dir():
             return config
     return None

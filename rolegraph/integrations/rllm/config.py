@@ -62,7 +62,7 @@ class Launch:
 
     @property
     def train(self) -> Train:
-        """The spec's `train`."""
+        """Section `train` of the spec."""
         return self.plan.spec.train
 
     @property
@@ -245,7 +245,7 @@ workflow.
 def overrides(run: Launch) -> dict[str, Value]:
     """Return the keys of rLLM's config that a run sets, with their values, in the order of `TABLE`."""
     rows = [*TABLE[run.backend], *(ASYNCHRONOUS if run.train.staleness else ())]
-    values = ((it.key, it.value(run) if it.value else attrgetter(it.spec)(run.plan.spec)) for it in rows)
+    values = ((row.key, row.value(run) if row.value else attrgetter(row.spec)(run.plan.spec)) for row in rows)
     return {key: value for key, value in values if value is not None}
 
 
@@ -258,7 +258,7 @@ def context_in(folder: Path | None) -> int | None:
     """Return the context in tokens from a model folder's `config.json`; None if the file does not say."""
     try:
         config: Any = read_json(folder / "config.json") if folder is not None else {}
-        sizes = (it.get("max_position_embeddings") for it in (config, config.get("text_config", {})))
+        sizes = (part.get("max_position_embeddings") for part in (config, config.get("text_config", {})))
         return next((size for size in sizes if isinstance(size, int)), None)
     except (OSError, ValueError, AttributeError):
         return None
@@ -323,8 +323,8 @@ def _longest_prompt(run: Launch) -> int | None:
         return 30_720 if is_service else None
     # A service's engine cuts answers to the rest of the context: it keeps one token back, and needs one to
     # answer with. verl does not cut them.
-    reserved = 2 if is_service else _longest_answer(run)
-    return max(1, run.context - reserved)
+    reserved_tokens = 2 if is_service else _longest_answer(run)
+    return max(1, run.context - reserved_tokens)
 
 
 def _epochs(run: Launch) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import rllm.types as theirs
 
 Call = tuple[NodeId, int]
-"""A call: the turn's node, and the call's number in the turn, from 1."""
+"""Identity of a model call: the turn's node, and the call's number in the turn, from 1."""
 Outputs = Mapping[Call, Any]
 """rLLM's ModelOutput of each call, which its verl trainer reads."""
 Roles = Mapping[str, RolePlan]
@@ -54,36 +54,36 @@ def trajectories_to_rllm(
     role = trained.get(trajectory.name)
     units: list[tuple[str, Trajectory, Mapping[str, Any]]] = [(trajectory.name, trajectory, NOTHING)]
     if role is not None and role.compares_turns and trajectory.steps:
-        compared = {
+        by_turn = {
             member.round: (member, key.apart)
             for key, member in comparisons(episode, trajectory, role, failures=episode.failures)
             if key is not None
         }
         units = [
-            (name_of(role, steps[0].round), *_turn(trajectory, steps, compared.get(steps[0].round)))
+            (name_of(role, steps[0].round), *_turn(trajectory, steps, by_turn.get(steps[0].round)))
             for steps in trajectory.turns
         ]
-    for name, unit, compared_as in units:
-        hides = withhold and (role is None or unit.masked)
-        sent: list[tuple[Call, Step]] = []
-        withheld: list[dict[str, Any]] = []
+    for name, unit, group_data in units:
+        hides_steps = withhold and (role is None or unit.masked)
+        sent_calls: list[tuple[Call, Step]] = []
+        withheld_steps: list[dict[str, Any]] = []
         for call, step in calls(unit):
-            if hides or (withhold and step.masked):
-                withheld.append(step.to_dict())
+            if hides_steps or (withhold and step.masked):
+                withheld_steps.append(step.to_dict())
             else:
-                sent.append((call, step))
+                sent_calls.append((call, step))
         # rLLM requires a reward of all members of a group or of none, and turns None into 0.0 at a commit.
         reward = unit.reward or 0.0
-        made = [_step_to_rllm(step, outputs.get(call)) for call, step in sent]
-        if made:
-            made[-1].reward = reward
+        rllm_steps = [_step_to_rllm(step, outputs.get(call)) for call, step in sent_calls]
+        if rllm_steps:
+            rllm_steps[-1].reward = reward
         yield theirs.Trajectory(
             uid=unit.uid,
             name=name,
-            steps=made,
+            steps=rllm_steps,
             reward=reward,
             signals=dict(unit.terms),
-            metadata={**unit.info, **compared_as, **({WITHHELD: withheld} if withheld else {})},
+            metadata={**unit.info, **group_data, **({WITHHELD: withheld_steps} if withheld_steps else {})},
         )
 
 
@@ -103,11 +103,11 @@ def _turn(
     uid, is_last = f"{trajectory.uid}@{steps[0].round}", steps[-1] is trajectory.steps[-1]
     if compared is None:
         return trajectory._replace(steps=steps, uid=uid, masked=True), NOTHING
-    member, apart = compared
-    whole = trajectory if is_last else Trajectory(trajectory.name, trajectory.index)
-    read: dict[str, Any] = {"group": apart} if apart else {}
-    read |= {"failed": True} if member.failed else {}
-    return whole._replace(steps=steps, reward=member.reward, uid=uid, masked=False), read
+    member, group_fields = compared
+    turn_source = trajectory if is_last else Trajectory(trajectory.name, trajectory.index)
+    turn_metadata: dict[str, Any] = {"group": group_fields} if group_fields else {}
+    turn_metadata |= {"failed": True} if member.failed else {}
+    return turn_source._replace(steps=steps, reward=member.reward, uid=uid, masked=False), turn_metadata
 
 
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
@@ -115,16 +115,16 @@ def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
     set."""
     import rllm.types as theirs
 
-    left_out = _APART if output is None else _APART | _OF_OUTPUT
+    omitted_fields = _APART if output is None else _APART | _OF_OUTPUT
     fields = {
         name: value
         for name, value in zip(Step._fields, step, strict=True)
-        if value is not None and name not in left_out
+        if value is not None and name not in omitted_fields
     }
-    converted = theirs.Step(model_output=output, **fields)
+    rllm_step = theirs.Step(model_output=output, **fields)
     # Set apart: the constructor would copy every message deeply.
-    converted.chat_completions = [*step.chat_completions]
-    return converted
+    rllm_step.chat_completions = [*step.chat_completions]
+    return rllm_step
 
 
 _APART = frozenset({"chat_completions", "reward"})
@@ -149,13 +149,13 @@ def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
 def group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> Group:
     """Convert one of rLLM's groups, for our estimators."""
     members: list[Member] = []
-    for number, (trajectory, metadata) in enumerate(zip(group.trajectories, group.metadata, strict=True)):
-        converted, info = trajectory_from_rllm(trajectory), trajectory.metadata or NOTHING
-        rollout = int(metadata.get("rollout_idx", number))
-        round = converted.steps[0].round if converted.steps else 0
-        place = key.task, rollout, converted, 0, len(converted.steps), converted.reward, round
-        failed = not info.keys().isdisjoint(("failed", "failure"))
-        members.append(Member(*place, failed=failed, number=number))
+    for index, (trajectory, metadata) in enumerate(zip(group.trajectories, group.metadata, strict=True)):
+        ours, info = trajectory_from_rllm(trajectory), trajectory.metadata or NOTHING
+        rollout = int(metadata.get("rollout_idx", index))
+        round = ours.steps[0].round if ours.steps else 0
+        member_fields = key.task, rollout, ours, 0, len(ours.steps), ours.reward, round
+        has_failed = not info.keys().isdisjoint(("failed", "failure"))
+        members.append(Member(*member_fields, failed=has_failed, number=index))
     return Group(key, members, key.role)
 
 

@@ -20,10 +20,10 @@ VALIDATION_SPLITS = ("validation", "val", "test")
 def rllm(
     name: str, /, *, split_name: str | None = None, hidden: list[str] | None = None, split: Split = "train"
 ) -> Dataset:
-    """A dataset that rLLM's DatasetRegistry knows by name.
+    """Load a dataset that rLLM's DatasetRegistry knows by name.
 
-    name: its name there
-    split_name: its split, where that is not one of the usual names
+    name: the dataset's name in the registry
+    split_name: the dataset's split, where it is not one of the usual names
     hidden: columns that no prompt may show
     """
     need_rllm(f"the dataset {name} of rLLM")
@@ -33,11 +33,11 @@ def rllm(
     if not splits:
         hint = did_you_mean(name, DatasetRegistry.get_dataset_names())
         raise DataError("; ".join(filter(None, (f"rLLM has no dataset {name!r}", hint))))
-    wanted = split_name or _split(split, splits)
-    if wanted not in splits:
-        raise DataError(f"rLLM's dataset {name} has no split {wanted!r}; it has {', '.join(splits)}")
-    read = partial(_rows, name, wanted)
-    return dataset_of(read, hidden=hidden or [], stem=name, split=split, shown=name)
+    wanted_split = split_name or _split(split, splits)
+    if wanted_split not in splits:
+        raise DataError(f"rLLM's dataset {name} has no split {wanted_split!r}; it has {', '.join(splits)}")
+    read_rows = partial(_rows, name, wanted_split)
+    return dataset_of(read_rows, hidden=hidden or [], stem=name, split=split, shown=name)
 
 
 def _split(split: Split, there: Sequence[str]) -> str:
@@ -54,6 +54,6 @@ def _split(split: Split, there: Sequence[str]) -> str:
 def _rows(name: str, split: str) -> Iterator[tuple[int, Row]]:
     from rllm.data import DatasetRegistry
 
-    loaded: Any = DatasetRegistry.load_dataset(name, split)
-    for number, row in enumerate(loaded or (), 1):
+    rllm_rows: Any = DatasetRegistry.load_dataset(name, split)
+    for number, row in enumerate(rllm_rows or (), 1):
         yield number, json_row(row, f"{name}:{number}")

@@ -31,10 +31,10 @@ def _with_script(
 ) -> Any:
     if out is not None and not force:
         api.check_replaceable(out)
-    write = partial(_write_script, backend=backend, seed=seed, out=out)
+    write_script = partial(_write_script, backend=backend, seed=seed, out=out)
     if out is not None:
-        return command(chosen={"out": write, **words.pop("chosen", {})}, **words)
-    return command(default=write, **words)
+        return command(chosen={"out": write_script, **words.pop("chosen", {})}, **words)
+    return command(default=write_script, **words)
 
 
 def _write_script(source: api.Source, *, backend: str | None, seed: int, out: Path | None) -> None:

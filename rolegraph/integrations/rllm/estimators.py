@@ -31,8 +31,8 @@ def takes_estimators(backend: Backend) -> bool:
 def name_of(role: RolePlan, number: int) -> str:
     """Return rLLM's group name of a role in round `number`: `judge`, or `judge@2` if its turns are compared
     round by round."""
-    apart = role.compares_turns and role.groupings[0].by != "task"
-    return f"{role.name}@{number}" if apart else role.name
+    is_per_round = role.compares_turns and role.groupings[0].by != "task"
+    return f"{role.name}@{number}" if is_per_round else role.name
 
 
 def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
@@ -77,8 +77,8 @@ def custom_estimators(plan: Plan, backend: Backend) -> dict[str, RolePlan]:
     """
     if not takes_estimators(backend):
         return {}
-    named = ((estimator_name(plan, role), role) for role in plan.trained.values())
-    return {name: role for name, role in named if "/" in name}
+    named_roles = ((estimator_name(plan, role), role) for role in plan.trained.values())
+    return {name: role for name, role in named_roles if "/" in name}
 
 
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
@@ -129,16 +129,16 @@ def estimator_name(plan: Plan, role: RolePlan) -> str:
     estimator = role.estimator
     if estimator is None:
         return PRECOMPUTED
-    same = estimator.name != "grpo" or estimator.options.get("std", True) == deviation(plan)
-    same = same and role.spec.weight == 1.0
-    is_known = estimator.name in KNOWN_ESTIMATORS and same
+    is_same_option = estimator.name != "grpo" or estimator.options.get("std", True) == deviation(plan)
+    is_same_option = is_same_option and role.spec.weight == 1.0
+    is_known = estimator.name in KNOWN_ESTIMATORS and is_same_option
     return estimator.name if is_known else f"{estimator.name}/{role.name}"
 
 
 def deviation(plan: Plan) -> bool | None:
     """Return the option `std` of the first role with GRPO, because rLLM has one setting; None without
     GRPO."""
-    grpo = [
+    grpo_estimators = [
         role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
     ]
-    return bool(grpo[0].options.get("std", True)) if grpo else None
+    return bool(grpo_estimators[0].options.get("std", True)) if grpo_estimators else None

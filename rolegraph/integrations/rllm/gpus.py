@@ -59,23 +59,23 @@ def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout
     trainers = gpus - samplers
     if is_stale and not samplers:
         raise UsageError("train.staleness needs GPUs of its own to sample: expected --gpus of at least 2")
-    resident = FULL_PRECISION * parameters / trainers
-    longest = int((MEMORY - RESERVE - resident) / TRAINED_TOKEN) // 1024 * 1024
+    resident_bytes = FULL_PRECISION * parameters / trainers
+    longest = int((MEMORY - RESERVE - resident_bytes) / TRAINED_TOKEN) // 1024 * 1024
     # Half of the share is left to the cache.
-    parallel = 1
-    while HALF_PRECISION * parameters / parallel > MEMORY * LARGEST_SHARE / 2:
-        parallel *= 2
-    is_offloaded = not samplers and resident > MEMORY / 10
-    held = 0 if is_offloaded or samplers else resident
-    share = min(LARGEST_SHARE, int((MEMORY - RESERVE - held) / MEMORY * 20) / 20)
-    if longest < 1024 or (samplers or trainers) % parallel:
-        split = f", {trainers} of which train," if samplers else ""
+    tensor_parallel = 1
+    while HALF_PRECISION * parameters / tensor_parallel > MEMORY * LARGEST_SHARE / 2:
+        tensor_parallel *= 2
+    is_offloaded = not samplers and resident_bytes > MEMORY / 10
+    held_bytes = 0 if is_offloaded or samplers else resident_bytes
+    share = min(LARGEST_SHARE, int((MEMORY - RESERVE - held_bytes) / MEMORY * 20) / 20)
+    if longest < 1024 or (samplers or trainers) % tensor_parallel:
+        split_note = f", {trainers} of which train," if samplers else ""
         raise UsageError(
-            f"{gpus} GPUs of {MEMORY / 1e9:.0f} GB{split} do not hold a model of "
-            f"{parameters / 1e9:.3g}B parameters: training needs {resident / 1e9:.0f} GB of each, "
-            f"and sampling {parallel} GPUs together"
+            f"{gpus} GPUs of {MEMORY / 1e9:.0f} GB{split_note} do not hold a model of "
+            f"{parameters / 1e9:.3g}B parameters: training needs {resident_bytes / 1e9:.0f} GB of each, "
+            f"and sampling {tensor_parallel} GPUs together"
         )
-    return GpuLayout(trainers, samplers, parallel, share, is_offloaded, longest)
+    return GpuLayout(trainers, samplers, tensor_parallel, share, is_offloaded, longest)
 
 
 def parameters_of(name: str, folder: Path | None) -> float:
@@ -92,8 +92,8 @@ def parameters_of(name: str, folder: Path | None) -> float:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder is not None else 0
     if size:
         return size / HALF_PRECISION
-    if named := re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])", name):
-        return float(named[1]) * 1e9
+    if size_in_name := re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])", name):
+        return float(size_in_name[1]) * 1e9
     raise UsageError(
         f"--gpus needs the size of {name}: a folder with its weights, or a name with it, such as 7B"
     )

@@ -58,36 +58,36 @@ class GroupingHook:
             AdvantageError: As `estimate` does.
         """
         estimators = {name: role.estimator for name, role in self.plan.trained.items()}
-        kept = _regrouped(
+        groups_by_key = _regrouped(
             group_as_rllm(episodes, transform_config, compact_filtering_config), roles_by_name(self.plan)
         )
         if any(not episode.metadata.get("validation") for episode in episodes):
             # Groups that skips and failures made too small for their estimator have no advantages.
-            kept = {
+            groups_by_key = {
                 key: group
-                for key, group in kept.items()
+                for key, group in groups_by_key.items()
                 if len(group.trajectories) >= self.plan.trained[key.role].min_group
             }
-            groups = [group_from_rllm(key, group) for key, group in kept.items()]
+            groups = [group_from_rllm(key, group) for key, group in groups_by_key.items()]
             estimated = estimate(groups, estimators)
             for (key, group), values, tokens in zip(
-                kept.items(), estimated.advantages, estimated.token_advantages, strict=True
+                groups_by_key.items(), estimated.advantages, estimated.token_advantages, strict=True
             ):
                 weight = self.plan.trained[key.role].spec.weight
-                for place, trajectory in enumerate(group.trajectories):
-                    for number, step in enumerate(trajectory.steps):
-                        of_tokens = [weight * value for value in tokens[place][number]] if tokens else None
-                        step.advantage = weight * values[place] if of_tokens is None else of_tokens
+                for index, trajectory in enumerate(group.trajectories):
+                    for step_no, step in enumerate(trajectory.steps):
+                        per_token = [weight * value for value in tokens[index][step_no]] if tokens else None
+                        step.advantage = weight * values[index] if per_token is None else per_token
             self.figures.clear()
             # Rewards of all roles, also of those whose advantages a signal sets.
-            for role in {key.role: None for key in kept}:
-                rewards = [float(it.reward or 0.0) for g in groups if g.role == role for it in g.members]
+            for role in {key.role: None for key in groups_by_key}:
+                rewards = [float(m.reward or 0.0) for g in groups if g.role == role for m in g.members]
                 self.figures.update(reward_metrics(role, np.array(rewards)))
             self.figures.update(estimated.metrics)
             _log_advantages(
                 estimated, {name: role.spec.learns_from for name, role in self.plan.trained.items()}
             )
-        return list(kept.values())
+        return list(groups_by_key.values())
 
 
 def _regrouped(

@@ -261,10 +261,10 @@ def refuse(plan: Plan, backend: Backend = "custom", flow: FlowRun | None = None)
         flow: Run with an AgentFlow; None for a run with the compiled Workflow.
     """
     target = CheckTarget(plan, TRAITS[backend], flow=flow)
-    of_workflow = {*checks_of("flow")}
+    flow_checks = {*checks_of("flow")}
     if not plan.trained:
-        of_workflow.remove(checks.roles)  # a workflow that trains nothing may still be run
-    results = (it for check in checks_of(backend) if check in of_workflow for it in check(target))
+        flow_checks.remove(checks.roles)  # a workflow that trains nothing may still be run
+    results = (finding for check in checks_of(backend) if check in flow_checks for finding in check(target))
     check_faults(plan, results if plan.asking else ())
 
 
@@ -280,21 +280,21 @@ def check_faults(plan: Plan, results: Iterable[Finding]) -> None:
 
 
 def _found(target: CheckTarget, column: Column) -> Iterator[Finding]:
-    checks_made = checks_of(column) if target.plan.asking else ()
-    yield from dict.fromkeys(it for check in checks_made for it in check(target))
+    column_checks = checks_of(column) if target.plan.asking else ()
+    yield from dict.fromkeys(finding for check in column_checks for finding in check(target))
 
 
 def elsewhere(plan: Plan, column: Column) -> list[Finding]:
     """Return a warning for each key of `train` that the spec sets although the run has its own setting for
     it."""
-    written = plan.spec.train.model_fields_set
-    whose = "rllm train" if column == "flow" else "a backend of your own"
+    set_keys = plan.spec.train.model_fields_set
+    runner = "rllm train" if column == "flow" else "a backend of your own"
     return [
         Finding(
-            ("train", key), f"{whose} takes this from its own settings", hint="remove it", severity="warning"
+            ("train", key), f"{runner} takes this from its own settings", hint="remove it", severity="warning"
         )
         for key in type(plan.spec.train).model_fields
-        if key in written and getattr(TABLE[f"Train.{key}"], column) is ELSEWHERE
+        if key in set_keys and getattr(TABLE[f"Train.{key}"], column) is ELSEWHERE
     ]
 
 
@@ -304,13 +304,13 @@ HEADS = {name: name for name in BACKENDS} | {"custom": "your own", "flow": "`rll
 def markdown() -> str:
     """Return the table of docs/rllm.md: the rows that differ from `yes`, with equal rows of a model
     joined."""
-    grouped: dict[tuple[str, KeyRow], list[str]] = {}
+    keys_by_row: dict[tuple[str, KeyRow], list[str]] = {}
     for name, row in TABLE.items():
         if any(getattr(row, column) is not YES for column in HEADS):
             model, _, key = name.partition(".")
-            grouped.setdefault((model, row), []).append(key)
+            keys_by_row.setdefault((model, row), []).append(key)
     lines = [f"| key | {' | '.join(HEADS.values())} | |", "| --- " * (len(HEADS) + 2) + "|"]
-    for (model, row), keys in grouped.items():
+    for (model, row), keys in keys_by_row.items():
         cells = " | ".join(getattr(row, column) for column in HEADS)
         lines.append(f"| {model}: {', '.join(f'`{key}`' for key in keys)} | {cells} | {row.note} |")
     return "\n".join([*lines, ""])

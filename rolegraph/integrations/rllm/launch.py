@@ -102,13 +102,13 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
         UsageError: The backend is unknown, or rLLM does not work with the version of its package.
     """
     try:
-        kind = kind_of(backend)
+        backend_kind = kind_of(backend)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    check_version(kind)
-    spec_words, for_rllm = split_overrides(words)
-    check = partial(findings, backend=kind, overrides=for_rllm, known_keys=rllm_keys())
-    return spec_words, for_rllm, check
+    check_version(backend_kind)
+    spec_words, rllm_words = split_overrides(words)
+    check = partial(findings, backend=backend_kind, overrides=rllm_words, known_keys=rllm_keys())
+    return spec_words, rllm_words, check
 
 
 def check(source: Source, backend: str) -> tuple[Source, PlanCheck]:
@@ -121,8 +121,8 @@ def check(source: Source, backend: str) -> tuple[Source, PlanCheck]:
     Raises:
         UsageError: For an unknown backend.
     """
-    words, _, further = for_backend(backend, source.overrides)
-    return replace(source, overrides=tuple(words)), further
+    spec_words, _, plan_check = for_backend(backend, source.overrides)
+    return replace(source, overrides=tuple(spec_words)), plan_check
 
 
 def prepare(
@@ -154,11 +154,11 @@ def prepare(
         DataError: The folder's digests of the data cannot be read.
     """
     backend = backend or DEFAULT_BACKEND
-    spec_words, for_rllm, further = for_backend(backend, source.overrides)
+    spec_words, rllm_words, plan_check = for_backend(backend, source.overrides)
     source = replace(source, overrides=tuple(spec_words))
-    compiled = check_source(source, further, runs=True)
-    plan, kind = compiled.valid(), kind_of(backend)
-    ref, rule = plan.spec.model, TRAITS[kind].key
+    compiled = check_source(source, plan_check, runs=True)
+    plan, backend_kind = compiled.valid(), kind_of(backend)
+    ref, rule = plan.spec.model, TRAITS[backend_kind].key
     # The key of the environment goes to no URL that only the spec names.
     if (
         rule is not None
@@ -168,20 +168,20 @@ def prepare(
         raise UsageError(rule.withheld(rule.url(ref.base_url)))
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
-    model, context, parts = folder_of(ref), context_in(folder_of(ref)), None
+    model, context, gpu_layout = folder_of(ref), context_in(folder_of(ref)), None
     if gpus is not None:
-        if kind != "verl":
+        if backend_kind != "verl":
             raise UsageError(f"--gpus is for verl; {backend} has no GPUs to lay out")
-        parts = layout(
+        gpu_layout = layout(
             parameters_of(ref.name or BASE_NAME, model), gpus, is_stale=plan.spec.train.staleness > 0
         )
-        context = context and min(context, parts.longest)
+        context = context and min(context, gpu_layout.longest)
     run = Launch(
         plan,
-        kind,
-        backend_class=backend if kind == "custom" else None,
+        backend_kind,
+        backend_class=backend if backend_kind == "custom" else None,
         context=context,
-        gpus=parts,
+        gpus=gpu_layout,
         rows=rows,
         steps=steps,
         seed=seed,
@@ -189,7 +189,7 @@ def prepare(
         resume=resume,
         trackers=trackers,
     )
-    job = RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
+    job = RllmJob(source, rllm_overrides=tuple(rllm_words), run=run, warnings=compiled.diagnostics)
     if folder is not None:
         RLLM.check(folder)
         if RunFolder(folder).info_file.exists():
@@ -202,7 +202,7 @@ def prepare(
 def describe(job: RllmJob) -> str:
     """Return the launch as YAML: the composed config, or only the overrides if rLLM is not installed."""
     run = job.run
-    plain: dict[str, Any] = {
+    python_arguments: dict[str, Any] = {
         "estimators": {
             role: list(estimator) if isinstance(estimator, tuple) else estimator
             for role, estimator in estimator_map(run.plan, run.backend).items()
@@ -215,10 +215,10 @@ def describe(job: RllmJob) -> str:
         head.append("# tinker_base_url is set when the local service has started.")
     if not has_rllm():
         head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
-        return "\n".join([*head, _yaml({**plain, "overrides": job.hydra_overrides()})])
+        return "\n".join([*head, _yaml({**python_arguments, "overrides": job.hydra_overrides()})])
     if run.backend == "verl" and config_folder("verl") is None:
         head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
-    head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
+    head += [f"# {line}" for line in _yaml({"given in Python": python_arguments}).splitlines()]
     return "\n".join([*head, as_yaml(compose(job.hydra_overrides(), run.backend))])
 
 
@@ -338,14 +338,14 @@ def script(job: RllmJob) -> str:
     ref = run.plan.spec.model
     keys = FOLDER_KEYS & overrides(run).keys() if ref.provider == "local" else ()
     folder_key = next(iter(keys), None)
-    served = is_served(run)
+    serves_policy = is_served(run)
     serves_others = any(ref.served_here for ref in other_models(run.plan))
-    hook = hook_reasons(run.plan, run.backend)
-    names = {
-        "Services": served or serves_others,
+    hook_roles = hook_reasons(run.plan, run.backend)
+    name_conditions = {
+        "Services": serves_policy or serves_others,
         "agent_trainer": True,
         "compile_workflow": True,
-        "grouping_hook": hook,
+        "grouping_hook": hook_roles,
         "model_folder": folder_key,
     }
     options = asdict(replace(job.source, spec=None, overrides=()))
@@ -359,13 +359,13 @@ def script(job: RllmJob) -> str:
         config=[*hydra_words(run, keys), *job.rllm_overrides],
         backend=run.backend_class or run.backend,
         estimators=estimator_map(run.plan, run.backend),
-        hook=hook,
-        names=[name for name, needed in names.items() if needed],
+        hook=hook_roles,
+        names=[name for name, is_needed in name_conditions.items() if is_needed],
         validation_tasks=run.train.validation.tasks if "validation" in run.plan.data else None,
         folder_key=folder_key,
         folder=ref.name or BASE_NAME,
         serves_others=serves_others,
-        served=served,
+        served=serves_policy,
     )
 
 

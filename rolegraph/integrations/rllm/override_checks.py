@@ -43,11 +43,11 @@ class ConfigOverride:
     @property
     def value(self) -> object:
         """Value parsed as YAML, whose scalars are almost hydra's."""
-        written = self.text.partition("=")[2]
+        value_text = self.text.partition("=")[2]
         try:
-            return yaml.safe_load(written)
+            return yaml.safe_load(value_text)
         except yaml.YAMLError:
-            return written
+            return value_text
 
     def finding(
         self, message: str, expected: str = "", hint: str = "", severity: Severity = "error"
@@ -78,9 +78,9 @@ def override_findings(
     """
     rows = [*TABLE[traits.name], *ASYNCHRONOUS]
     spec_of_key = {row.key.lstrip("+"): row.spec for row in rows if row.spec.startswith("train")}
-    read = [ConfigOverride(text) for text in overrides]
-    values = {override.key: override.value for override in read}
-    for override in read:
+    parsed_overrides = [ConfigOverride(text) for text in overrides]
+    values = {override.key: override.value for override in parsed_overrides}
+    for override in parsed_overrides:
         key = override.key
         for idle, reason in traits.idle.items():
             if key == idle or key.startswith(f"{idle}."):

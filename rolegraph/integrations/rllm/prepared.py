@@ -1,4 +1,4 @@
-"""A plan prepared for rLLM, and rLLM's ids of tasks and rollouts."""
+"""Preparation of a plan for rLLM, and rLLM's ids of tasks and rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _prepared: dict[str, PreparedPlan] = {}
 
 
 def prepared(plan: Plan) -> PreparedPlan:
-    """Return the plan prepared for rLLM; in each process, copies of a plan are prepared once.
+    """Register a plan's custom estimators with rLLM, and return its PreparedPlan; once for each plan in a
+    process.
 
     Estimators that rLLM does not have are registered here, because verl trains in another process, which gets
     the plan by pickle.

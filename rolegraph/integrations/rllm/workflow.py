@@ -65,8 +65,8 @@ class PolicyModel(LimitedModel):
         node, start = request.id.node, time.monotonic()
         # What the spec leaves out is as in rLLM's config, whose `max_tokens` is the longest of all roles.
         sampling = request.sampling
-        written = sampling.model_fields_set & {"temperature", "top_p", "stop"}
-        options: dict[str, Any] = {name: getattr(sampling, name) for name in written}
+        set_options = sampling.model_fields_set & {"temperature", "top_p", "stop"}
+        options: dict[str, Any] = {name: getattr(sampling, name) for name in set_options}
         options["max_tokens"] = sampling.max_tokens
         if request.seed is not None:
             options["seed"] = request.seed
@@ -153,13 +153,13 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
 
     async def run(self, task: Any, uid: str, **_: object) -> theirs.Episode:
         """Run one episode; if the episode is cancelled or fails, its finished trajectories are committed."""
-        shared, engine = self._prepared, self.rollout_engine
+        prepared_plan, engine = self._prepared, self.rollout_engine
         row, rollout = task_of(task, uid)
         policy = PolicyModel(engine)
-        table = await shared.table(policy, self._open_model)
+        table = await prepared_plan.table(policy, self._open_model)
         job, observe = EpisodeJob(row, rollout), partial(self._commit_finished, policy)
-        episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
-        reason = _reason(episode, policy, shared.ending)
+        episode = await run_episode(self.plan, job, table, isolation=prepared_plan.isolation, observe=observe)
+        reason = _reason(episode, policy, prepared_plan.ending)
         if engine.is_validation:
             episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
@@ -188,11 +188,11 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
             episode: The episode.
             unscored: False to leave out trajectories without a reward.
         """
-        shared = self._prepared
+        setup = self._prepared
         for trajectory in episode.trajectories:
-            scored = unscored or trajectory.reward is not None or trajectory.name not in shared.rewarded
-            if scored and trajectory.name in shared.asking:
-                yield from trajectories_to_rllm(episode, trajectory, shared.trained, policy.outputs)
+            is_scored = unscored or trajectory.reward is not None or trajectory.name not in setup.rewarded
+            if is_scored and trajectory.name in setup.asking:
+                yield from trajectories_to_rllm(episode, trajectory, setup.trained, policy.outputs)
 
     def _commit_finished(self, policy: PolicyModel, event: Event) -> None:
         """Commit an interrupted episode's scored trajectories to rLLM, and keep the episode for its
@@ -237,8 +237,8 @@ def workflow_class(plan: Plan) -> type[SpecWorkflow]:
         refuse(plan)
         prepared(plan)
         name = "".join(word.capitalize() for word in plan.name.split("_")) + "Workflow"
-        described = {"plan": plan, "__doc__": plan.spec.description, "__module__": __name__}
-        _classes[plan.hash] = cast("type[SpecWorkflow]", _CompiledClass(name, (SpecWorkflow,), described))
+        attributes = {"plan": plan, "__doc__": plan.spec.description, "__module__": __name__}
+        _classes[plan.hash] = cast("type[SpecWorkflow]", _CompiledClass(name, (SpecWorkflow,), attributes))
     return _classes[plan.hash]
 
 
@@ -269,17 +269,17 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     The reason follows from the failure of a role in `ending`, or from a failure if the policy answered no
     call; otherwise from the end of the episode.
     """
-    stopped = episode.termination_reason is not Reason.ENV_DONE
-    if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
+    is_stopped = episode.termination_reason is not Reason.ENV_DONE
+    if not is_stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
-    rounds = {node[:2]: node.round for node in episode.failures}
+    last_rounds = {node[:2]: node.round for node in episode.failures}
     for trajectory in episode.trajectories:
         if trajectory.failure is None:
             continue
-        ends = trajectory.name in ending or trajectory.failure.name is FailureName.ENVIRONMENT_ERROR
-        if stopped and not ends:
+        ends_episode = trajectory.name in ending or trajectory.failure.name is FailureName.ENVIRONMENT_ERROR
+        if is_stopped and not ends_episode:
             continue
-        node = trajectory.node._replace(round=rounds.get(trajectory.node[:2], 1))
+        node = trajectory.node._replace(round=last_rounds.get(trajectory.node[:2], 1))
         if node in policy.ended:
             return policy.ended[node]
         if trajectory.steps and trajectory.steps[-1].metadata.get("finish_reason") == "length":

@@ -52,12 +52,12 @@ class SGLangServer(TokenServer):
 
         SGLang cannot replace an adapter in place; it finishes the calls of an adapter before unloading it.
         """
-        before, named = self.adapter, f"{name}-{version}"
-        await self._unload(named)  # a training that was killed may have left one of that name
-        await self._load("/load_lora_adapter", {"lora_name": named, "lora_path": folder})
-        self.adapter = Adapter(named, version)
-        if before is not None and before.name != named:
-            await self._unload(before.name)
+        old_adapter, new_adapter = self.adapter, f"{name}-{version}"
+        await self._unload(new_adapter)  # a training that was killed may have left one of that name
+        await self._load("/load_lora_adapter", {"lora_name": new_adapter, "lora_path": folder})
+        self.adapter = Adapter(new_adapter, version)
+        if old_adapter is not None and old_adapter.name != new_adapter:
+            await self._unload(old_adapter.name)
 
     async def _unload(self, name: str) -> None:
         with contextlib.suppress(ModelError):  # SGLang refuses an adapter that is not loaded
@@ -78,19 +78,19 @@ class SGLangServer(TokenServer):
             answer = decode(content, _Generated)
         except ValueError as error:
             raise self._misread(error) from error
-        meta = answer.meta_info
-        scored = [token for _, token, _ in meta.output_token_logprobs]
-        first = (meta.output_top_logprobs or [None])[0]
+        meta_info = answer.meta_info
+        scored_tokens = [token for _, token, _ in meta_info.output_token_logprobs]
+        first_likeliest = (meta_info.output_top_logprobs or [None])[0]
         return ServerAnswer(
             SampledTokens(
-                scored if answer.output_ids is None else answer.output_ids,
-                [logprob for logprob, _, _ in meta.output_token_logprobs],
-                self._finish(meta.finish_reason.type),
+                scored_tokens if answer.output_ids is None else answer.output_ids,
+                [logprob for logprob, _, _ in meta_info.output_token_logprobs],
+                self._finish(meta_info.finish_reason.type),
             ),
-            scored,
+            scored_tokens,
             answer.text,
-            meta.prompt_tokens if answer.prompt_token_ids is None else answer.prompt_token_ids,
-            best_of(logprob for logprob, _, _ in first) if first else None,
+            meta_info.prompt_tokens if answer.prompt_token_ids is None else answer.prompt_token_ids,
+            best_of(logprob for logprob, _, _ in first_likeliest) if first_likeliest else None,
         )
 
     def _limit(self, tokens: int) -> dict[str, Any]:

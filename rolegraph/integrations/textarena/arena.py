@@ -114,8 +114,8 @@ class ArenaGame:
 
     async def _ask(self, function: Callable[..., Transition], *arguments: Any) -> Transition:
         try:
-            asked = _submit(self._number, function, self._number, *arguments)
-            return await asyncio.wrap_future(asked)
+            call_future = _submit(self._number, function, self._number, *arguments)
+            return await asyncio.wrap_future(call_future)
         except (GameFailure, CallLimit) as error:
             reason = str(error)
         except RuntimeError as error:
@@ -137,8 +137,8 @@ its parent's workers."""
 
 def worker_of(number: int) -> Isolation:
     """Return worker process `number` of the current process, started at its first use."""
-    made = Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # starts when called
-    return _workers.setdefault((number, os.getpid()), made)  # atomic, unlike `cache`
+    worker = Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # starts when called
+    return _workers.setdefault((number, os.getpid()), worker)  # atomic, unlike `cache`
 
 
 # In a worker process
@@ -190,16 +190,16 @@ def describe_game(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
     if game not in registry:
         hint = did_you_mean(game, [*registry])
         raise UsageError("; ".join(filter(None, (f"TextArena has no game {game!r}", hint))))
-    made = registry[game].entry_point
-    if isinstance(made, str):
-        module, _, name = made.partition(":")
-        made = getattr(importlib.import_module(module), name)
-    taken = inspect.signature(made).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    entry_point = registry[game].entry_point
+    if isinstance(entry_point, str):
+        module, _, name = entry_point.partition(":")
+        entry_point = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(entry_point).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in options:
-        if name not in taken and not takes_any:
-            choices = f"it takes {', '.join(taken) or 'none'}"
-            hints = (f"{game} has no option {name!r}", did_you_mean(name, taken), choices)
+        if name not in parameters and not takes_any:
+            choices = f"it takes {', '.join(parameters) or 'none'}"
+            hints = (f"{game} has no option {name!r}", did_you_mean(name, parameters), choices)
             raise UnknownOption("; ".join(filter(None, hints)))
     players: list[int] = []
     problems: list[Exception] = []
@@ -259,17 +259,17 @@ def close_game(number: int) -> None:
 
 def _seen(env: Any) -> tuple[int, Transition]:
     """Return (player that moves next, Transition with its observation) from TextArena's environment."""
-    player, seen = env.get_observation()
-    if not isinstance(seen, str):  # a game without an observation wrapper returns its messages
-        seen = "\n".join(str(message) for _, message, *_ in seen)
-    return player, Transition({player: seen.strip("\n")})
+    player, observation = env.get_observation()
+    if not isinstance(observation, str):  # a game without an observation wrapper returns its messages
+        observation = "\n".join(str(message) for _, message, *_ in observation)
+    return player, Transition({player: observation.strip("\n")})
 
 
 def _ended(rewards: Mapping[int, float] | None, seats: Mapping[int, Mapping[str, Any]]) -> Transition:
     reasons = [str(seat["reason"]) for seat in seats.values() if seat.get("reason")]
     invalid = [player for player, seat in seats.items() if seat.get("invalid_move")]
-    earned = {player: float(reward) for player, reward in (rewards or {}).items()}
-    return Transition({}, earned, done=True, info={"reason": (*reasons, "")[0], "invalid": invalid})
+    rewards_of = {player: float(reward) for player, reward in (rewards or {}).items()}
+    return Transition({}, rewards_of, done=True, info={"reason": (*reasons, "")[0], "invalid": invalid})
 
 
 @cache
@@ -286,15 +286,15 @@ def _no_download(*_: object, **__: object) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    line = (str(error).strip().splitlines() or [""])[0][:300]
-    missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
-    if missing:
-        return f"it reads words of nltk that are not here: python -m nltk.downloader {missing[1]}"
+    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    missing_download = re.search(r"nltk\.download\('([^']+)'\)", str(error))
+    if missing_download:
+        return f"it reads words of nltk that are not here: python -m nltk.downloader {missing_download[1]}"
     if "OPENROUTER_API_KEY" in str(error):
         return "it calls models of OpenRouter, for which games get no key"
     if isinstance(error, SyntaxError):
-        return f"it is written for a newer Python: {line}"
-    return f"{type(error).__name__}: {line}"
+        return f"it is written for a newer Python: {first_line}"
+    return f"{type(error).__name__}: {first_line}"
 
 
 _perform = Loaded(perform, "textarena")

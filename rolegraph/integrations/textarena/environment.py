@@ -15,5 +15,5 @@ def textarena(game: str, /, **options: Any) -> Environment:
     game: the id, such as TicTacToe-v0; most games have a twin that ends in -train and tells less
     """
     require_library("textarena", "textarena", "TextArena's games")
-    least, most = arena.players(game, options)
-    return Environment(partial(arena.ArenaGame, game, options), least, most)
+    min_players, max_players = arena.players(game, options)
+    return Environment(partial(arena.ArenaGame, game, options), min_players, max_players)

@@ -44,8 +44,8 @@ class WandbTracker(Tracker):
         self._run = self._wandb.init(project=PROJECT, name=title, dir=str(folder), config=dict(config))
 
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
-        shown = {name: self._wandb.Table(**table.lists()) for name, table in tables.items()}
-        self._run.log({**metrics, **shown}, step=step)
+        wandb_tables = {name: self._wandb.Table(**table.lists()) for name, table in tables.items()}
+        self._run.log({**metrics, **wandb_tables}, step=step)
 
     def add_file(self, path: Path) -> None:
         artifact = self._wandb.Artifact(f"{path.stem}-{self._run.id}", type=path.stem)
@@ -77,11 +77,11 @@ class MlflowTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
         now = int(time.time() * 1000)
         # MLflow refuses other characters, such as those of a task's id in the name of an estimator's figure.
-        named = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in metrics.items()}
-        sent = [self._entities.Metric(name, value, now, step) for name, value in named.items()]
-        self._client.log_batch(self._run, metrics=sent)
+        renamed_metrics = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in metrics.items()}
+        entities = [self._entities.Metric(name, value, now, step) for name, value in renamed_metrics.items()]
+        self._client.log_batch(self._run, metrics=entities)
         for name, (columns, rows) in tables.items():
-            data = {column: [row[place] for row in rows] for place, column in enumerate(columns)}
+            data = {column: [row[index] for row in rows] for index, column in enumerate(columns)}
             self._client.log_table(self._run, data, f"{name}-{step:06d}.json")
 
     def add_file(self, path: Path) -> None:
@@ -102,9 +102,9 @@ class TrackioTracker(Tracker):
         self._run = self._trackio.init(project=PROJECT, name=title, config=dict(config), embed=False)
 
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
-        shown = {name: self._trackio.Table(**table.lists()) for name, table in tables.items()}
+        trackio_tables = {name: self._trackio.Table(**table.lists()) for name, table in tables.items()}
         figures = {name: value for name, value in metrics.items() if name != "step"}  # Trackio's own name
-        self._run.log({**figures, **shown}, step=step)
+        self._run.log({**figures, **trackio_tables}, step=step)
 
     def add_file(self, path: Path) -> None:
         self._run.log_artifact(path, name=f"{path.stem}-{self._run.name}".replace(" ", "-"), type=path.stem)

@@ -45,17 +45,18 @@ def verifiers(
 ) -> Dataset:
     """Take the tasks of a verifiers environment: id, question, answer, prompt, info, task.
 
-    env: its id, such as primeintellect/gsm8k; its package is installed, and allowed on the command line
-    args: its arguments, such as {split: test}
-    split_name: which of its sets, where that is not train for training and eval for validation; a taskset of
-      verifiers v1 has one set
+    env: the environment's id, such as primeintellect/gsm8k; its package is installed, and allowed on the
+      command line
+    args: the environment's arguments, such as {split: test}
+    split_name: which of its datasets, where that is not train for training and eval for validation; a taskset
+      of verifiers v1 has one set
     count: how many tasks at most
     hidden: columns that no prompt may show; left out, answer and info
     python: the interpreter of another virtual environment, as an absolute path, which must be allowed, too
     timeout: seconds for loading, and for each further task
     """
-    name = _ID.fullmatch(env)
-    if name is None:
+    id_match = _ID.fullmatch(env)
+    if id_match is None:
         raise ValueError(f"{env!r} is not the id of an environment, such as primeintellect/gsm8k")
     if python is None:
         require_library("verifiers", "verifiers", "tasks of verifiers environments")
@@ -64,17 +65,17 @@ def verifiers(
             f"python is {python!r}; expected an absolute path, such as /opt/verifiers/bin/python"
         )
     request = {"env": env, "args": args or {}, "part": split_name, "split": split, "count": count}
-    read = partial(_read, env, json.dumps(request), python, timeout)
+    read_rows = partial(_read, env, json.dumps(request), python, timeout)
     dataset = dataset_of(
-        read,
+        read_rows,
         columns=COLUMNS,
         hidden=["answer", "info"] if hidden is None else hidden,
-        stem=name[1],
+        stem=id_match[1],
         split=split,
         shown=env,
     )
-    allowed = [f"verifiers:{env}", *([f"interpreter:{python}"] if python else [])]
-    return replace(dataset, permissions=tuple(allowed))
+    permissions = [f"verifiers:{env}", *([f"interpreter:{python}"] if python else [])]
+    return replace(dataset, permissions=tuple(permissions))
 
 
 def _read(env: str, request: str, python: str | None, timeout: float) -> Iterator[tuple[int, Row]]:
@@ -93,8 +94,8 @@ def _read(env: str, request: str, python: str | None, timeout: float) -> Iterato
             process.stdin.write(request.encode())
             process.stdin.close()
         for number, line in enumerate(_lines(process, env, timeout), 1):
-            written: Any = parse_row(line, f"{env}:{number}", check_plain)
-            match written:
+            record: Any = parse_row(line, f"{env}:{number}", check_plain)
+            match record:
                 case {"row": {**row}}:
                     yield number, row
                 case {"error": str(reason)}:
@@ -136,13 +137,13 @@ def _lines(process: subprocess.Popen[bytes], env: str, timeout: float) -> Iterat
         DataError: A line is too long, or comes too late.
     """
     assert process.stdout
-    file, rest = process.stdout.fileno(), b""
+    file, partial_line = process.stdout.fileno(), b""
     while wait([file], timeout):
         chunk = os.read(file, 1 << 16)
         if not chunk:
             return
-        *lines, rest = (rest + chunk).split(b"\n")
-        if any(len(line) > ROW_TEXT.most for line in (*lines, rest)):
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
+        if any(len(line) > ROW_TEXT.most for line in (*lines, partial_line)):
             raise DataError(ROW_TEXT.exceeded(f"{env}: a task has"))
         for line in lines:
             yield line.decode(errors="replace")

@@ -43,7 +43,7 @@ def eject_verifiers(source: Source, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     plan = check_source(source, runs=True).valid()
     check_trainable(plan)
-    about: dict[str, Any] = {
+    package_facts: dict[str, Any] = {
         "name": plan.name,
         "description": plan.spec.description,
         "imports": [Path(file).name for file in source.imports],
@@ -51,13 +51,13 @@ def eject_verifiers(source: Source, folder: str | Path) -> list[Path]:
         "roles": [role for role in policy_roles(plan) if role.name],
         "splits": [*plan.data],
     }
-    with new_files(folder) as new:
-        new.write(_package(plan, spec_files(plan, source), about))
-        (spec,) = (path for path in new.written if path.name == SPEC)
+    with new_files(folder) as package_files:
+        package_files.write(_package(plan, spec_files(plan, source), package_facts))
+        (spec,) = (path for path in package_files.written if path.name == SPEC)
         # A spec that needs a file which was left behind must fail now, not on the other machine. Its imports
         # are those of the source: one process takes each name of the vocabulary from one file.
         open_source(replace(source, spec=str(spec), overrides=(), model=None, base_url=None))
-    return sorted(new.written)
+    return sorted(package_files.written)
 
 
 def load_ejected(module: str, imports: Iterable[str] = (), allow: Iterable[str] = ()) -> Plan:
@@ -95,8 +95,8 @@ def _package(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
             raise UsageError(
                 f"verifiers has its own meaning for the role name {role.name!r}; rename the role"
             )
-    title = "".join(word.capitalize() for word in plan.name.split("_"))  # the beginning of class names
-    about |= {"project": plan.name.replace("_", "-"), "title": title}
+    class_prefix = "".join(word.capitalize() for word in plan.name.split("_"))  # the beginning of class names
+    about |= {"project": plan.name.replace("_", "-"), "title": class_prefix}
     return {
         "pyproject.toml": rendered(_TEMPLATES, "pyproject.toml.j2", about),
         "README.md": rendered(_TEMPLATES, "environment.md.j2", about),
@@ -132,9 +132,9 @@ def check_trainable(plan: Plan) -> None:
             "give the role a reward and an estimator"
         )
     if plan.numbers is not None or plan.reads_step:
-        path = next(iter(plan.scheduled), "an expression of a reward")
+        first_path = next(iter(plan.scheduled), "an expression of a reward")
         raise UsageError(
-            f"{path} follows the step of the training, which verifiers does not pass on; use "
+            f"{first_path} follows the step of the training, which verifiers does not pass on; use "
             "`rolegraph train`, or a constant"
         )
     if plan.stages:

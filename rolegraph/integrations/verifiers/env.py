@@ -57,9 +57,9 @@ class RoleSession(vf.HarnessSession):
         fails."""
         assert self.request is not None
         client = self.client.with_options(base_url=self.endpoint, api_key=self.secret)
-        model = OpenAIModel(client, self.ctx.model, key=self.secret, tokens=False, escapes=True)
+        session_model = OpenAIModel(client, self.ctx.model, key=self.secret, tokens=False, escapes=True)
         try:
-            self.completion, *_ = await LimitedModel(model, 1).complete(self.request)
+            self.completion, *_ = await LimitedModel(session_model, 1).complete(self.request)
         except ModelError as error:
             self.error = error
             raise
@@ -80,8 +80,8 @@ class RoleHarness(vf.Harness[vf.HarnessConfig]):
 
     async def session(self, ctx: vf.ModelContext, trace: vf.Trace, *args: Any, **kwargs: Any) -> RoleSession:
         """Create and register the session of a rollout."""
-        made = self.sessions[trace.id] = RoleSession(self, ctx, trace, *args, **kwargs)
-        return made
+        session = self.sessions[trace.id] = RoleSession(self, ctx, trace, *args, **kwargs)
+        return session
 
     async def launch(self, *args: Any, **kwargs: Any) -> vf.ProgramResult:
         """Raise UsageError: only a spec's environment drives this harness."""
@@ -104,7 +104,7 @@ class SpecTask(vf.Task[SpecData]):
 
 
 class SpecTasksetConfig(vf.TasksetConfig):
-    """Choice of the rows."""
+    """Config of a SpecTaskset: the split whose rows it loads."""
 
     split: Literal["train", "validation"] = "train"
     """Split of the spec's data (`--env.taskset.split validation`)."""
@@ -161,10 +161,10 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
         row = task.data.row
         async with AsyncExitStack() as rollouts:
             policy = _Agents(agents, task, rollouts, self._client)
-            limited = LimitedModel(policy, self.plan.spec.model.concurrency)
-            table = await self._prepared.table(limited)
+            limited_policy = LimitedModel(policy, self.plan.spec.model.concurrency)
+            model_table = await self._prepared.table(limited_policy)
             job = EpisodeJob(row, next(self._rollouts[row["id"]]))
-            episode = await run_episode(self.plan, job, table, isolation=self._prepared.isolation)
+            episode = await run_episode(self.plan, job, model_table, isolation=self._prepared.isolation)
         self._record(episode, policy.traces)
 
     def _record(self, episode: Episode, traces: dict[NodeId, vf.Trace]) -> None:

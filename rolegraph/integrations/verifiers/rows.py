@@ -62,10 +62,10 @@ def _taskset_rows(taskset: Any, request: Request) -> Iterator[Row]:
         raise NotUsable("it is a taskset, which has one set of tasks: choose by `args`, not by `split_name`")
     if taskset.INFINITE and request["count"] is None:
         raise NotUsable("its taskset has no end: say how many tasks by `count`")
-    common = {*importlib.import_module("verifiers.v1").TaskData.model_fields}
+    common_fields = {*importlib.import_module("verifiers.v1").TaskData.model_fields}
     for task in islice(taskset, request["count"]):
         data = task.data.model_dump(mode="json")
-        fields = {name: value for name, value in data.items() if name not in common}
+        fields = {name: value for name, value in data.items() if name not in common_fields}
         prompt: str | list[Row] = data["prompt"] or []
         messages: list[Row] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if data["system_prompt"]:
@@ -81,20 +81,20 @@ def _taskset_rows(taskset: Any, request: Request) -> Iterator[Row]:
 
 
 def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
-    part = request["part"] or ("train" if request["split"] == "train" else "eval")
-    names = ("eval_dataset", "eval_dataset_source") if part == "eval" else ("dataset", "dataset_source")
+    subset = request["part"] or ("train" if request["split"] == "train" else "eval")
+    names = ("eval_dataset", "eval_dataset_source") if subset == "eval" else ("dataset", "dataset_source")
     if all(getattr(environment, name, None) is None for name in names):
-        other = "train" if part == "eval" else "eval"
-        raise NotUsable(f"it has no {part} set; `split_name: {other}` takes its other one")
-    dataset = environment.get_eval_dataset() if part == "eval" else environment.get_dataset()
+        other_part = "train" if subset == "eval" else "eval"
+        raise NotUsable(f"it has no {subset} set; `split_name: {other_part}` takes its other one")
+    dataset = environment.get_eval_dataset() if subset == "eval" else environment.get_dataset()
     for row in islice(dataset, request["count"]):
-        others = {name: value for name, value in row.items() if name not in _OWN}
+        other_columns = {name: value for name, value in row.items() if name not in _OWN}
         question = row.get("question")
         yield {
             "question": _last_user_text(row["prompt"]) if question is None else question,
             "answer": row.get("answer"),
             "prompt": row["prompt"],
-            "info": _info(row.get("info"), others),
+            "info": _info(row.get("info"), other_columns),
             "task": row.get("task") or "",
         }
 

@@ -82,7 +82,7 @@ class VLLMServer(TokenServer):
         try:
             choice = decode(content, _VLLMAnswer).choices[0]
             likeliest = decode(content, _ProbeAnswer).choices[0].logprobs.top_logprobs if top else None
-            scored = [int(token.removeprefix("token_id:")) for token in choice.logprobs.tokens]
+            scored_ids = [int(token.removeprefix("token_id:")) for token in choice.logprobs.tokens]
         except (ValueError, IndexError) as error:
             raise self._misread(error) from error
         if choice.token_ids is None or choice.prompt_token_ids is None:
@@ -91,13 +91,13 @@ class VLLMServer(TokenServer):
                 "return_token_ids"
             )
         scores, finish = choice.logprobs, self._finish(choice.finish_reason)
-        first = (likeliest or [None])[0]
+        first_likeliest = (likeliest or [None])[0]
         return ServerAnswer(
             SampledTokens(choice.token_ids, scores.token_logprobs, finish),
-            scored,
+            scored_ids,
             choice.text,
             choice.prompt_token_ids,
-            best_of(first.values()) if first else None,
+            best_of(first_likeliest.values()) if first_likeliest else None,
         )
 
     def _limit(self, tokens: int) -> dict[str, Any]:

@@ -41,9 +41,9 @@ def model_card(
         before: Metrics of the validation before training; None without such a validation.
         controls: Reference values to compare the trained workflow with.
     """
-    shown = Path(base).name if Path(base).is_absolute() else base
-    head = {
-        "base_model": shown,
+    base_name = Path(base).name if Path(base).is_absolute() else base
+    front_matter = {
+        "base_model": base_name,
         "library_name": "transformers" if merged else "peft",
         "pipeline_tag": "text-generation",
         "tags": ["rolegraph", "reinforcement-learning", *([] if merged else ["lora"])],
@@ -51,7 +51,7 @@ def model_card(
     data = parse_yaml(spec, "spec.yaml").data.get("data")
     is_short = bool(data) and len(str(data)) <= _DATA_CHARACTERS  # YAML of a megabyte would take seconds
     shown_data = dump_yaml(data, one_line=True, ascii_only=True) if is_short else ""
-    trained = [
+    trained_roles = [
         f"{name} ({role.estimator or role.loss})"
         for name, role in info.roles.items()
         if role.trainable and policy in (role.policies or (MAIN,))
@@ -59,25 +59,25 @@ def model_card(
     facts = {
         "spec": f"{_line(info.name)}, hash {_code(info.hash)}",
         "policy": _line(policy),
-        "base": f"{_line(shown)}, whose weights have the digest {_code(digest)}",
+        "base": f"{_line(base_name)}, whose weights have the digest {_code(digest)}",
         "data": _code(shown_data) if is_short else "",
-        "trained roles": _line(", ".join(trained)),
+        "trained roles": _line(", ".join(trained_roles)),
         "steps": f"{checkpoint.step} of {info.steps}" if info.steps else str(checkpoint.step),
         "seed": str(info.seed),
     }
-    was = {name.removeprefix("validation/"): value for name, value in (before or {}).items()}
-    figures = {name.removeprefix("validation/"): value for name, value in checkpoint.validation.items()}
-    rows = [
+    metrics_before = {name.removeprefix("validation/"): value for name, value in (before or {}).items()}
+    metrics_after = {name.removeprefix("validation/"): value for name, value in checkpoint.validation.items()}
+    metric_rows = [
         (
             _line(name),
-            f"{was[name]:.3f}" if name in was else "–",
+            f"{metrics_before[name]:.3f}" if name in metrics_before else "–",
             f"{value:.3f}",
-            f"{figures[f'n/{name}']:.0f}" if f"n/{name}" in figures else "–",
+            f"{metrics_after[f'n/{name}']:.0f}" if f"n/{name}" in metrics_after else "–",
         )
-        for name, value in figures.items()
+        for name, value in metrics_after.items()
         if "/" not in name or name.startswith(("reward/", "answers/"))
     ]
-    references = [
+    control_rows = [
         (_line(row.name), _line(row.figure), f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]", str(row.n))
         for row in controls
     ]
@@ -90,15 +90,15 @@ def model_card(
         info=info,
         checkpoint=checkpoint,
         spec=spec,
-        what=f"The weights of {_code(shown)} with a LoRA adapter in them"
+        what=f"The weights of {_code(base_name)} with a LoRA adapter in them"
         if merged
-        else f"A LoRA adapter of {_code(shown)}",
-        base=shown,
+        else f"A LoRA adapter of {_code(base_name)}",
+        base=base_name,
         merged=merged,
-        head=dump_yaml(head, ascii_only=True),
+        head=dump_yaml(front_matter, ascii_only=True),
         facts=[(name, fact) for name, fact in facts.items() if fact],
-        figures=rows,
-        controls=references,
+        figures=metric_rows,
+        controls=control_rows,
     )
 
 
@@ -121,4 +121,4 @@ def _fenced(text: str, language: str) -> str:
 
 def _fence(text: str, least: str) -> str:
     """Return a row of at least `least` backticks that is longer than any such row in the text."""
-    return max([least, *(f"{ticks}`" for ticks in re.findall("`+", text))], key=len)
+    return max([least, *(f"{backticks}`" for backticks in re.findall("`+", text))], key=len)

@@ -22,8 +22,8 @@ from rolegraph.engine.plugins import plugin, plugin_names
 def _engine_option() -> Any:
     """Return `--engine`, which is hidden where no package brings an engine."""
     names = plugin_names("engines")
-    text = "Serve with another project's Tinker service, installed in an environment of its own."
-    return click.option("--engine", type=click.Choice(names), help=text, hidden=not names)
+    meaning = "Serve with another project's Tinker service, installed in an environment of its own."
+    return click.option("--engine", type=click.Choice(names), help=meaning, hidden=not names)
 
 
 @click.command("serve")
@@ -49,9 +49,9 @@ def serve_command(
     if stop:
         from rolegraph.local.warm import stop_services
 
-        ended, in_use = stop_services()
-        freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
-        click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
+        stopped, in_use = stop_services()
+        message = f"{stopped} loaded model{'' if stopped == 1 else 's'} freed"
+        click.echo(message + (f", {in_use} in use by a command" if in_use else ""))
         return
     if served and model:
         raise click.UsageError(f"two models, {served} and --model {model}; expected one")
@@ -64,8 +64,8 @@ def serve_command(
 
     Path.cwd()  # raises where the working folder was deleted; torch would abort the process there
     settings["state_dir"] = settings["state_dir"] and str(settings["state_dir"])
-    options_of = ServiceOptions(str(api.model_folder(model)), **settings)
-    serve(options_of, os.environ.get("ROLEGRAPH_SERVE_KEY"))
+    options_for = ServiceOptions(str(api.model_folder(model)), **settings)
+    serve(options_for, os.environ.get("ROLEGRAPH_SERVE_KEY"))
 
 
 def _serve_with(
@@ -86,10 +86,10 @@ def _serve_with(
     if host != "127.0.0.1" or threads or any_key or bf16 or name:
         raise click.UsageError(f"--engine {engine_name} goes with --port and --state-dir alone")
     folder = api.model_folder(model)
-    state = state_dir or Path("runs", "engines", engine_name)
+    state_folder = state_dir or Path("runs", "engines", engine_name)
     key = os.environ.get("ROLEGRAPH_SERVE_KEY") or "tml-any"
     served_model = str(folder.resolve()) if folder.is_dir() else (model or "").removeprefix("local:")
-    serve_engine(engine, served_model, port=port, state_dir=state, say=click.echo, key=key)
+    serve_engine(engine, served_model, port=port, state_dir=state_folder, say=click.echo, key=key)
 
 
 @click.command("fetch")
@@ -114,17 +114,17 @@ def fetch_command(
     from rolegraph.local.fetch import fetch_async
 
     with progress_line(output, f"looking for {model} …") as observe:
-        fetched = run_until_done(fetch_async(model, name=name, place=place, observe=observe))
-    how = f"in {clock(fetched.seconds)}" if fetched.is_new else "there already"
-    output.line(api.printable(f"{fetched.name}: {fetched.size / 1e6:,.0f} MB, {how}"))
+        fetched_model = run_until_done(fetch_async(model, name=name, place=place, observe=observe))
+    duration_note = f"in {clock(fetched_model.seconds)}" if fetched_model.is_new else "there already"
+    output.line(api.printable(f"{fetched_model.name}: {fetched_model.size / 1e6:,.0f} MB, {duration_note}"))
     for title, value in (
-        ("source", fetched.source),
-        ("licence", fetched.license),
-        ("folder", fetched.folder),
+        ("source", fetched_model.source),
+        ("licence", fetched_model.license),
+        ("folder", fetched_model.folder),
     ):
         output.line(api.printable(f"  {title:<8} {value}"))
-    words = command("run", "solver_judge", "--model", f"local:{fetched.name}")
-    output.end(asdict(fetched), words)
+    run_command = command("run", "solver_judge", "--model", f"local:{fetched_model.name}")
+    output.end(asdict(fetched_model), run_command)
     return 0
 
 
@@ -133,10 +133,10 @@ def limits_command() -> None:
     """Show every limit on an input, with the name that messages give it and its reason."""
     from rolegraph.local.limit_list import LIMITS
 
-    name = max(len(limit.name) for limit in LIMITS)
-    most = max(len(limit.size) for limit in LIMITS)
+    name_width = max(len(limit.name) for limit in LIMITS)
+    size_width = max(len(limit.size) for limit in LIMITS)
     for limit, reason in LIMITS.items():
-        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")
+        click.echo(f"{limit.name:<{name_width}}  {limit.size:<{size_width}}  {reason}")
 
 
 @click.command("export")
@@ -161,5 +161,5 @@ def export_command(run: str, where: Mapping[str, str] = MappingProxyType({}), **
 
     with progress_line(OutputOptions(), f"exporting {run} …"):
         folder = run_until_done(export_async(run, **weights))
-    kind = "a model" if weights["merged"] else "an adapter in PEFT form"
-    click.echo(f"{folder}: {kind}; run it with --model local:{folder}")
+    export_kind = "a model" if weights["merged"] else "an adapter in PEFT form"
+    click.echo(f"{folder}: {export_kind}; run it with --model local:{folder}")

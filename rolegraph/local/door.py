@@ -16,19 +16,19 @@ def _with_fresh(command: Callable[..., Any], *, fresh: bool, **words: Any) -> An
     from rolegraph.local.warm import has_started_service, keep_services  # imports the engine
 
     keep_services(0 if fresh else _warm_seconds())
-    code = command(**words)
+    exit_code = command(**words)
     if has_started_service() and not words.get("quiet"):
-        kept = "the model stays loaded for {:g} minutes (to free it: rolegraph serve --stop)"
-        click.echo(kept.format(_warm_seconds() / 60), err=True)
-    return code
+        message = "the model stays loaded for {:g} minutes (to free it: rolegraph serve --stop)"
+        click.echo(message.format(_warm_seconds() / 60), err=True)
+    return exit_code
 
 
 def _warm_seconds() -> float:
     """Return the seconds that an unused local service keeps running: `ROLEGRAPH_WARM`, 0 in CI, else 300."""
-    text = os.environ.get("ROLEGRAPH_WARM") or ("0" if os.environ.get("CI") else "300")
-    if not text.isdecimal():
-        raise click.UsageError(f"ROLEGRAPH_WARM is {text!r}; expected seconds, or 0")
-    return float(text)
+    seconds_text = os.environ.get("ROLEGRAPH_WARM") or ("0" if os.environ.get("CI") else "300")
+    if not seconds_text.isdecimal():
+        raise click.UsageError(f"ROLEGRAPH_WARM is {seconds_text!r}; expected seconds, or 0")
+    return float(seconds_text)
 
 
 def _with_engine(command: Callable[..., Any], *, engine: str | None, **words: Any) -> Any:
@@ -36,12 +36,12 @@ def _with_engine(command: Callable[..., Any], *, engine: str | None, **words: An
         return command(**words)
     from rolegraph.engine.plugins import plugin
 
-    missing = plugin("engines", engine).lacks()
-    for line in missing:
+    missing_parts = plugin("engines", engine).lacks()
+    for line in missing_parts:
         click.echo(f"{engine} lacks {line}")
-    if not missing:
+    if not missing_parts:
         click.echo(f"{engine} lacks nothing: rolegraph serve --engine {engine} MODEL")
-    return 1 if missing else 0
+    return 1 if missing_parts else 0
 
 
 _COMMANDS = "rolegraph.local.commands"

@@ -21,9 +21,9 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
     """Download the adapter of a training checkpoint, in PEFT's form. Opens a training session at the service.
 
     Args:
-        path: The checkpoint, `tinker://RUN/weights/NAME`.
+        path: Path of the checkpoint, `tinker://RUN/weights/NAME`.
         folder: An existing folder, which receives the adapter's two files.
-        base_url: The service; None for the service that the environment names, or Tinker's own.
+        base_url: URL of the service; None for the service that the environment names, or Tinker's own.
 
     Returns:
         The name of the base model.
@@ -35,16 +35,16 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
     session = await open_session(
         ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
     )
-    pulse = Pulse(session.url)
+    heartbeat = Pulse(session.url)
     status: Literal["success", "errored"] = "errored"
-    rest = rest_client(session.service, session.url, session.key)
-    load = partial(session.service.create_training_client_from_state, path)
+    rest_api = rest_client(session.service, session.url, session.key)
+    load_client = partial(session.service.create_training_client_from_state, path)
     try:
         with saying_why(session.url):
-            base = (await pulse.result(rest.get_weights_info_by_tinker_path(path))).base_model
-            client = await pulse.result(created(load))
+            base = (await heartbeat.result(rest_api.get_weights_info_by_tinker_path(path))).base_model
+            client = await heartbeat.result(created(load_client))
             quiet(client)
-            await fetch_adapter(client, rest, pulse, folder)
+            await fetch_adapter(client, rest_api, heartbeat, folder)
         status = "success"
         return base
     except (tinker.APIStatusError, tinker.RequestFailedError) as error:

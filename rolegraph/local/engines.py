@@ -38,9 +38,9 @@ class EngineStart:
     """Arguments of an engine's command line."""
 
     environment: Path
-    """Folder of its Python environment."""
+    """Folder of the engine's Python environment."""
     state: Path
-    """Folder of its checkpoints and other files."""
+    """Folder of the engine's checkpoints and other files."""
     model: str
     """Folder of the model, or its name at the hub."""
     port: int
@@ -51,7 +51,7 @@ class EngineStart:
 
 @dataclass(frozen=True)
 class TinkerEngine:
-    """Service of the Tinker API that another project's package has."""
+    """Tinker service of another project: how to install, start and probe it."""
 
     name: str
     requirements: tuple[str, ...]
@@ -67,19 +67,19 @@ class TinkerEngine:
     """Path that answers once the service is ready."""
     needs_gpu: bool = False
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables of the environment of its process."""
+    """Environment variables of the engine's process."""
     hints: Mapping[str, str] = field(default_factory=dict[str, str])
     """Remedies for a failed start, by a text in its output."""
 
     @property
     def folder(self) -> Path:
-        """Folder of its Python environment: `rolegraph/engines/NAME` in the user's cache."""
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        return caches / "rolegraph" / "engines" / self.name
+        """Folder of the engine's Python environment: `rolegraph/engines/NAME` in the user's cache."""
+        cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        return cache_folder / "rolegraph" / "engines" / self.name
 
     @property
     def is_installed(self) -> bool:
-        """True if its environment holds its requirements."""
+        """True if the engine's requirements are installed in its environment."""
         with suppress(OSError):
             return (self.folder / _INSTALLED).read_text("utf-8").split("\n") == [*self.requirements]
         return False
@@ -91,26 +91,26 @@ class TinkerEngine:
 
     def lacks(self) -> list[str]:
         """Return what is missing to serve and train with the engine, each with its remedy."""
-        missing: list[str] = []
+        faults: list[str] = []
         if _uv() is None and not self.is_installed:
-            missing.append("uv, which installs it: pip install uv")
+            faults.append("uv, which installs it: pip install uv")
         if self.lacks_gpu:
-            missing.append(f"a GPU: there is no nvidia-smi, and {self.name} runs on CUDA alone")
+            faults.append(f"a GPU: there is no nvidia-smi, and {self.name} runs on CUDA alone")
         if not self.is_installed:
-            missing.append(f"its package, which rolegraph serve --engine {self.name} installs: {self.folder}")
+            faults.append(f"its package, which rolegraph serve --engine {self.name} installs: {self.folder}")
         if fault := self.sdk_fault():
-            missing.append(fault)
-        return missing
+            faults.append(fault)
+        return faults
 
     def sdk_fault(self) -> str | None:
         """Return the reason why this environment's Tinker SDK cannot train on the engine; None if it can."""
         try:
-            installed = version("tinker")
+            sdk_version = version("tinker")
         except PackageNotFoundError:
-            installed = "none"
-        if f"{installed}.".startswith(f"{self.sdk}."):
+            sdk_version = "none"
+        if f"{sdk_version}.".startswith(f"{self.sdk}."):
             return None
-        return f"Tinker's SDK {self.sdk} (here is {installed}): pip install 'tinker~={self.sdk}.0'"
+        return f"Tinker's SDK {self.sdk} (here is {sdk_version}): pip install 'tinker~={self.sdk}.0'"
 
 
 def serve_engine(
@@ -148,15 +148,15 @@ def serve_engine(
     with os_errors_as(UsageError, f"cannot keep checkpoints in {state_dir}"):
         state_dir.mkdir(parents=True, exist_ok=True)
     install(engine, say)
-    start = EngineStart(engine.folder, state_dir.absolute(), model, port, rank, key)
+    engine_start = EngineStart(engine.folder, state_dir.absolute(), model, port, rank, key)
     log = state_dir / f"{engine.name}.log"
     url = f"http://127.0.0.1:{port}"
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with log.open("wb") as output:
+    with log.open("wb") as log_file:
         process = subprocess.Popen(
-            engine.command(start),
+            engine.command(engine_start),
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=log_file,
             stderr=subprocess.STDOUT,
             env={**program_environment(), **_own_python(engine.folder), **engine.variables},
             cwd=state_dir,
@@ -195,21 +195,21 @@ def install(engine: TinkerEngine, say: Callable[[str], object]) -> None:
         raise UsageError(f"{engine.name} is installed with uv, which is missing: pip install uv")
     say(f"installing {' '.join(engine.requirements)} (Python {engine.python}) in {engine.folder}")
     interpreter = engine.folder / "bin" / "python"
-    for words in (
+    for command in (
         [uv, "venv", "--clear", "--python", engine.python, str(engine.folder)],
         [uv, "pip", "install", "--python", str(interpreter), *engine.requirements],
     ):
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
             raise WorldError(
-                f"{engine.name} cannot be installed: {' '.join(words[:3])}:\n{done.stderr.strip()}"
+                f"{engine.name} cannot be installed: {' '.join(command[:3])}:\n{result.stderr.strip()}"
             )
     (engine.folder / _INSTALLED).write_text("\n".join(engine.requirements), "utf-8")
 
 
 def _uv() -> str | None:
-    beside = Path(sys.executable).with_name("uv")
-    return str(beside) if beside.is_file() else shutil.which("uv")
+    neighbour = Path(sys.executable).with_name("uv")
+    return str(neighbour) if neighbour.is_file() else shutil.which("uv")
 
 
 def _own_python(environment: Path) -> dict[str, str]:
@@ -221,8 +221,8 @@ def _own_python(environment: Path) -> dict[str, str]:
 def _await_ready(
     engine: TinkerEngine, process: subprocess.Popen[bytes], url: str, log: Path, seconds: float
 ) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         if process.poll() is not None:
             raise WorldError(
                 f"{engine.name} ended with exit code {process.returncode} before it was ready"
@@ -236,8 +236,8 @@ def _await_ready(
 
 
 def _remedy(engine: TinkerEngine, log: Path) -> str:
-    text = log.read_text("utf-8", "replace")
-    hint = next((f": {remedy}" for sign, remedy in engine.hints.items() if sign in text), "")
+    output = log.read_text("utf-8", "replace")
+    hint = next((f": {remedy}" for sign, remedy in engine.hints.items() if sign in output), "")
     return f"{hint}\n{_tail(log)}"
 
 
@@ -258,10 +258,10 @@ def _served_models(url: str, key: str) -> list[str]:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Stop an engine and all processes that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal_number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_SECONDS)
-            if number == signal.SIGTERM:
+            if signal_number == signal.SIGTERM:
                 time.sleep(_POLL_SECONDS)  # its children end after it

@@ -67,31 +67,31 @@ async def export_async(
         UsageError: No such weights, `out` has files, or `out` is missing for a `tinker://` path.
         WorldError: The service or the model hub does not answer, or the disk is full.
     """
-    run = saved = None
-    place = Path(out) if out else None
-    if (of_training := PolicyPath.parse(str(checkpoint))) is not None:
-        run, policy = RunFolder(Path(of_training.folder)), policy or of_training.policy
+    run = checkpoint_ = None
+    out_folder = Path(out) if out else None
+    if (policy_path := PolicyPath.parse(str(checkpoint))) is not None:
+        run, policy = RunFolder(Path(policy_path.folder)), policy or policy_path.policy
         run.training()  # raises for a folder of another kind
-        saved = run.best_of(policy)
+        checkpoint_ = run.best_of(policy)
         kind = "merged" if merged else "adapter"
-        place = place or run.path / (f"{kind}-{policy}" if policy else kind)
-    if place is None:
+        out_folder = out_folder or run.path / (f"{kind}-{policy}" if policy else kind)
+    if out_folder is None:
         raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
-    NEW.check(place)
+    NEW.check(out_folder)
     base = None if model is None else model_folder(str(model))
     if base is not None and not base.is_dir():
         raise UsageError(missing_model(base))
-    with staged(place) as whole:
-        adapter = whole.with_name(".adapter") if merged else whole
+    with staged(out_folder) as staged_folder:
+        adapter = staged_folder.with_name(".adapter") if merged else staged_folder
         adapter.mkdir()
-        held = run and saved and checkpoint_folder(saved.sampler, run.weights)
-        if run is not None and saved is not None and held and held.is_dir():
+        local_checkpoint = run and checkpoint_ and checkpoint_folder(checkpoint_.sampler, run.weights)
+        if run is not None and checkpoint_ is not None and local_checkpoint and local_checkpoint.is_dir():
             # torch takes seconds to import
             from rolegraph.local.service.exporting import export_adapter
 
-            base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
+            base = await asyncio.to_thread(export_adapter, checkpoint_.sampler, run.weights, adapter, base)
         else:
-            path = str(checkpoint) if saved is None else saved.state
+            path = str(checkpoint) if checkpoint_ is None else checkpoint_.state
             url = base_url or (_address(run) if run else None)
             try:
                 base = await _downloaded(path, adapter, base, url, whole=merged)
@@ -100,16 +100,16 @@ async def export_async(
         if merged:
             from rolegraph.local.service.exporting import export_merged
 
-            await asyncio.to_thread(export_merged, adapter, whole)
+            await asyncio.to_thread(export_merged, adapter, staged_folder)
         for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
             for file in filter(Path.is_file, base.glob(pattern)):
-                shutil.copy(file, whole / file.name)
-        if run is not None and saved is not None:
+                shutil.copy(file, staged_folder / file.name)
+        if run is not None and checkpoint_ is not None:
             card = _card(run, policy, adapter, base=base, merged=merged)
-            (whole / "README.md").write_text(card, encoding="utf-8")
-        for file in whole.iterdir():
+            (staged_folder / "README.md").write_text(card, encoding="utf-8")
+        for file in staged_folder.iterdir():
             file.chmod(0o644)  # safetensors writes files that only the owner can read
-    return place
+    return out_folder
 
 
 export = blocking(export_async)
@@ -123,11 +123,11 @@ def _address(run: RunFolder) -> str | None:
     """
     info = run.training()
     if info.base_url is not None and not is_this_machine(info.base_url):
-        words = typed_words("export") or ["export", str(run.path)]
+        command_words = typed_words("export") or ["export", str(run.path)]
         raise UsageError(
             f"{run.path} names the service {info.base_url}, which would get your key, and anybody may have "
             "written that into the folder; if you want it, give it again:\n  "
-            + shlex.join(["rolegraph", *words, "--base-url", info.base_url])
+            + shlex.join(["rolegraph", *command_words, "--base-url", info.base_url])
         )
     return info.base_url
 
@@ -153,8 +153,8 @@ def _from_hub(name: str, *, whole: bool) -> Path:
 
     download = cast("Callable[..., str]", cast("Any", huggingface_hub).snapshot_download)
     try:
-        wanted = ["*.json", "*.safetensors", *TOKENIZER] if whole else [*TOKENIZER]
-        return Path(download(name, allow_patterns=wanted))
+        file_patterns = ["*.json", "*.safetensors", *TOKENIZER] if whole else [*TOKENIZER]
+        return Path(download(name, allow_patterns=file_patterns))
     except Exception as error:  # the hub's client raises many types, all for a model that it cannot give
         raise WorldError(
             f"cannot download {name} from the model hub ({first_line(error)}); name a copy with "
@@ -165,16 +165,16 @@ def _from_hub(name: str, *, whole: bool) -> Path:
 def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:
     from rolegraph.local.card import model_card
 
-    named = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    base_name = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
     best = run.best()
     return model_card(
         run.training(),
         best,
         run.spec(),
         policy=policy or (next(iter(best.policies)) if len(best.policies) == 1 else MAIN),
-        base=named,
+        base=base_name,
         digest=digest(base),
         merged=merged,
-        before=next((line for line in run.metrics() if line["step"] == 0), None),
+        before=next((metrics_line for metrics_line in run.metrics() if metrics_line["step"] == 0), None),
         controls=run.controls(),
     )

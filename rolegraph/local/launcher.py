@@ -74,12 +74,12 @@ def check_model_folder(folder: Path) -> None:
     Raises:
         UsageError: A package is missing, or the folder is not a Hugging Face model or adapter of one.
     """
-    if missing := _missing_packages():
-        raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
+    if packages := _missing_packages():
+        raise UsageError(f"the local service needs {', '.join(packages)}: pip install 'rolegraph[local]'")
     if not is_folder(folder):
         raise UsageError(missing_model(folder))
-    if (base := base_of_adapter(folder)) is not None:
-        return check_model_folder(base)
+    if (base_folder := base_of_adapter(folder)) is not None:
+        return check_model_folder(base_folder)
     try:
         read_bytes(folder / "config.json", WHOLE_FILE)
     except OSError as error:
@@ -90,8 +90,8 @@ def check_model_folder(folder: Path) -> None:
 
 def _missing_packages() -> list[str]:
     """Return the requirements of rolegraph, with the extra `local`, that are not installed."""
-    lines = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
-    return [line["name"] for line in lines if line and not any(distributions(name=line["name"]))]
+    requirements = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
+    return [line["name"] for line in requirements if line and not any(distributions(name=line["name"]))]
 
 
 def model_name(folder: Path, name: str | None = None) -> str:
@@ -102,7 +102,7 @@ def model_name(folder: Path, name: str | None = None) -> str:
         name: A name chosen by the user; by default the name of a shipped model, else the path.
     """
     path = folder.resolve()
-    return name or next((model for model, shipped in MODELS.items() if shipped == path), str(path))
+    return name or next((model for model, model_folder in MODELS.items() if model_folder == path), str(path))
 
 
 @contextmanager
@@ -131,8 +131,8 @@ def running(
         UsageError: The folder holds no model, or `state_dir` cannot be used.
         WorldError: The service does not start.
     """
-    state = str(state_dir) if state_dir else None
-    options = ServiceOptions(str(model_dir.resolve()), state, threads, bf16=bf16, silent=silent)
+    state_folder = str(state_dir) if state_dir else None
+    options = ServiceOptions(str(model_dir.resolve()), state_folder, threads, bf16=bf16, silent=silent)
     key, process, port = _started(model_dir, options, timeout, cancelled)
     try:
         yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
@@ -208,15 +208,15 @@ def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageErr
 def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: threading.Event) -> int | None:
     """Return the port that the child process prints once ready; None if it ended, was late or was
     cancelled."""
-    lines: list[bytes] = []
+    output_lines: list[bytes] = []
     output = process.stdout
     assert output is not None
-    reader = threading.Thread(target=lambda: lines.append(output.readline()), daemon=True)
+    reader = threading.Thread(target=lambda: output_lines.append(output.readline()), daemon=True)
     reader.start()
     deadline = time.monotonic() + timeout
     while reader.is_alive() and time.monotonic() < deadline and not cancelled.is_set():
         reader.join(0.1)
-    line = lines[0].strip() if lines else b""
+    line = output_lines[0].strip() if output_lines else b""
     return int(line) if line.isdigit() else None
 
 

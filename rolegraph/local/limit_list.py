@@ -15,8 +15,8 @@ from rolegraph.serving import limits as serving
 
 def _reasons(module: ModuleType) -> Iterator[tuple[Limit, str]]:
     """Yield each limit that a module defines, with the docstring below it, which is its reason."""
-    for statement, following in pairwise(ast.parse(inspect.getsource(module)).body):
-        match statement, following:
+    for statement, next_statement in pairwise(ast.parse(inspect.getsource(module)).body):
+        match statement, next_statement:
             case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(reason))):
                 yield vars(module)[name], " ".join(reason.split())
             case _:

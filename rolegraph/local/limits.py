@@ -11,7 +11,7 @@ BODY_BYTES = Limit("service_body_bytes", 2**22, "bytes")
 TRAIN_BYTES = Limit("service_train_bytes", 2**25, "bytes")
 """Body of a forward_backward; the SDK sends 5 MB at a time."""
 PARTS = Limit("service_parts", 2**16, "parts")
-"""Datums of a forward_backward with their inputs and tensors; the SDK sends 1,024."""
+"""Number of parts of a forward_backward: its datums with their inputs and tensors; the SDK sends 1,024."""
 TARGETS = Limit("service_targets", 2**24, "values")
 """Dense size of the sparse tensors of a request, added up; a kilobyte of sparse data can mean gigabytes."""
 BODY_SECONDS = Limit("service_body_seconds", 60, "seconds")

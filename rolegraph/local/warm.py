@@ -90,9 +90,9 @@ def borrowed(
     """
     check_model_folder(model_dir)
     folder = _folder() if _Kept.seconds else None
-    without_loan = partial(running, model_dir, bf16=bf16, state_dir=state_dir, cancelled=cancelled)
+    run_service = partial(running, model_dir, bf16=bf16, state_dir=state_dir, cancelled=cancelled)
     if folder is None:
-        with without_loan() as service:
+        with run_service() as service:
             yield service
         return
     digest = _digest(model_dir, bf16)
@@ -107,7 +107,7 @@ def borrowed(
             _Kept.started = True
             service = _borrow(path, state_dir, stack)
             if service is None:  # another command was faster
-                service = stack.enter_context(without_loan())
+                service = stack.enter_context(run_service())
         yield service
 
 
@@ -139,8 +139,8 @@ def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
         return None
     with suppress(OSError, ValueError):
         connection.sendall(json.dumps(request).encode() + b"\n")
-        with connection.makefile("rb") as lines:
-            return json.loads(lines.readline() or b"{}")
+        with connection.makefile("rb") as stream:
+            return json.loads(stream.readline() or b"{}")
     return _BUSY
 
 
@@ -172,5 +172,5 @@ def _digest(model_dir: Path, bf16: bool) -> str:
     folders = [folder.resolve() for folder in (model_dir, base_of_adapter(model_dir)) if folder]
     files = [*(file for folder in folders for file in folder.iterdir()), *_PACKAGE.rglob("*.py")]
     stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files)]
-    whole = (sys.executable, str(folders[0]), bf16, stats, sorted(child_environment().items()))
-    return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]
+    digest_input = (sys.executable, str(folders[0]), bf16, stats, sorted(child_environment().items()))
+    return hashlib.sha256(repr(digest_input).encode()).hexdigest()[:16]

@@ -48,11 +48,11 @@ def download(repo: str, folder: str) -> str:
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     try:
         info: Any = hub.HfApi().model_info(repo, files_metadata=True, timeout=_CONNECT_SECONDS)
-        files = [it for it in info.siblings or () if _WANTED.fullmatch(it.rfilename)]
-        names = [it.rfilename for it in files]
+        files = [sibling for sibling in info.siblings or () if _WANTED.fullmatch(sibling.rfilename)]
+        names = [sibling.rfilename for sibling in files]
         if not any(name.endswith(".safetensors") for name in names):
             raise UsageError(f"{repo} has no weights in the form of safetensors on the hub")
-        announce(sum(it.size or 0 for it in files), Path(folder))
+        announce(sum(sibling.size or 0 for sibling in files), Path(folder))
         hub.snapshot_download(repo, revision=info.sha, local_dir=folder, allow_patterns=names)
     except RolegraphError:
         raise
@@ -62,16 +62,16 @@ def download(repo: str, folder: str) -> str:
         status = error.response.status_code
         if status >= _HTTP_SERVER_FAULT:
             raise WorldError(f"the hub answers with HTTP {status}") from error
-        log_in = "; log in (hf auth login) and accept its conditions on its page"
-        hint = log_in if status in _REFUSED else ""
+        login_hint = "; log in (hf auth login) and accept its conditions on its page"
+        hint = login_hint if status in _REFUSED else ""
         raise UsageError(f"the hub has no model {repo} for you: HTTP {status}{hint}") from error
     except Exception as error:  # offline mode, and errors of whichever HTTP library the client uses
         raise WorldError(f"the hub does not give {repo}: {first_line(error)}") from error
     for file in files:
         _check(Path(folder) / file.rfilename, file)
     shutil.rmtree(Path(folder) / ".cache", ignore_errors=True)  # the library's records of the downloads
-    stated = getattr(info.card_data, "license", None) or "not stated"
-    return f"{info.sha}\n{first_line(ValueError(stated))}"
+    license_ = getattr(info.card_data, "license", None) or "not stated"
+    return f"{info.sha}\n{first_line(ValueError(license_))}"
 
 
 def _check(path: Path, stated: Any) -> None:

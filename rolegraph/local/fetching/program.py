@@ -17,10 +17,10 @@ def announce(size: int, folder: Path) -> None:
     Raises:
         WorldError: The disk has less free space.
     """
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        needed = f"{free / 1e9:.1f} GB free, and the model needs {size / 1e9:.1f} GB"
-        raise WorldError(f"{folder.parent} has {needed}")
+    free_bytes = shutil.disk_usage(folder).free
+    if size > free_bytes:
+        shortage = f"{free_bytes / 1e9:.1f} GB free, and the model needs {size / 1e9:.1f} GB"
+        raise WorldError(f"{folder.parent} has {shortage}")
     sys.stdout.write(f"{size}\n")
     sys.stdout.flush()
 

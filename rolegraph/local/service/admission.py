@@ -37,7 +37,7 @@ class Admission:
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with an error, or pass the request on."""
+        """Answer a refused request with an error, or pass an accepted one on to the application."""
         if scope["type"] == "http":
             try:
                 self._check(scope["path"], Headers(scope=scope))
@@ -52,12 +52,12 @@ class Admission:
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             message = "call this service by an address, as localhost, or by this machine's name"
             raise RequestError(message, status=403)
-        site = headers.get("origin", f"://{hosts[0]}").partition("://")[2]
-        if site != hosts[0] or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        origin_host = headers.get("origin", f"://{hosts[0]}").partition("://")[2]
+        if origin_host != hosts[0] or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise RequestError("this service answers no page of another site", status=403)
-        keyless = path == HEALTH or path.startswith(self._keyless)
+        needs_no_key = path == HEALTH or path.startswith(self._keyless)
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        if not keyless and not hmac.compare_digest(key.encode("latin-1"), self._key):
+        if not needs_no_key and not hmac.compare_digest(key.encode("latin-1"), self._key):
             message = "this service needs its key, in the header X-API-Key or as a bearer's"
             raise RequestError(message, status=401)
 
@@ -67,7 +67,7 @@ class Admission:
         Other names may come from a foreign DNS record that points to this machine.
         """
         try:
-            name = urlsplit(f"//{host}").hostname or ""
-            return name in self._names or bool(ip_address(name))
+            host_name = urlsplit(f"//{host}").hostname or ""
+            return host_name in self._names or bool(ip_address(host_name))
         except ValueError:
             return False

@@ -135,11 +135,11 @@ class Backend:
         Raises:
             RequestError: The checkpoint is missing or unreadable, or its tensors do not fit.
         """
-        saved = self.checkpoints.load(path, optimizer=optimizer)
-        run = self._runs.get(name) or TrainingRun(self.model, saved.shape)
-        if run.shape.without_seed != saved.shape.without_seed:
-            raise RequestError(f"{path} has the shape {saved.shape}, the model {name} has {run.shape}")
-        run.restore(saved.weights, saved.optimizer)
+        contents = self.checkpoints.load(path, optimizer=optimizer)
+        run = self._runs.get(name) or TrainingRun(self.model, contents.shape)
+        if run.shape.without_seed != contents.shape.without_seed:
+            raise RequestError(f"{path} has the shape {contents.shape}, the model {name} has {run.shape}")
+        run.restore(contents.weights, contents.optimizer)
         self._runs[name] = run
 
     # checkpoints
@@ -179,9 +179,9 @@ class Backend:
         if path in self._snapshots:
             self._snapshots.move_to_end(path)
         if key not in self._loaded:
-            saved = self.checkpoints.load(path, optimizer=False)
-            adapter = self.model.add_adapter(saved.shape)
-            adapter.set_weights(saved.weights)
+            contents = self.checkpoints.load(path, optimizer=False)
+            adapter = self.model.add_adapter(contents.shape)
+            adapter.set_weights(contents.weights)
             self.model.freeze(adapter)
             self._loaded[key] = adapter
         self._loaded.move_to_end(key)

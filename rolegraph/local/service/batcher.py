@@ -111,8 +111,8 @@ class FairQueue(Generic[T]):
 
     def filter(self, keep: Callable[[T], bool]) -> None:
         """Remove the items for which `keep` returns False."""
-        kept = {owner: deque(filter(keep, queue)) for owner, queue in self._queues.items()}
-        self._queues = OrderedDict((owner, queue) for owner, queue in kept.items() if queue)
+        kept_queues = {owner: deque(filter(keep, queue)) for owner, queue in self._queues.items()}
+        self._queues = OrderedDict((owner, queue) for owner, queue in kept_queues.items() if queue)
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -138,8 +138,8 @@ class Batcher:
         """Jobs whose prompts have no log-probabilities yet, but need them."""
         self._waited = 0
         """Steps since sequences last joined."""
-        by_memory = self._model.cache_bytes.tokens(free_memory(self._model.device) // MEMORY_SHARE)
-        self._most_tokens = min(limits.LIVE_TOKENS.most, by_memory)
+        tokens_in_memory = self._model.cache_bytes.tokens(free_memory(self._model.device) // MEMORY_SHARE)
+        self._most_tokens = min(limits.LIVE_TOKENS.most, tokens_in_memory)
         """Largest number of tokens, with padding, of the sequences in a batch."""
 
     def add(self, job: SampleJob) -> None:
@@ -184,11 +184,11 @@ class Batcher:
 
     def _shrink(self) -> None:
         """Restart all jobs with half as many tokens in a batch; fail the jobs if not even one token fits."""
-        jobs, most = self._jobs, self._most_tokens // 2
+        jobs, half_tokens = self._jobs, self._most_tokens // 2
         self._clear()
-        self._most_tokens = min(self._most_tokens, most)
+        self._most_tokens = min(self._most_tokens, half_tokens)
         for job in jobs:
-            if most:
+            if half_tokens:
                 self._restart(job)
             else:
                 job.finish(RequestError(_EXHAUSTED, status=507))
@@ -229,17 +229,17 @@ class Batcher:
 
     def _score(self, adapter: LoraAdapter | None, jobs: Sequence[SampleJob]) -> None:
         scores = {job: [float("nan")] for job in jobs}
-        longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
-        prompts = [job.requests[0].prompt for job in longer]
+        scored_jobs = [job for job in jobs if len(job.requests[0].prompt) > 1]
+        prompts = [job.requests[0].prompt for job in scored_jobs]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
         with torch.inference_mode():
             for numbers, logprobs in self._model.logprobs(
                 adapter, [prompt[:-1] for prompt in prompts], targets, limits.READ_TOKENS.most
             ):
-                by_prompt = logprobs.split([len(targets[number]) for number in numbers])
-                for number, values in zip(numbers, by_prompt, strict=True):
-                    scores[longer[number]] += values.tolist()
-            for job in longer:
+                prompt_logprobs = logprobs.split([len(targets[number]) for number in numbers])
+                for number, logprobs_ in zip(numbers, prompt_logprobs, strict=True):
+                    scores[scored_jobs[number]] += logprobs_.tolist()
+            for job in scored_jobs:
                 if job.prompt_top:
                     prompt = job.requests[0].prompt[:-1]
                     job.top_prompt = self._model.top_tokens(adapter, prompt, job.prompt_top)
@@ -248,9 +248,9 @@ class Batcher:
 
     def _advance(self) -> None:
         for job in [job for job in self._jobs if job.done.done()]:
-            unwanted = set(job.requests)
+            cancelled_requests = set(job.requests)
             self._decoder.remove(job.requests)
-            self._waiting.filter(lambda request, unwanted=unwanted: request not in unwanted)
+            self._waiting.filter(lambda request, unwanted=cancelled_requests: request not in unwanted)
             self._unscored.filter(lambda waiting, job=job: waiting is not job)
             self._jobs.remove(job)
         self._score_waiting()
@@ -278,12 +278,12 @@ class Batcher:
         if not waiting or (len(waiting) * 4 < len(live) and self._waited < PATIENCE):
             return []
         self._waited = 0
-        joining: list[SampleRequest] = []
+        admitted: list[SampleRequest] = []
         longest = max((request.length for request in live), default=0)
         state = self._model.cache_bytes.state_tokens
-        while waiting and len(live) + len(joining) < limits.LIVE.most:
+        while waiting and len(live) + len(admitted) < limits.LIVE.most:
             longest = max(longest, waiting.peek().length)
-            if (live or joining) and (longest + state) * (len(live) + len(joining) + 1) > self._most_tokens:
+            if (live or admitted) and (longest + state) * (len(live) + len(admitted) + 1) > self._most_tokens:
                 break
-            joining.append(waiting.pop())
-        return joining
+            admitted.append(waiting.pop())
+        return admitted

@@ -21,9 +21,9 @@ from rolegraph.serving.limits import NAME, NUMBER
 
 
 def _check_temperature(value: float) -> float:
-    most = limits.TEMPERATURE.most
-    if value and not 1 / most <= value <= most:
-        raise ValueError(f"a temperature is 0, or between {1 / most:g} and {limits.TEMPERATURE}")
+    largest = limits.TEMPERATURE.most
+    if value and not 1 / largest <= value <= largest:
+        raise ValueError(f"a temperature is 0, or between {1 / largest:g} and {limits.TEMPERATURE}")
     return value
 
 
@@ -90,8 +90,8 @@ class SamplingFields(RequestBody):
     @property
     def stop_texts(self) -> tuple[str, ...]:
         """The texts that end an answer."""
-        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return tuple(stop for stop in given if stop and isinstance(stop, str))
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in stops if stop and isinstance(stop, str))
 
     def requests(
         self,
@@ -118,14 +118,14 @@ class SamplingFields(RequestBody):
         Raises:
             RequestError: The prompt leaves no room in the context.
         """
-        room = context - len(prompt)
-        if room < (max_tokens != 0):
+        tokens_left = context - len(prompt)
+        if tokens_left < (max_tokens != 0):
             raise context_exceeded(f"{len(prompt)} tokens", context, self.prompt_field)
         seed = None if self.seed is None else self.seed % (limits.SEED.most + 1)
         return [
             SampleRequest(
                 prompt,
-                max_tokens=room if max_tokens is None else min(max_tokens, room),
+                max_tokens=tokens_left if max_tokens is None else min(max_tokens, tokens_left),
                 temperature=1.0 if self.temperature is None else self.temperature,
                 top_p=self.top_p or 1.0,
                 top_k=self.top_k or -1,
@@ -303,14 +303,14 @@ class SampleBody(TinkerBody):
         prompt = [token for chunk in self.prompt.chunks for token in chunk.tokens]
         if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
             raise RequestError("the prompt is empty, or has a token outside the vocabulary of the model")
-        if (last := self.prompt_logprobs_last_n) and not (self.prompt_logprobs and last < len(prompt)):
+        if (last_n := self.prompt_logprobs_last_n) and not (self.prompt_logprobs and last_n < len(prompt)):
             raise RequestError(
-                f"prompt_logprobs_last_n is {last}: it needs prompt_logprobs, and a prompt of more tokens"
+                f"prompt_logprobs_last_n is {last_n}: it needs prompt_logprobs, and a prompt of more tokens"
             )
         params = self.sampling_params
         # As the SDK's docstring has it, only an empty list lets an answer go on behind the model's end.
-        further = frozenset(stop for stop in params.stop or () if isinstance(stop, int))
-        stop_ids = frozenset[int]() if params.stop == [] else model.end_ids | further
+        other_ids = frozenset(stop for stop in params.stop or () if isinstance(stop, int))
+        stop_ids = frozenset[int]() if params.stop == [] else model.end_ids | other_ids
         count, top = self.num_samples, min(self.topk_sample_logprobs, model.vocabulary)
         requests = params.requests(prompt, model.context, params.max_tokens, stop_ids, count=count, top=top)
         return SampleJob(

@@ -93,18 +93,18 @@ class AttentionSlots(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         """Write the newest column of keys and values into the slots; return all columns in use, this one
         included."""
-        window, in_use = self._window, list[Tensor]()
-        for store, new in zip(self.stores, (key_states, value_states), strict=True):
-            store[: window.rows, :, window.end : window.end + 1] = new
-            in_use.append(store[: window.rows, :, window.start : window.end + 1])
-        return in_use[0], in_use[1]
+        window, columns_in_use = self._window, list[Tensor]()
+        for store, new_column in zip(self.stores, (key_states, value_states), strict=True):
+            store[: window.rows, :, window.end : window.end + 1] = new_column
+            columns_in_use.append(store[: window.rows, :, window.start : window.end + 1])
+        return columns_in_use[0], columns_in_use[1]
 
     def get_seq_length(self) -> int:
         """Return the number of columns in use."""
         return self._window.end - self._window.start
 
     def open(self) -> None:
-        """Prepare the slots for a step."""
+        """Do nothing: slots for keys and values need no preparation for a step."""
 
 
 class StateSlots(LinearAttentionLayer):
@@ -131,12 +131,12 @@ class StateSlots(LinearAttentionLayer):
     def open(self) -> None:
         """Prepare the slots for a step, which changes the states in use in place."""
         stores = iter(self.stores)
-        for states, held in (
+        for states, initialized in (
             (self.conv_states, self.is_conv_states_initialized),
             (self.recurrent_states, self.is_recurrent_states_initialized),
         ):
             states.update(
-                {number: next(stores)[: self._window.rows] for number, is_held in held.items() if is_held}
+                {index: next(stores)[: self._window.rows] for index, is_set in initialized.items() if is_set}
             )
 
 

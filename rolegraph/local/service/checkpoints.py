@@ -111,9 +111,9 @@ class CheckpointEntry(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Write `meta.json` into the checkpoint's folder, replacing one there. Raises OSError."""
-        new = folder / f".{META}"
-        new.write_text(self.model_dump_json(exclude={"size"}), encoding="utf-8")
-        new.replace(folder / META)
+        new_file = folder / f".{META}"
+        new_file.write_text(self.model_dump_json(exclude={"size"}), encoding="utf-8")
+        new_file.replace(folder / META)
 
 
 class CheckpointStore:
@@ -174,16 +174,16 @@ class CheckpointStore:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with self._writing, staging_folder(self._folder) as staging:
-                whole = staging / NEW
-                whole.mkdir()
-                write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
+                new_folder = staging / NEW
+                new_folder.mkdir()
+                write_adapter(new_folder, weights, shape.rank, model_name(self._model_dir))
                 if optimizer is not None and entry.kind == "weights":
                     with safetensors_errors():
-                        save_file(dict(optimizer), whole / OPTIMIZER)
-                entry.write(whole)
+                        save_file(dict(optimizer), new_folder / OPTIMIZER)
+                entry.write(new_folder)
                 if target.exists():
                     target.rename(staging / "replaced")
-                whole.rename(target)
+                new_folder.rename(target)
         except OSError as error:
             raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
 
@@ -276,11 +276,11 @@ class CheckpointStore:
         if entry.kind == "external_weights":
             raise RequestError(f"{path} can only be downloaded; name tinker://RUN/weights/NAME here")
         if entry.base_digest != self._digest:
-            same = entry.base_model == self._base_model
-            other = "a model of that name with other weights" if same else repr(self._base_model)
-            fix = "" if same else f"; choose its model: --model local:{entry.base_model}"
+            is_same_name = entry.base_model == self._base_model
+            expected = "a model of that name with other weights" if is_same_name else repr(self._base_model)
+            fix = "" if is_same_name else f"; choose its model: --model local:{entry.base_model}"
             raise RequestError(
-                f"{path} belongs to the model {entry.base_model!r}, but this service serves {other}{fix}"
+                f"{path} belongs to the model {entry.base_model!r}, but this service serves {expected}{fix}"
             )
         return entry
 
@@ -293,9 +293,9 @@ class CheckpointStore:
         """
         entry, folder = self.loadable(path), self._folder_of(path)
         if optimizer and not (folder / OPTIMIZER).is_file():
-            old = (folder / "optimizer.pt").is_file()
-            why = "; the version of Rolegraph that wrote its optimizer.pt can resume it" if old else ""
-            raise RequestError(f"{path} holds no optimizer state ({OPTIMIZER}); load it without{why}")
+            is_old = (folder / "optimizer.pt").is_file()
+            hint = "; the version of Rolegraph that wrote its optimizer.pt can resume it" if is_old else ""
+            raise RequestError(f"{path} holds no optimizer state ({OPTIMIZER}); load it without{hint}")
         try:
             weights = read_tensors([folder / ADAPTER_WEIGHTS])
             state = read_tensors([folder / OPTIMIZER]) if optimizer else None

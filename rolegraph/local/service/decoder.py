@@ -49,12 +49,12 @@ class Decoder:
     @torch.inference_mode()
     def add(self, requests: Sequence[SampleRequest]) -> None:
         """Read the prompts of requests and sample their first tokens; equal prompts are computed once."""
-        numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
-        ids, mask = _left_padded([prompt for _, prompt in numbers], self._model.device)
+        prompt_rows = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
+        ids, mask = _left_padded([prompt for _, prompt in prompt_rows], self._model.device)
         cache = open_cache(self._model.module.config)
-        adapters = [adapter for adapter, _ in numbers]
+        adapters = [adapter for adapter, _ in prompt_rows]
         logits = self._forward(adapters, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
-        which = torch.tensor([numbers[_prompt(request)] for request in requests], device=logits.device)
+        which = torch.tensor([prompt_rows[_prompt(request)] for request in requests], device=logits.device)
         tokens = sample_next(logits[which], requests, self._model.decode)
         kept = [row for row, request in enumerate(requests) if request.reason is None]
         if kept:
@@ -72,11 +72,11 @@ class Decoder:
         window.start = window.end - max(request.length - 1 for request in self.live)
         self._mask[:rows, window.end] = True
         mask = self._mask[:rows, window.start : window.end + 1]
-        ages = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
+        positions = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
         for slots in self._slots:
             slots.open()
         adapters, cache = [request.adapter for request in self.live], Cache(layers=[*self._slots])
-        logits = self._forward(adapters, self._last[:rows, None], mask, ages[:, None], cache)
+        logits = self._forward(adapters, self._last[:rows, None], mask, positions[:, None], cache)
         window.end += 1
         self._last[:rows] = sample_next(logits, self.live, self._model.decode)
         self._drop([row for row, request in enumerate(self.live) if request.reason is not None])
@@ -84,8 +84,8 @@ class Decoder:
     @torch.inference_mode()
     def remove(self, requests: Sequence[SampleRequest]) -> None:
         """Remove sequences that their clients have cancelled."""
-        unwanted = set(requests)
-        self._drop([row for row, request in enumerate(self.live) if request in unwanted])
+        cancelled = set(requests)
+        self._drop([row for row, request in enumerate(self.live) if request in cancelled])
 
     def _forward(
         self,
@@ -111,19 +111,19 @@ class Decoder:
     ) -> None:
         """Copy rows `which` [B] of a prefilled cache and mask into the decoder's cache, and add their
         requests."""
-        first, length = len(self.live), mask.shape[1]
+        first_row, length = len(self.live), mask.shape[1]
         if not self._slots:
             self._slots = [slots_of(self._window, layer) for layer in cache.layers]
-        self._make_room(first + len(requests), length)
+        self._make_room(first_row + len(requests), length)
         self.live += requests
-        end, rows = self._window.end, slice(first, len(self.live))
+        end, rows = self._window.end, slice(first_row, len(self.live))
         self._window.rows = len(self.live)
         self._mask[rows] = False
         self._mask[rows, end - length : end] = mask[which].bool()
         self._last[rows] = tokens
         for slots, layer in zip(self._slots, cache.layers, strict=True):
-            for store, new in zip(slots.stores, cached_tensors(layer), strict=True):
-                slots.part(store, rows, slice(end - length, end)).copy_(new[which])
+            for store, new_tensor in zip(slots.stores, cached_tensors(layer), strict=True):
+                slots.part(store, rows, slice(end - length, end)).copy_(new_tensor[which])
 
     def _make_room(self, rows: int, columns: int) -> None:
         """Enlarge the cache tensors, if needed, to at least `rows` rows and `columns` columns, with a free
@@ -131,21 +131,21 @@ class Decoder:
         window, size = self._window, self._mask.shape
         if rows <= size[0] and columns <= window.end < size[1]:
             return
-        used = len(self.live)
-        old = max((request.length - 1 for request in self.live), default=0)
-        width = max(old, columns)
+        used_rows = len(self.live)
+        used_columns = max((request.length - 1 for request in self.live), default=0)
+        width = max(used_columns, columns)
         shape = (rows if rows <= size[0] else max(rows, 2 * size[0]), width + _SPARE_COLUMNS)
-        source, target = slice(window.end - old, window.end), slice(width - old, width)
+        source, target = slice(window.end - used_columns, window.end), slice(width - used_columns, width)
         for slots in self._slots:
-            for number, store in enumerate(slots.stores):
-                slots.stores[number] = grown = slots.grown(store, *shape)
-                slots.part(grown, slice(used), target).copy_(slots.part(store, slice(used), source))
+            for store_index, store in enumerate(slots.stores):
+                slots.stores[store_index] = grown = slots.grown(store, *shape)
+                slots.part(grown, slice(used_rows), target).copy_(slots.part(store, slice(used_rows), source))
         mask = self._mask.new_zeros(shape)
-        mask[:used, target] = self._mask[:used, source]
+        mask[:used_rows, target] = self._mask[:used_rows, source]
         self._mask = mask
-        last = self._last.new_zeros(shape[0])
-        last[:used] = self._last[:used]
-        self._last, window.end = last, width
+        last_tokens = self._last.new_zeros(shape[0])
+        last_tokens[:used_rows] = self._last[:used_rows]
+        self._last, window.end = last_tokens, width
 
     def _drop(self, rows: Sequence[int]) -> None:
         """Remove sequences at these rows from the cache; the last row moves into each gap."""
@@ -155,14 +155,14 @@ class Decoder:
         window.start = window.end - max(request.length - 1 for request in self.live)
         columns = slice(window.start, window.end)
         for row in sorted(rows, reverse=True):
-            last = len(self.live) - 1
-            if row != last:
+            last_row = len(self.live) - 1
+            if row != last_row:
                 for slots in self._slots:
                     for store in slots.stores:
-                        moved = slots.part(store, slice(last, last + 1), columns)
-                        slots.part(store, slice(row, row + 1), columns).copy_(moved)
-                self._mask[row], self._last[row] = self._mask[last], self._last[last]
-                self.live[row] = self.live[last]
+                        moved_row = slots.part(store, slice(last_row, last_row + 1), columns)
+                        slots.part(store, slice(row, row + 1), columns).copy_(moved_row)
+                self._mask[row], self._last[row] = self._mask[last_row], self._last[last_row]
+                self.live[row] = self.live[last_row]
             self.live.pop()
         window.rows = len(self.live)
 
@@ -185,12 +185,12 @@ def check_decoding(model: LocalModel) -> None:
         decoder.step()
     worst = 0.0
     for request in requests:
-        tokens, first = [*request.prompt, *request.tokens], len(request.prompt) - 1
+        tokens, last_position = [*request.prompt, *request.tokens], len(request.prompt) - 1
         with torch.inference_mode(), model.adapted([None]) as module:
             logits = module(
                 input_ids=torch.tensor([tokens[:-1]], device=model.device), use_cache=False
             ).logits
-        scores = logits[0, first:].float().log_softmax(-1)
+        scores = logits[0, last_position:].float().log_softmax(-1)
         expected = scores.gather(-1, torch.tensor(request.tokens, device=model.device).unsqueeze(-1)).squeeze(
             -1
         )
@@ -211,5 +211,5 @@ def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tupl
     """Return token ids and mask [B, T] with the prompts right-aligned."""
     ids = [torch.tensor(prompt) for prompt in prompts]
     masks = [torch.ones_like(row) for row in ids]
-    padded = [pad_sequence(rows, batch_first=True, padding_side="left").to(device) for rows in (ids, masks)]
-    return padded[0], padded[1]
+    tensors = [pad_sequence(rows, batch_first=True, padding_side="left").to(device) for rows in (ids, masks)]
+    return tensors[0], tensors[1]

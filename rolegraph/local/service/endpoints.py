@@ -83,8 +83,8 @@ def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]])
         answer = await call(body)
         if not isinstance(answer, Response):
             answer = JSONResponse(answer)
-        if ignored := ", ".join(sorted(without_effect(body) - {"type"})):
-            answer.headers[IGNORED] = ignored
+        if ignored_fields := ", ".join(sorted(without_effect(body) - {"type"})):
+            answer.headers[IGNORED] = ignored_fields
         return answer
 
     return Route(f"/api/v1/{path}", endpoint, methods=["POST"])
@@ -106,9 +106,9 @@ def _body_error(error: ValidationError, *, status: int) -> RequestError:
     # Of a union, pydantic reports an error for each member. The member that was meant is the one of which
     # only a bound is exceeded, or else the one in which the error lies deepest.
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    detail = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
-    field = ".".join(str(part) for part in detail["loc"] if _is_in_body(part))[: NAME.most]
-    message = detail["msg"].removeprefix("Value error, ")
+    first_error = max(errors, key=lambda each: (each["type"] == "value_error", len(each["loc"])))
+    field = ".".join(str(part) for part in first_error["loc"] if _is_in_body(part))[: NAME.most]
+    message = first_error["msg"].removeprefix("Value error, ")
     return RequestError(f"{field}: {message}" if field else message, status=status, param=field or None)
 
 

@@ -66,8 +66,8 @@ def export_merged(adapter: Path, out: Path) -> None:
     model = load_model(adapter)
     with safetensors_errors():
         model.save_pretrained(out)
-    base = base_of_adapter(adapter) or adapter
-    config: dict[str, Any] = json.loads((base / "config.json").read_text("utf-8"))
+    base_folder = base_of_adapter(adapter) or adapter
+    config: dict[str, Any] = json.loads((base_folder / "config.json").read_text("utf-8"))
     if not model.config.tie_word_embeddings:
         config["tie_word_embeddings"] = False
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")

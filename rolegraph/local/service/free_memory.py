@@ -26,12 +26,12 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
-    free = sys.maxsize
+    free_bytes = sys.maxsize
     with suppress(OSError, ValueError, TypeError):
         available = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text("ascii"), re.M)
-        free = int(available[1]) * 1024 if available else free
+        free_bytes = int(available[1]) * 1024 if available else free_bytes
     with suppress(OSError, ValueError):  # no container, or one without a limit, which reads "max"
         limit, used = (int((_CGROUP / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
-        cached = re.search(r"^inactive_file (\d+)", (_CGROUP / "memory.stat").read_text("ascii"), re.M)
-        free = min(free, max(0, limit - used + (int(cached[1]) if cached else 0)))
-    return free
+        cached_match = re.search(r"^inactive_file (\d+)", (_CGROUP / "memory.stat").read_text("ascii"), re.M)
+        free_bytes = min(free_bytes, max(0, limit - used + (int(cached_match[1]) if cached_match else 0)))
+    return free_bytes

@@ -52,7 +52,7 @@ def convert(source: str, folder: str, name: str) -> str:
     transformers_logging.disable_progress_bar()
     try:
         with panics_as_errors():
-            stated = _convert(Path(source), Path(folder))
+            license_name = _convert(Path(source), Path(folder))
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from error
     except WorldError:
@@ -61,7 +61,7 @@ def convert(source: str, folder: str, name: str) -> str:
         raise UsageError(f"{name} cannot be made a model folder: {first_line(error)}") from error
     for file in Path(folder).iterdir():
         file.chmod(0o644)  # safetensors writes files that only the owner can read
-    return f"{stated[:100]} (the GGUF file)" if stated else "not stated"
+    return f"{license_name[:100]} (the GGUF file)" if license_name else "not stated"
 
 
 def _read_header(source: Path) -> tuple[str, int, int]:
@@ -76,11 +76,11 @@ def _read_header(source: Path) -> tuple[str, int, int]:
         raise UsageError(GGUF_HEADER.exceeded("its header takes")) from error
     finally:
         limit_memory()
-    stated = reader.get_field("general.license")
+    license_field = reader.get_field("general.license")
     elements = sum(tensor.n_elements for tensor in reader.tensors)
     if elements > source.stat().st_size * _PER_BYTE:
         raise UsageError(f"it announces {elements:,} weights, more than its bytes can hold")
-    return str(stated.contents()) if stated else "", len(reader.tensors), elements
+    return str(license_field.contents()) if license_field else "", len(reader.tensors), elements
 
 
 def _convert(source: Path, folder: Path) -> str:
@@ -89,28 +89,28 @@ def _convert(source: Path, folder: Path) -> str:
         "local_files_only": True,
         "trust_remote_code": False,
     }
-    stated, tensors, elements = _read_header(source)
+    license_name, tensors, elements = _read_header(source)
     announce(elements * _FLOAT_BYTES, folder)
     # AutoConfig.from_pretrained reads the file twice, which takes 5 s for 49,152 tokens.
     settings: dict[str, Any] = PreTrainedConfig.get_config_dict(str(source.parent), **options)[0]
-    plain: Any = model_shell(settings, tensors)
-    size = sum(parameter.numel() for parameter in plain.parameters())
-    if size > elements * _SLACK:
-        raise UsageError(f"it announces {size:,} parameters, and has {elements:,}")
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        str(source.parent), config=plain.config, dtype=torch.float32, output_loading_info=True, **options
+    shell: Any = model_shell(settings, tensors)
+    parameter_count = sum(parameter.numel() for parameter in shell.parameters())
+    if parameter_count > elements * _SLACK:
+        raise UsageError(f"it announces {parameter_count:,} parameters, and has {elements:,}")
+    loaded_pair: Any = AutoModelForCausalLM.from_pretrained(
+        str(source.parent), config=shell.config, dtype=torch.float32, output_loading_info=True, **options
     )
-    model, info = loaded
-    check_names(plain, info, {})
-    if fault := tensor_faults(model.state_dict(), plain.state_dict()):
+    model, info = loaded_pair
+    check_names(shell, info, {})
+    if fault := tensor_faults(model.state_dict(), shell.state_dict()):
         raise UsageError(fault)
-    plain.load_state_dict(model.state_dict(), assign=True)
-    plain.tie_weights()
-    plain.generation_config = model.generation_config
-    plain.save_pretrained(str(folder))
+    shell.load_state_dict(model.state_dict(), assign=True)
+    shell.tie_weights()
+    shell.generation_config = model.generation_config
+    shell.save_pretrained(str(folder))
     tokenizer: Any = AutoTokenizer.from_pretrained(str(source.parent), **options)
     tokenizer.save_pretrained(str(folder))
-    return stated
+    return license_name
 
 
 if __name__ == "__main__":

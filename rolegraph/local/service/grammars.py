@@ -54,8 +54,8 @@ class Grammar:
         Raises:
             RequestError: The grammar is too complex, or nothing may follow.
         """
-        bias = bytearray(self._matcher.compute_logit_bias())
-        allowed = torch.frombuffer(bias, dtype=torch.uint8)[: self._vocabulary].bool()
+        logit_bias = bytearray(self._matcher.compute_logit_bias())
+        allowed = torch.frombuffer(logit_bias, dtype=torch.uint8)[: self._vocabulary].bool()
         if self._matcher.is_error() or not allowed.any():  # a failed grammar allows the end token
             raise RequestError(f"the answer's grammar fails: {self._matcher.get_error() or 'no token fits'}")
         return allowed
@@ -123,11 +123,11 @@ class Grammars:
     @cached_property
     def _specials(self) -> Mapping[str, int]:
         """Added tokens by their texts, longest first; in llguidance they match no text."""
-        added = {str(token): id for id, token in self._model.tokenizer.added_tokens_decoder.items()}
+        added_ids = {str(token): id for id, token in self._model.tokenizer.added_tokens_decoder.items()}
         return {
-            text: added[text]
-            for text in sorted(added, key=len, reverse=True)
-            if self._tokens.is_special_token(added[text])
+            text: added_ids[text]
+            for text in sorted(added_ids, key=len, reverse=True)
+            if self._tokens.is_special_token(added_ids[text])
         }
 
     def _grammars(self, body: ChatBody, thinking: bool) -> dict[str, Any]:
@@ -135,21 +135,21 @@ class Grammars:
         schemas: dict[str, Mapping[str, Any]] = {}
         if body.schema_of_text is not None and not body.is_forced:
             schemas["text"] = body.schema_of_text
-        kinds, rules = [f"@{name}" for name in schemas], list[str]()
+        alternatives, rules = [f"@{name}" for name in schemas], list[str]()
         if functions := _callable(body):
-            schemas |= {f"arguments{index}": _of_object(it) for index, it in enumerate(functions)}
+            schemas |= {f"arguments{index}": _of_object(function) for index, function in enumerate(functions)}
             rules += self._calls(body, functions)
-            kinds.append("free | opened" if body.may_be_text else "calls")
-        start = " | ".join(kinds)
+            alternatives.append("free | opened" if body.may_be_text else "calls")
+        start_rule = " | ".join(alternatives)
         if thinking and not body.may_be_text:
             rules += [*self._until("thought", CLOSE), "LINES: /\\n{1,2}/"]
-            start = f"thought LINES? ({start})"
-        lark = {"lark_grammar": "\n".join([f"start: {start}", *rules])}
-        inner = [
-            {"name": it, "json_schema": {**_closed(schema), "x-guidance": _JSON}}
-            for it, schema in schemas.items()
+            start_rule = f"thought LINES? ({start_rule})"
+        lark_grammar = {"lark_grammar": "\n".join([f"start: {start_rule}", *rules])}
+        inner_grammars = [
+            {"name": function, "json_schema": {**_closed(schema), "x-guidance": _JSON}}
+            for function, schema in schemas.items()
         ]
-        return {"grammars": [lark, *inner]}
+        return {"grammars": [lark_grammar, *inner_grammars]}
 
     def _calls(self, body: ChatBody, functions: Sequence[Function]) -> Iterable[str]:
         """Yield the rule `calls`; if text may be the answer, also `free` and `opened`, an answer with a
@@ -166,13 +166,13 @@ class Grammars:
             yield f"call{index}: {self._literal(name + syntax.between)} @arguments{index}"
         yield "call: " + " | ".join(f"call{index}" for index in range(len(functions)))
         if body.may_be_text:
-            mark = next((text for text in self._specials if syntax.before.startswith(text)), None)
-            if mark is None:
-                tag = _TAG.match(syntax.before)
-                mark = tag[0] if tag else syntax.before
-            yield from self._until("mark", mark)
+            special_token = next((text for text in self._specials if syntax.before.startswith(text)), None)
+            if special_token is None:
+                tag_match = _TAG.match(syntax.before)
+                special_token = tag_match[0] if tag_match else syntax.before
+            yield from self._until("mark", special_token)
             yield "free: mark_free"
-            yield f"opened: mark {self._literal(syntax.before.removeprefix(mark))} call {after}"
+            yield f"opened: mark {self._literal(syntax.before.removeprefix(special_token))} call {after}"
         elif syntax.joint is None or body.parallel_tool_calls is False or body.chosen_name is not None:
             yield f"calls: {before} call {after}"
         else:
@@ -182,8 +182,8 @@ class Grammars:
         """Yield two rules: `{name}_free`, a text without a mark, and `name`, such a text followed by the
         mark."""
         if mark in self._specials:
-            excluded = ",".join(map(str, [self._specials[mark], *self._ends]))
-            yield f"{name}_free: <[^{excluded}]>*"
+            excluded_ids = ",".join(map(str, [self._specials[mark], *self._ends]))
+            yield f"{name}_free: <[^{excluded_ids}]>*"
             yield f"{name}: {name}_free {self._literal(mark)}"
             return
         specials = ",".join(str(id) for id in self._specials.values() if id not in self._ends)
@@ -197,18 +197,18 @@ class Grammars:
     def _literal(self, text: str) -> str:
         """Return a fixed text as a rule's part: special tokens by their ids, the rest as strings."""
         pattern = "|".join(map(re.escape, self._specials))
-        parts = re.split(f"({pattern})", text) if pattern else [text]
-        written = (
+        pieces = re.split(f"({pattern})", text) if pattern else [text]
+        literals = (
             f"<[{self._specials[part]}]>" if part in self._specials else json.dumps(part, ensure_ascii=False)
-            for part in parts
+            for part in pieces
             if part
         )
-        return " ".join(written)
+        return " ".join(literals)
 
 
 def _callable(body: ChatBody) -> Sequence[Function]:
     """Return the functions that an answer may call."""
-    return [it for it in body.functions if body.chosen_name in (None, it.name)]
+    return [function for function in body.functions if body.chosen_name in (None, function.name)]
 
 
 def _of_object(function: Function) -> Mapping[str, Any]:
@@ -245,13 +245,13 @@ def _close(schema: Any) -> Any:
         return [_close(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed: dict[str, Any] = {**schema}
-    for key in closed.keys() & {"properties", "$defs", "definitions"}:
-        if isinstance(closed[key], dict):
-            closed[key] = {name: _close(inner) for name, inner in closed[key].items()}
-    for key in closed.keys() & {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf"}:
-        closed[key] = _close(closed[key])
+    closed_schema: dict[str, Any] = {**schema}
+    for key in closed_schema.keys() & {"properties", "$defs", "definitions"}:
+        if isinstance(closed_schema[key], dict):
+            closed_schema[key] = {name: _close(property_) for name, property_ in closed_schema[key].items()}
+    for key in closed_schema.keys() & {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf"}:
+        closed_schema[key] = _close(closed_schema[key])
     declares = "properties" in schema and "patternProperties" not in schema
     if declares and {*schema.get("required", ())} <= {*schema["properties"]}:
-        closed.setdefault("additionalProperties", False)
-    return closed
+        closed_schema.setdefault("additionalProperties", False)
+    return closed_schema

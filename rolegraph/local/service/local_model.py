@@ -61,9 +61,9 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         places, tokens, logprobs = ctx.saved_tensors
-        by_place = grad.new_zeros(len(logprobs)).index_add_(0, places, grad)
-        out = logprobs.exp_().mul_(-by_place.unsqueeze(-1))
-        return out.index_put_((places, tokens), grad, accumulate=True).to(ctx.dtype), None, None
+        row_grads = grad.new_zeros(len(logprobs)).index_add_(0, places, grad)
+        logit_grads = logprobs.exp_().mul_(-row_grads.unsqueeze(-1))
+        return logit_grads.index_put_((places, tokens), grad, accumulate=True).to(ctx.dtype), None, None
 
 
 class TopTokens(NamedTuple):
@@ -99,24 +99,24 @@ class LocalModel(AdaptedModel):
         config: Any = base.config.get_text_config()
         self.vocabulary: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT
-        ends = getattr(base.generation_config, "eos_token_id", None)
-        ends = self.tokenizer.eos_token_id if ends is None else ends
-        ids = [ends] if isinstance(ends, int) else ends or []
-        if not (isinstance(ids, list) and all(isinstance(id, int) for id in ids)):
+        end_ids = getattr(base.generation_config, "eos_token_id", None)
+        end_ids = self.tokenizer.eos_token_id if end_ids is None else end_ids
+        ids = [end_ids] if isinstance(end_ids, int) else end_ids or []
+        if not (isinstance(ids, list) and all(isinstance(end_id, int) for end_id in ids)):
             raise UsageError(
-                f"{folder}: eos_token_id is {ends!r:.60}; expected a token's id, or a list of them"
+                f"{folder}: eos_token_id is {end_ids!r:.60}; expected a token's id, or a list of them"
             )
         self.end_ids: frozenset[int] = frozenset(ids)
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
         """Set PyTorch's number of threads for training within a block."""
-        before = torch.get_num_threads()
+        old_threads = torch.get_num_threads()
         torch.set_num_threads(self._train_threads)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(old_threads)
 
     def decode(self, rows: list[list[int]]) -> list[str]:
         """Return the texts of token sequences, special tokens included."""
@@ -165,24 +165,24 @@ class LocalModel(AdaptedModel):
         """
         rows = rows_of(sequences, share=self.can_share_rows, most=min(limit, MAX_ROW))
         for batch in padded_batches(rows, len, limit):
-            laid = layout(batch, self.dtype, self.device)
-            chosen = [targets[number] for number in laid.numbers]
-            wanted = torch.cat([target.flatten() for target in chosen]).to(self.device)
-            places = laid.places
-            if any(target.ndim > 1 for target in chosen):
-                counts = [torch.full((len(target),), target[0].numel()) for target in chosen]
+            row_layout = layout(batch, self.dtype, self.device)
+            batch_targets = [targets[number] for number in row_layout.numbers]
+            target_ids = torch.cat([target.flatten() for target in batch_targets]).to(self.device)
+            places = row_layout.places
+            if any(target.ndim > 1 for target in batch_targets):
+                counts = [torch.full((len(target),), target[0].numel()) for target in batch_targets]
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
-            hidden = self._hidden(adapter, laid, recompute=recompute)
-            yield laid.numbers, self._logprobs(adapter, hidden, places, wanted)
+            hidden = self._hidden(adapter, row_layout, recompute=recompute)
+            yield row_layout.numbers, self._logprobs(adapter, hidden, places, target_ids)
 
     def top_tokens(self, adapter: LoraAdapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
         """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
-        laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
-        top: list[TopTokens] = []
-        for part in self._hidden(adapter, laid).split(self.chunk):
-            logprobs, ids = self.logits(adapter, part).float().log_softmax(-1).topk(count)
-            top += [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
-        return top
+        row_layout = layout(rows_of([tokens], share=False), self.dtype, self.device)
+        top_tokens: list[TopTokens] = []
+        for hidden_chunk in self._hidden(adapter, row_layout).split(self.chunk):
+            logprobs, ids = self.logits(adapter, hidden_chunk).float().log_softmax(-1).topk(count)
+            top_tokens += [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
+        return top_tokens
 
     def _logprobs(
         self, adapter: LoraAdapter | None, hidden: Tensor, places: Tensor, wanted: Tensor
@@ -199,12 +199,12 @@ class LocalModel(AdaptedModel):
         def score(part: Tensor, rows_of_part: Tensor, tokens: Tensor) -> Tensor:
             return cast("Tensor", _TokenLogprobs.apply(self.logits(adapter, part), rows_of_part, tokens))
 
-        for number, part in enumerate(chunks):
-            within = inverse - number * self.chunk
-            order.append(((within >= 0) & (within < len(part))).nonzero().squeeze(-1))
-            inputs = part, within[order[-1]], wanted[order[-1]]
-            again = len(chunks) > 1 and torch.is_grad_enabled()
-            scores.append(again_in_backward(score, *inputs) if again else score(*inputs))
+        for chunk_index, chunk in enumerate(chunks):
+            row_in_chunk = inverse - chunk_index * self.chunk
+            order.append(((row_in_chunk >= 0) & (row_in_chunk < len(chunk))).nonzero().squeeze(-1))
+            inputs = chunk, row_in_chunk[order[-1]], wanted[order[-1]]
+            recomputes = len(chunks) > 1 and torch.is_grad_enabled()
+            scores.append(again_in_backward(score, *inputs) if recomputes else score(*inputs))
         return scores[0] if len(chunks) == 1 else torch.cat(scores)[torch.cat(order).argsort()]
 
     def _hidden(self, adapter: LoraAdapter | None, laid: RowLayout, *, recompute: bool = False) -> Tensor:
@@ -226,9 +226,9 @@ class LocalModel(AdaptedModel):
         try:
             with torch.inference_mode():
                 for share in (True, False):
-                    laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
-                    hidden = self._hidden(None, laid)
-                    logprobs.append(self._logprobs(None, hidden, laid.places, targets).cpu())
+                    row_layout = layout(rows_of(sequences, share=share), self.dtype, self.device)
+                    hidden = self._hidden(None, row_layout)
+                    logprobs.append(self._logprobs(None, hidden, row_layout.places, targets).cpu())
         except Exception as error:  # models that accept no such mask fail in different ways
             _logger.debug("sequences do not share rows: %s", error)
             return False

@@ -116,9 +116,9 @@ def _linear_by_row(
         return linear(x, weights[0], bias)
     width = x[0].numel() // x.shape[-1]
     columns = x.index_select(0, rows.order).flatten(0, -2).T
-    parts = columns.split([size * width for size in rows.sizes], 1)
+    columns_of_adapter = columns.split([size * width for size in rows.sizes], 1)
     # The weight comes first: few rows times a transposed weight take MKL almost twice the time.
-    out = torch.cat([weight @ part for weight, part in zip(weights, parts, strict=True)], 1).T
+    out = torch.cat([weight @ block for weight, block in zip(weights, columns_of_adapter, strict=True)], 1).T
     out = out.unflatten(0, x.shape[:-1]).index_select(0, rows.inverse)
     return out if bias is None else out + bias
 
@@ -132,16 +132,16 @@ def _low_rank_by_row(
     x: Tensor,
 ) -> Tensor:
     """Return a layer's output for x [B, ..., in], with the low-rank term of each row's own adapter."""
-    ordered = x if rows is None else x.index_select(0, rows.order)
-    flat = ordered.flatten(0, -2)
+    sorted_rows = x if rows is None else x.index_select(0, rows.order)
+    flat = sorted_rows.flatten(0, -2)
     out = linear(flat, weight, bias).float()
     start = 0
     for adapter, size in zip(adapters, [len(x)] if rows is None else rows.sizes, strict=True):
-        part = slice(start, start := start + size * (len(flat) // len(x)))
+        row_slice = slice(start, start := start + size * (len(flat) // len(x)))
         if adapter is not None and name in adapter.pairs:
             # In place: sums of their own take as long as the low-rank terms. Autograd copies for views.
-            adapter.add_to(out if rows is None else out[part], name, flat[part])
-    out = out.to(x.dtype).unflatten(0, ordered.shape[:-1])
+            adapter.add_to(out if rows is None else out[row_slice], name, flat[row_slice])
+    out = out.to(x.dtype).unflatten(0, sorted_rows.shape[:-1])
     return out if rows is None else out.index_select(0, rows.inverse)
 
 
@@ -165,8 +165,8 @@ def stacked_experts(module: nn.Module) -> str | None:
     return next(
         (
             name
-            for name, part in module.named_modules()
-            if "expert" in name and any(weight.ndim == 3 for weight in part.parameters(recurse=False))
+            for name, submodule in module.named_modules()
+            if "expert" in name and any(weight.ndim == 3 for weight in submodule.parameters(recurse=False))
         ),
         None,
     )
@@ -185,13 +185,13 @@ def again_in_backward(function: Callable[..., T], *inputs: Tensor) -> T:
 @contextmanager
 def _replaced(forwards: Mapping[Any, Callable[..., Any]]) -> Generator[None, None, None]:
     """Replace the forward of modules within a block."""
-    before = [(module, vars(module).get("forward")) for module in forwards]
+    old_forwards = [(module, vars(module).get("forward")) for module in forwards]
     for module, forward in forwards.items():
         module.forward = forward
     try:
         yield
     finally:
-        for module, forward in before:
+        for module, forward in old_forwards:
             if forward is None:
                 del module.forward
             else:
@@ -240,18 +240,18 @@ class AdaptedModel:
             )
         pairs: dict[str, tuple[nn.Parameter, nn.Parameter]] = {}
         # Drawn on the CPU, where a seed gives the same numbers for all devices.
-        drawn_on = "meta" if self.device.type == "meta" else "cpu"
-        with torch.random.fork_rng(devices=[]), torch.device(drawn_on):
+        draw_device = "meta" if self.device.type == "meta" else "cpu"
+        with torch.random.fork_rng(devices=[]), torch.device(draw_device):
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
             for name in self._targets(shape):
-                out, size = self._weight(name).shape
+                out_size, in_size = self._weight(name).shape
                 # A rank above a layer's own size adds cost and no expressiveness.
-                rank = min(out, size, shape.rank)
-                a, b = nn.Linear(size, rank, bias=False), nn.Linear(rank, out, bias=False)
+                rank = min(out_size, in_size, shape.rank)
+                a, b = nn.Linear(in_size, rank, bias=False), nn.Linear(rank, out_size, bias=False)
                 a.reset_parameters()  # PEFT draws it twice, too
                 nn.init.zeros_(b.weight)
-                new = [nn.Parameter(layer.weight.detach().to(self.device)) for layer in (a, b)]
-                pairs[name] = new[0], new[1]
+                parameters = [nn.Parameter(layer.weight.detach().to(self.device)) for layer in (a, b)]
+                pairs[name] = parameters[0], parameters[1]
         return LoraAdapter(shape, pairs)
 
     def freeze(self, adapter: LoraAdapter) -> None:
@@ -276,22 +276,22 @@ class AdaptedModel:
         The layers that an adapter changes compute the rows of each adapter in turn, all others compute the
         batch at once. Blocks may be nested: a backward pass may compute a layer again.
         """
-        numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
+        index_of = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
         rows = None
-        if len(numbers) > 1:
-            of_row = torch.tensor([numbers[adapter] for adapter in adapters], device=self.device)
-            order = of_row.argsort(stable=True)
-            rows = _RowOrder(order, order.argsort(), of_row.bincount().tolist())
-        changed = dict.fromkeys(name for adapter in numbers if adapter is not None for name in adapter.pairs)
+        if len(index_of) > 1:
+            adapter_of_row = torch.tensor([index_of[adapter] for adapter in adapters], device=self.device)
+            order = adapter_of_row.argsort(stable=True)
+            rows = _RowOrder(order, order.argsort(), adapter_of_row.bincount().tolist())
+        layers = dict.fromkeys(name for adapter in index_of if adapter is not None for name in adapter.pairs)
         forwards: dict[Any, Callable[..., Tensor]] = {}
-        for name in changed:
+        for name in layers:
             layer = self._layers[name]
             if self.small:
-                weights = [self._weight(name, adapter) for adapter in numbers]
+                weights = [self._weight(name, adapter) for adapter in index_of]
                 forwards[layer] = partial(_linear_by_row, layer.bias, weights, rows)
             else:
                 weight = self._weight(name)
-                forwards[layer] = partial(_low_rank_by_row, layer.bias, weight, name, [*numbers], rows)
+                forwards[layer] = partial(_low_rank_by_row, layer.bias, weight, name, [*index_of], rows)
             if rows is not None:
                 forwards[layer] = partial(_of_sequences, forwards[layer], len(adapters))
         with _replaced(forwards):
@@ -331,9 +331,9 @@ class AdaptedModel:
         The model's own forward computes them, with `hidden` in place of its layers' output: models scale or
         bound their logits in different ways.
         """
-        out = _LayersOutput(last_hidden_state=cast("Any", hidden.unsqueeze(0)))
+        layers_output = _LayersOutput(last_hidden_state=cast("Any", hidden.unsqueeze(0)))
         ids = torch.zeros(1, 1, dtype=torch.long, device=hidden.device)
-        with self.adapted([adapter]), _replaced({self.module.base_model: lambda *_, **__: out}):
+        with self.adapted([adapter]), _replaced({self.module.base_model: lambda *_, **__: layers_output}):
             return self.module(input_ids=ids, use_cache=False).logits.squeeze(0)
 
     def _targets(self, shape: LoraShape) -> list[str]:

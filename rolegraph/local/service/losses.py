@@ -85,8 +85,8 @@ def _cispo(scored: TokenScores, config: Config) -> Tensor:
 
 def _dro(scored: TokenScores, config: Config) -> Tensor:
     """Return -Σ (log p · advantage - β/2 · (log r)²). Richemond et al., arXiv:2405.19107."""
-    drift = scored.logprobs - scored.inputs["logprobs"]
-    return -(scored.logprobs * scored.inputs["advantages"] - 0.5 * config["beta"] * drift**2).sum()
+    log_ratio = scored.logprobs - scored.inputs["logprobs"]
+    return -(scored.logprobs * scored.inputs["advantages"] - 0.5 * config["beta"] * log_ratio**2).sum()
 
 
 def _gspo(scored: TokenScores, config: Config) -> Tensor:
@@ -94,13 +94,13 @@ def _gspo(scored: TokenScores, config: Config) -> Tensor:
 
     Gradients flow through each token's own log p (GSPO-token). Zheng et al., arXiv:2507.18071, eq. 14.
     """
-    counted = (scored.inputs["sequence_ratio_mask"] != 0).float()
-    drift = (scored.logprobs.detach() - scored.inputs["logprobs"]) * counted
-    lengths = torch.tensor(scored.lengths, device=drift.device)
-    datum = torch.arange(len(lengths), device=drift.device).repeat_interleave(lengths)
-    sums = drift.new_zeros(2, len(lengths)).index_add(1, datum, torch.stack([drift, counted]))
-    sequence = (sums[0] / sums[1])[datum]
-    ratio = torch.exp(sequence + scored.logprobs - scored.logprobs.detach())
+    token_mask = (scored.inputs["sequence_ratio_mask"] != 0).float()
+    log_ratio = (scored.logprobs.detach() - scored.inputs["logprobs"]) * token_mask
+    lengths = torch.tensor(scored.lengths, device=log_ratio.device)
+    datum = torch.arange(len(lengths), device=log_ratio.device).repeat_interleave(lengths)
+    sums = log_ratio.new_zeros(2, len(lengths)).index_add(1, datum, torch.stack([log_ratio, token_mask]))
+    mean_log_ratio = (sums[0] / sums[1])[datum]
+    ratio = torch.exp(mean_log_ratio + scored.logprobs - scored.logprobs.detach())
     return _clipped(ratio, scored.inputs["advantages"], config)
 
 

@@ -67,23 +67,23 @@ class MemoryAccount:
     def longest(self) -> int:
         """Number of tokens of the longest sequence that can be sampled and trained beside one policy; 0 if
         not one fits."""
-        token = self.update.recomputed + self.cache.token
-        left = int((self.free - self.weights - self.policy - self.cache.state) * PASS_SHARE)
-        fits = replace(self.update, recomputed=token).tokens(left, recompute=True)
-        return max(0, min(self.context, fits))
+        token_bytes = self.update.recomputed + self.cache.token
+        bytes_left = int((self.free - self.weights - self.policy - self.cache.state) * PASS_SHARE)
+        tokens = replace(self.update, recomputed=token_bytes).tokens(bytes_left, recompute=True)
+        return max(0, min(self.context, tokens))
 
     def lines(self) -> list[str]:
         """Return the account as lines of text."""
         update, cache = self.update, self.cache
-        state = f", and {decimal(cache.state)} a sequence" if cache.state else ""
-        fits = f"{self.longest:,} tokens" if self.longest else "none fits"
+        state_note = f", and {decimal(cache.state)} a sequence" if cache.state else ""
+        longest_note = f"{self.longest:,} tokens" if self.longest else "none fits"
         return [
             f"memory: {decimal(self.free)} are free; weights take {decimal(self.weights)}, each policy "
             f"{decimal(self.policy)} (LoRA of rank {self.rank}, its gradient, Adam)",
             f"  a token takes {decimal(update.kept)} in an update, or {decimal(update.recomputed)} where "
-            f"layers are computed twice, and {decimal(cache.token)} in the cache of sampling{state}",
+            f"layers are computed twice, and {decimal(cache.token)} in the cache of sampling{state_note}",
             f"  logits take {decimal(min(update.chunk, self.context) * update.logits)}; longest sequence "
-            f"that trains: {fits}",
+            f"that trains: {longest_note}",
         ]
 
     def check(self) -> None:
@@ -148,8 +148,8 @@ def _on_meta(module: PreTrainedModel, dtype: torch.dtype) -> tuple[AdaptedModel,
     """
     with torch.device("meta"):
         shell = type(module)(cast("Any", module.config))
-    measured = torch.bfloat16 if stacked_experts(shell) else dtype
-    return AdaptedModel(cast("Any", shell).to(measured), measured), dtype.itemsize // measured.itemsize
+    meta_dtype = torch.bfloat16 if stacked_experts(shell) else dtype
+    return AdaptedModel(cast("Any", shell).to(meta_dtype), meta_dtype), dtype.itemsize // meta_dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,9 @@ class UpdateBytes:
 
     def tokens(self, most: int, *, recompute: bool) -> int:
         """Return the largest number of tokens whose pass takes at most `most` bytes."""
-        token = self.recomputed if recompute else self.kept
-        first = max(most, 0) // (token + self.logits)
-        return first if first <= self.chunk else (most - self.chunk * self.logits) // token
+        token_bytes = self.recomputed if recompute else self.kept
+        tokens = max(most, 0) // (token_bytes + self.logits)
+        return tokens if tokens <= self.chunk else (most - self.chunk * self.logits) // token_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +205,14 @@ def update_bytes(model: AdaptedModel) -> UpdateBytes:
     """
     adapter = model.add_adapter(LoraShape(8, train_mlp=not model.experts, train_unembed=False))
     passes = [_kept_bytes(model, adapter, (number + 1) * _UPDATE_TOKENS) for number in range(3)]
-    marks: list[int] = []
-    for one, two, three in zip(*passes, strict=True):
-        squared = (three - 2 * two + one) // 2
-        marks.append((two - one - 3 * squared) // _UPDATE_TOKENS)
-    layers = [end - start for start, end in pairwise(marks)]
+    linear_bytes: list[int] = []
+    for kept_1, kept_2, kept_3 in zip(*passes, strict=True):
+        quadratic = (kept_3 - 2 * kept_2 + kept_1) // 2
+        linear_bytes.append((kept_2 - kept_1 - 3 * quadratic) // _UPDATE_TOKENS)
+    layers = [end - start for start, end in pairwise(linear_bytes)]
     width = model.module.config.get_text_config().hidden_size * model.dtype.itemsize
     return UpdateBytes(
-        kept=marks[-1],
+        kept=linear_bytes[-1],
         recomputed=len(layers) * width + max(layers),
         logits=_LOGIT_BYTES * model.vocabulary,
         chunk=model.chunk,
@@ -224,39 +224,39 @@ def cache_bytes(model: AdaptedModel) -> CacheBytes:
     cache = open_cache(model.module.config)
     with torch.no_grad():
         model.module(**_inputs(model, _TOKENS), past_key_values=cache, use_cache=True, logits_to_keep=1)
-    tokens = state = 0
+    token_bytes = state_bytes = 0
     for layer in cache.layers:
-        held = sum(tensor.nbytes for tensor in cached_tensors(layer))
+        layer_bytes = sum(tensor.nbytes for tensor in cached_tensors(layer))
         if isinstance(layer, DynamicLayer):
-            tokens += held
+            token_bytes += layer_bytes
         else:
-            state += held
-    return CacheBytes(tokens // _TOKENS, state)
+            state_bytes += layer_bytes
+    return CacheBytes(token_bytes // _TOKENS, state_bytes)
 
 
 def _kept_bytes(model: AdaptedModel, adapter: Any, tokens: int) -> list[int]:
     """Return the bytes that autograd keeps at the start of each layer and at the end of a pass."""
-    kept: dict[int, Any] = {}
-    marks: list[int] = []
+    kept_storages: dict[int, Any] = {}
+    bytes_at_layer: list[int] = []
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[id(storage)] = storage  # held, so that no other takes its address
+        kept_storages[id(storage)] = storage  # held, so that no other takes its address
         return tensor
 
     def mark(*_: object) -> None:
-        marks.append(sum(storage.nbytes() for storage in kept.values()))
+        bytes_at_layer.append(sum(storage.nbytes() for storage in kept_storages.values()))
 
-    layers = [it for it in model.module.modules() if isinstance(it, GradientCheckpointingLayer)]
-    watches = [layer.register_forward_pre_hook(mark) for layer in layers]
+    layers = [module for module in model.module.modules() if isinstance(module, GradientCheckpointingLayer)]
+    hooks = [layer.register_forward_pre_hook(mark) for layer in layers]
     try:
         with torch.enable_grad(), saved_tensors_hooks(count, lambda tensor: tensor):
             model.hidden(adapter, _inputs(model, tokens))
     finally:
-        for watch in watches:
-            watch.remove()
+        for hook in hooks:
+            hook.remove()
     mark()
-    return marks
+    return bytes_at_layer
 
 
 def _inputs(model: AdaptedModel, tokens: int) -> Mapping[str, Tensor]:

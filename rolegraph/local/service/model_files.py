@@ -54,9 +54,9 @@ def load_base(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedModel
     """
     shell, tensors = open_shell(folder)
     with _faults_of(folder):
-        bare = {name: tensor.to("meta") for name, tensor in tensors.items()}
-        check_names(shell, _filled(shell, bare, dtype=torch.float32, device_map="meta")[1], bare)
-        if fault := tensor_faults(tensors, bare):
+        shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
+        check_names(shell, _filled(shell, shapes, dtype=torch.float32, device_map="meta")[1], shapes)
+        if fault := tensor_faults(tensors, shapes):
             raise UsageError(fault)
         model = _filled(shell, tensors, dtype=dtype or "auto")[0]
         if (folder / "generation_config.json").is_file():
@@ -97,17 +97,17 @@ def model_shell(settings: Mapping[str, Any], tensors: int) -> PreTrainedModel:
         UsageError: The model cannot be loaded without code of its own, or the config declares more layers or
             parameters than the files hold.
     """
-    kind = settings.get("model_type")
-    if kind not in CONFIG_MAPPING:
-        reason = f"its config.json has the model_type {kind!r:.60}, which transformers does not know"
-        more = "; code that comes with a model (`auto_map`) is not run here" if "auto_map" in settings else ""
-        raise UsageError(f"{reason}{more}")
+    model_type = settings.get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        reason = f"its config.json has the model_type {model_type!r:.60}, which transformers does not know"
+        note = "; code that comes with a model (`auto_map`) is not run here" if "auto_map" in settings else ""
+        raise UsageError(f"{reason}{note}")
     config: Any = AutoConfig.for_model(**_plain(settings, tensors))
     config._attn_implementation = config._experts_implementation = None  # of sub-configs, too
     with torch.device("meta"):
         shell: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    size = sum(buffer.nbytes for _, buffer in shell.named_non_persistent_buffers())
-    if size > MODEL_BUFFERS.most:
+    buffer_bytes = sum(buffer.nbytes for _, buffer in shell.named_non_persistent_buffers())
+    if buffer_bytes > MODEL_BUFFERS.most:
         raise UsageError(MODEL_BUFFERS.exceeded("its config.json asks for"))
     return shell
 
@@ -147,9 +147,9 @@ def _weights_files(folder: Path) -> list[Path]:
             raise UsageError(f"{_INDEX} names files of other folders")
         return [folder / name for name in sorted(names)]
     except FileNotFoundError:
-        pickles = any(folder.glob("*.bin"))
-        why = "; pickles (.bin), which may hold code, are not read here" if pickles else ""
-        raise UsageError(f"there is no {WEIGHTS} and no {_INDEX} in it{why}") from None
+        has_pickles = any(folder.glob("*.bin"))
+        pickle_note = "; pickles (.bin), which may hold code, are not read here" if has_pickles else ""
+        raise UsageError(f"there is no {WEIGHTS} and no {_INDEX} in it{pickle_note}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{_INDEX} is no index of weights: {first_line(error)}") from error
 
@@ -160,8 +160,8 @@ def _filled(shell: PreTrainedModel, tensors: Mapping[str, Tensor], **options: An
     Returns:
         The model, and transformers' loading info: names of missing, unexpected and mismatched tensors.
     """
-    load = cast("Any", type(shell).from_pretrained)
-    return load(
+    from_pretrained = cast("Any", type(shell).from_pretrained)
+    return from_pretrained(
         None,
         config=shell.config,
         state_dict=dict(tensors),

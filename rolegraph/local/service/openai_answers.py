@@ -76,11 +76,11 @@ class SampledAnswer(ABC):
             raise RequestError("these weights give no finite numbers: their training has diverged")
         self._tokens, self._ended = tokens.stop, ended
         parts = self.parts(self.sample.tokens[: tokens.stop], ended)
-        settled = parts if ended else [_without_open_end(part, self._marks) for part in parts]
+        settled_parts = parts if ended else [_without_open_end(part, self._marks) for part in parts]
         self._sent = self._sent or [""] * len(parts)
-        new = [part[len(sent) :] for part, sent in zip(settled, self._sent, strict=True)]
-        self._sent = [sent + more for sent, more in zip(self._sent, new, strict=True)]
-        choice = self.choice(new, tokens, ended)
+        new_parts = [part[len(sent) :] for part, sent in zip(settled_parts, self._sent, strict=True)]
+        self._sent = [sent + addition for sent, addition in zip(self._sent, new_parts, strict=True)]
+        choice = self.choice(new_parts, tokens, ended)
         return None if choice is None else {"index": self.index, **choice}
 
 
@@ -119,9 +119,9 @@ class ChatAnswer(SampledAnswer):
             text, calls = self._chat.calls(text, self._functions)
             text = self._cleaned(text, self.sample.tokens)
             # OpenAI's API has no call without a name; such a call remains in the text.
-            named = [call._replace(id=f"call-{uuid.uuid4().hex}") for call in calls if call.name]
-            message = {**answer_message(text, calls=named)}
-            reason = "tool_calls" if named else self.sample.reason
+            named_calls = [call._replace(id=f"call-{uuid.uuid4().hex}") for call in calls if call.name]
+            message = {**answer_message(text, calls=named_calls)}
+            reason = "tool_calls" if named_calls else self.sample.reason
         if thought:
             message["reasoning_content"] = thought
         fields = self._token_fields(tokens)
@@ -147,8 +147,8 @@ class ChatAnswer(SampledAnswer):
             likeliest = self.sample.top_tokens[positions] or repeat(_NO_TOP, len(tokens))
             fields["logprobs"] = {
                 "content": [
-                    {**entry, "top_logprobs": self._entries(*top)}
-                    for entry, top in zip(self._entries(tokens, logprobs), likeliest, strict=True)
+                    {**entry, "top_logprobs": self._entries(*top_tokens)}
+                    for entry, top_tokens in zip(self._entries(tokens, logprobs), likeliest, strict=True)
                 ]
             }
         if self._body.return_token_ids:
@@ -176,8 +176,8 @@ class CompletionAnswer(SampledAnswer):
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
         """Return the decoded text as the only part, without the stop token and cut at a stop text."""
-        kept = tokens[:-1] if tokens and tokens[-1] in self.sample.stop_ids else tokens
-        return (cut_at_stop(self._model.decode([[*kept]])[0], self.sample.stop_texts),)
+        kept_tokens = tokens[:-1] if tokens and tokens[-1] in self.sample.stop_ids else tokens
+        return (cut_at_stop(self._model.decode([[*kept_tokens]])[0], self.sample.stop_texts),)
 
     def choice(self, parts: Sequence[str], tokens: slice, ended: bool) -> dict[str, Any] | None:
         """Build an entry with a text."""
@@ -218,17 +218,17 @@ class CompletionAnswer(SampledAnswer):
             logprobs = [None, *self._job.prompt_logprobs[1:], *logprobs]
             likeliest = [_NO_TOP, *self._job.top_prompt, *likeliest]
         texts = self._model.decode([[token] for token in ids])
-        top: list[dict[str, float] | None] | None = None
+        top_by_text: list[dict[str, float] | None] | None = None
         if count:
-            new = zip(ids, logprobs, likeliest, strict=False)
-            top = [
-                None if logprob is None else self._by_text(_with_own(row, count, token, logprob))
-                for token, logprob, row in new
+            new_tokens = zip(ids, logprobs, likeliest, strict=False)
+            top_by_text = [
+                None if logprob is None else self._by_text(_with_own(top_row, count, token, logprob))
+                for token, logprob, top_row in new_tokens
             ]
         return {
             "tokens": texts,
             "token_logprobs": logprobs,
-            "top_logprobs": top,
+            "top_logprobs": top_by_text,
             "text_offset": self._offsets(ids, texts, echoes=echoes),
         }
 
@@ -237,7 +237,7 @@ class CompletionAnswer(SampledAnswer):
         character, the first counts."""
         by_text: dict[str, float] = {}
         for text, logprob in zip(
-            self._model.decode([[it] for it in logprobs]), logprobs.values(), strict=True
+            self._model.decode([[token] for token in logprobs]), logprobs.values(), strict=True
         ):
             by_text.setdefault(text, logprob)
         return by_text
@@ -277,15 +277,15 @@ def prompt_logprobs(
             is None for a token that is not among the likeliest. The first token has None instead.
     """
     rows = [
-        _with_own(row, count, token, logprob)
-        for token, logprob, row in zip(
+        _with_own(ranking, count, token, logprob)
+        for token, logprob, ranking in zip(
             job.requests[0].prompt[1:],
             job.prompt_logprobs[1:],
             job.top_prompt or repeat(_NO_TOP),
             strict=False,
         )
     ]
-    ids = sorted({token for row in rows for token in row})
+    ids = sorted({token for ranking in rows for token in ranking})
     texts = dict(zip(ids, model.decode([[token] for token in ids]), strict=True))
     return [
         None,
@@ -296,9 +296,9 @@ def prompt_logprobs(
                     "rank": rank if rank <= count else None,
                     "decoded_token": texts[token],
                 }
-                for rank, (token, logprob) in enumerate(row.items(), start=1)
+                for rank, (token, logprob) in enumerate(ranking.items(), start=1)
             }
-            for row in rows
+            for ranking in rows
         ),
     ]
 
@@ -313,10 +313,10 @@ def _with_own(top: TopTokens, count: int, token: int, logprob: float) -> dict[in
 def _without_open_end(text: str, marks: Sequence[str]) -> str:
     """Return `text` without an end that may be the start of one of `marks` or an incomplete character."""
     text = text.rstrip("\ufffd")
-    starts = [
+    open_ends = [
         size
         for mark in marks
         for size in range(1, min(len(mark), len(text) + 1))
         if text.endswith(mark[:size])
     ]
-    return text[: len(text) - max(starts, default=0)]
+    return text[: len(text) - max(open_ends, default=0)]

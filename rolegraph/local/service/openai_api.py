@@ -106,11 +106,11 @@ class OpenAIService:
         jobs: list[SampleJob] = []
         answers: list[CompletionAnswer] = []
         for prompt in body.prompt:
-            first, ids = len(answers), _token_ids(model, body, prompt)
-            job = body.job(ids, model, path, model.end_ids, first)
+            first_index, ids = len(answers), _token_ids(model, body, prompt)
+            job = body.job(ids, model, path, model.end_ids, first_index)
             jobs.append(job)
             answers += [
-                CompletionAnswer(first + index, job, body, model, prompt)
+                CompletionAnswer(first_index + index, job, body, model, prompt)
                 for index in range(len(job.requests))
             ]
             await asyncio.sleep(0)  # lets other requests run between two prompts
@@ -140,12 +140,12 @@ class OpenAIService:
             RequestError: The weights give no finite numbers.
         """
         head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
-        ignored = ", ".join(sorted(without_effect(body)))
-        named = {_CONSTRAINED: ", ".join(body.constraints), IGNORED: ignored}
-        headers = {name: fields for name, fields in named.items() if fields}
-        if ignored and ignored not in self._named:
-            self._named.add(ignored)
-            _logger.warning("/v1 takes %s without effect", ignored)
+        ignored_fields = ", ".join(sorted(without_effect(body)))
+        fields_by_header = {_CONSTRAINED: ", ".join(body.constraints), IGNORED: ignored_fields}
+        headers = {name: fields for name, fields in fields_by_header.items() if fields}
+        if ignored_fields and ignored_fields not in self._named:
+            self._named.add(ignored_fields)
+            _logger.warning("/v1 takes %s without effect", ignored_fields)
         if body.stream:
             events = self._events(body, jobs, answers, head)
             return StreamingResponse(events, media_type="text/event-stream", headers=headers)
@@ -181,15 +181,15 @@ class OpenAIService:
         """Sample jobs and yield their answers as server-sent events; an error is the last event."""
         if body.with_usage:
             head["usage"] = None
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        sampling = self._sample(jobs, lambda: loop.call_soon_threadsafe(changed.set))
-        sampling.add_done_callback(lambda _: changed.set())
-        ended = False
+        loop, progress_event = asyncio.get_running_loop(), asyncio.Event()
+        sampling = self._sample(jobs, lambda: loop.call_soon_threadsafe(progress_event.set))
+        sampling.add_done_callback(lambda _: progress_event.set())
+        is_over = False
         try:
-            while not ended:
-                await changed.wait()
-                changed.clear()
-                if ended := sampling.done():
+            while not is_over:
+                await progress_event.wait()
+                progress_event.clear()
+                if is_over := sampling.done():
                     sampling.result()
                 for choice in filter(None, (answer.increment() for answer in answers)):
                     yield _event({**head, "choices": [choice]})
@@ -224,9 +224,9 @@ def _event(value: Mapping[str, Any]) -> str:
 def _usage(jobs: Sequence[SampleJob]) -> dict[str, int]:
     """Return the token counts of a request; a prompt counts once for its `n` answers."""
     prompt_tokens = sum(len(job.requests[0].prompt) for job in jobs)
-    sampled = sum(len(sample.tokens) for job in jobs for sample in job.requests)
-    total = prompt_tokens + sampled
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": sampled, "total_tokens": total}
+    sampled_tokens = sum(len(sample.tokens) for job in jobs for sample in job.requests)
+    total = prompt_tokens + sampled_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": sampled_tokens, "total_tokens": total}
 
 
 def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int]) -> list[int]:

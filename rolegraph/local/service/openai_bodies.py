@@ -72,8 +72,8 @@ class SampledBody(StreamFields, SamplingFields):
     def check_length(self, characters: int, context: int) -> None:
         """Raise RequestError if a text is too long for a context (in tokens) to be worth tokenizing."""
         if characters > context * limits.TEXT_PER_TOKEN.most:
-            size = f"{characters:,} characters ({limits.TEXT_PER_TOKEN.label})"
-            raise context_exceeded(size, context, self.prompt_field)
+            size_text = f"{characters:,} characters ({limits.TEXT_PER_TOKEN.label})"
+            raise context_exceeded(size_text, context, self.prompt_field)
 
     @property
     @abstractmethod
@@ -200,12 +200,12 @@ class ChatBody(ChatFields, SampledBody):
     @property
     def constraints(self) -> list[str]:
         """Names of the fields that restrict the tokens of an answer."""
-        asked = {
+        field_restricts = {
             "response_format": self.schema_of_text is not None,
             "tool_choice": self.is_forced,
             "parallel_tool_calls": self.parallel_tool_calls is False and bool(self.functions),
         }
-        return [name for name, restricts in asked.items() if restricts]
+        return [name for name, restricts in field_restricts.items() if restricts]
 
 
 Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]

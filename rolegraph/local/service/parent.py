@@ -36,5 +36,5 @@ def exit_with_parent(stays: Callable[[], bool], clean_up: Callable[[], None]) ->
             clean_up()
             os._exit(0)
 
-    for wait in (wait_for_input_to_close, wait_for_new_parent):
-        threading.Thread(target=exit_after, args=(wait,), daemon=True).start()
+    for wait_for_end in (wait_for_input_to_close, wait_for_new_parent):
+        threading.Thread(target=exit_after, args=(wait_for_end,), daemon=True).start()

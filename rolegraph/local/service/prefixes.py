@@ -42,8 +42,8 @@ class TokenTree:
         start = len(self.tokens)
         self.tokens += tokens[shared:]
         self.positions += range(shared, len(tokens))
-        kept = self.paths[-1][:shared] if shared else []
-        self.paths.append([*kept, *range(start, len(self.tokens))])
+        shared_path = self.paths[-1][:shared] if shared else []
+        self.paths.append([*shared_path, *range(start, len(self.tokens))])
         self.numbers.append(number)
 
     def __len__(self) -> int:
@@ -64,11 +64,11 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_
     # In lexicographic order, neighbours share the longest prefixes.
     for number in sorted(range(len(sequences)), key=lambda number: list(sequences[number])):
         tokens = sequences[number]
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, tokens, strict=False)))
-        if not (share and rows and _is_cheaper(len(rows[-1]), len(tokens), common, most)):
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, tokens, strict=False)))
+        if not (share and rows and _is_cheaper(len(rows[-1]), len(tokens), shared, most)):
             rows.append(TokenTree())
-            common = 0
-        rows[-1].add(number, tokens, common)
+            shared = 0
+        rows[-1].add(number, tokens, shared)
         last = tokens
     return rows
 
@@ -82,8 +82,8 @@ def _is_cheaper(row: int, sequence: int, shared: int, most: int) -> bool:
         shared: Number of tokens that the sequence shares with the row.
         most: Largest number of tokens of a row.
     """
-    grown = row + sequence - shared
-    return grown <= most and (grown <= SMALL_ROW or grown**2 <= row**2 + sequence**2)
+    new_length = row + sequence - shared
+    return new_length <= most and (new_length <= SMALL_ROW or new_length**2 <= row**2 + sequence**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) 
         mask=mask,
         numbers=[number for row in rows for number in row.numbers],
         places=torch.tensor(
-            [width * n + place for n, row in enumerate(rows) for path in row.paths for place in path],
+            [width * index + place for index, row in enumerate(rows) for path in row.paths for place in path],
             device=device,
         ),
     )
@@ -128,11 +128,11 @@ def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) 
 def _tree_mask(rows: Sequence[TokenTree], width: int, dtype: torch.dtype) -> Tensor:
     """Return an additive attention mask [B, 1, N, N] that hides the tokens of other sequences."""
     mask = torch.full((len(rows), 1, width, width), torch.finfo(dtype).min, dtype=dtype)
-    for number, row in enumerate(rows):
+    for row_index, row in enumerate(rows):
         end = 0
         for path in row.paths:
-            first, end = end, max(end, path[-1] + 1)
-            new, shared = end - first, len(path) - (end - first)
-            hidden = torch.full((new, len(path)), torch.finfo(dtype).min, dtype=dtype).triu(shared + 1)
-            mask[number, 0, first:end, torch.tensor(path)] = hidden
+            first_column, end = end, max(end, path[-1] + 1)
+            new_tokens, prefix = end - first_column, len(path) - (end - first_column)
+            block = torch.full((new_tokens, len(path)), torch.finfo(dtype).min, dtype=dtype).triu(prefix + 1)
+            mask[row_index, 0, first_column:end, torch.tensor(path)] = block
     return mask

@@ -89,12 +89,12 @@ class Rest:
         Each run has the fields of the SDK's `TrainingRun`. The last use of a run that is no longer live is
         the time of its last checkpoint.
         """
-        saved: dict[str, list[CheckpointEntry]] = {}  # by run, the newest first
+        checkpoints_by_run: dict[str, list[CheckpointEntry]] = {}  # by run, the newest first
         for entry in await self._backend.entries():
-            saved.setdefault(entry.run, []).append(entry)
+            checkpoints_by_run.setdefault(entry.run, []).append(entry)
         runs = {name: (run.used, self._backend.name, run.shape) for name, run in self._backend.runs().items()}
-        for name, (newest, *_) in saved.items():
-            runs.setdefault(name, (newest.created, newest.base_model, newest.shape))
+        for name, (newest_entry, *_) in checkpoints_by_run.items():
+            runs.setdefault(name, (newest_entry.created, newest_entry.base_model, newest_entry.shape))
         last_used_first = sorted(runs.items(), key=lambda run: run[1][0], reverse=True)
         return [
             {
@@ -103,11 +103,11 @@ class Rest:
                 "model_owner": "local",
                 "is_lora": True,
                 "lora_rank": shape.rank,
-                "last_request_time": used.isoformat(),
-                "last_checkpoint": _last(saved.get(name, []), "weights"),
-                "last_sampler_checkpoint": _last(saved.get(name, []), "sampler_weights"),
+                "last_request_time": last_use.isoformat(),
+                "last_checkpoint": _last(checkpoints_by_run.get(name, []), "weights"),
+                "last_sampler_checkpoint": _last(checkpoints_by_run.get(name, []), "sampler_weights"),
             }
-            for name, (used, base_model, shape) in last_used_first
+            for name, (last_use, base_model, shape) in last_used_first
         ]
 
     # checkpoints
@@ -138,22 +138,22 @@ class Rest:
         path = _path(request)
         if request.path_params["kind"] != "external_weights":
             raise RequestError(f"{path} cannot be downloaded; save_weights_external writes what can")
-        end = datetime.now(UTC) + URL_LIFE
+        expiry = datetime.now(UTC) + URL_LIFE
         folder = f"{request.base_url}{SIGNED.removeprefix('/')}{quote(path.removeprefix('tinker://'))}"
         urls = {
-            name: f"{folder}/{quote(name)}?{self._signed_query(path, name, int(end.timestamp()))}"
+            name: f"{folder}/{quote(name)}?{self._signed_query(path, name, int(expiry.timestamp()))}"
             for name in self._backend.checkpoints.files(path)
         }
-        return JSONResponse({"urls": urls, "expires": end.isoformat()})
+        return JSONResponse({"urls": urls, "expires": expiry.isoformat()})
 
     async def _file(self, request: Request) -> Response:
         path, name = _path(request), str(request.path_params["file"])
         end = request.query_params.get("expires", "")
-        number = int(end) if end.isdecimal() and len(end) < 13 else 0
-        signed = self._signed_query(path, name, number)
-        if not hmac.compare_digest(request.url.query.encode(), signed.encode()):
+        end_seconds = int(end) if end.isdecimal() and len(end) < 13 else 0
+        signature = self._signed_query(path, name, end_seconds)
+        if not hmac.compare_digest(request.url.query.encode(), signature.encode()):
             raise RequestError("this address was not signed by the running service", status=403)
-        if number < datetime.now(UTC).timestamp():
+        if end_seconds < datetime.now(UTC).timestamp():
             raise RequestError("this address has expired; request another", status=403)
         file = self._backend.checkpoints.files(path).get(name)
         if file is None:

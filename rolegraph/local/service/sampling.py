@@ -106,10 +106,10 @@ def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decod
     An error of a request's constraint becomes the request's `error`; its token is not appended.
     """
     tokens, logprobs = _choose(logits, requests)
-    if most := max(request.top for request in requests):
-        _append_top(logprobs, most, requests)
-    chosen = logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    for request, token, logprob in zip(requests, tokens.tolist(), chosen.tolist(), strict=True):
+    if largest_top := max(request.top for request in requests):
+        _append_top(logprobs, largest_top, requests)
+    chosen_logprobs = logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    for request, token, logprob in zip(requests, tokens.tolist(), chosen_logprobs.tolist(), strict=True):
         _advance(request, token)
         if request.error is not None:
             continue
@@ -136,9 +136,9 @@ def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, 
         [request.random.random() for request in requests], dtype=torch.float64, device=device
     )
     tokens = _draw(allowed.exp(), uniforms)
-    greedy = [request.temperature == 0 for request in requests]
-    if any(greedy):
-        tokens = torch.where(torch.tensor(greedy, device=device), logits.argmax(-1), tokens)
+    is_greedy = [request.temperature == 0 for request in requests]
+    if any(is_greedy):
+        tokens = torch.where(torch.tensor(is_greedy, device=device), logits.argmax(-1), tokens)
     return tokens, logprobs
 
 
@@ -192,9 +192,9 @@ def _draw(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     threshold = uniforms.unsqueeze(-1) * starts[:, -1:]
     block = (torch.searchsorted(starts, threshold, right=True) - 1).clamp(max=blocks.shape[1] - 1)
     rows = torch.arange(len(blocks), device=block.device)
-    within = blocks[rows, block.squeeze(-1)].cumsum(-1, dtype=torch.float64)
-    place = torch.searchsorted(within, threshold - starts.gather(-1, block), right=True)
-    return (block * _BLOCK + place.clamp(max=_BLOCK - 1)).clamp(max=size - 1).squeeze(-1)
+    block_sums = blocks[rows, block.squeeze(-1)].cumsum(-1, dtype=torch.float64)
+    index_in_block = torch.searchsorted(block_sums, threshold - starts.gather(-1, block), right=True)
+    return (block * _BLOCK + index_in_block.clamp(max=_BLOCK - 1)).clamp(max=size - 1).squeeze(-1)
 
 
 def _restrict(logprobs: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
@@ -203,12 +203,12 @@ def _restrict(logprobs: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
     A row keeps its top_k likeliest tokens, and of these the fewest that reach probability top_p.
     """
     size, device = logprobs.shape[-1], logprobs.device
-    ordered, order = logprobs.sort(-1, descending=True)
-    before = ordered.exp().cumsum(-1) - ordered.exp()
+    sorted_logprobs, order = logprobs.sort(-1, descending=True)
+    mass_before = sorted_logprobs.exp().cumsum(-1) - sorted_logprobs.exp()
     top_p = torch.tensor([request.top_p for request in requests], device=device).unsqueeze(-1)
     top_k = torch.tensor([r.top_k if r.top_k > 0 else size for r in requests], device=device).unsqueeze(-1)
     rank = torch.arange(size, device=device)
-    excluded = ((before >= top_p) & (top_p < 1)) | (rank >= top_k)
+    excluded = ((mass_before >= top_p) & (top_p < 1)) | (rank >= top_k)
     return logprobs.masked_fill(excluded.scatter(-1, order, excluded), -math.inf)
 
 
@@ -216,8 +216,8 @@ def _stop_at_texts(requests: Sequence[SampleRequest], decode: Decode) -> None:
     """End the requests whose last token completes one of their stop texts."""
     if not requests:
         return
-    spans = [max(len(text.encode()) for text in request.stop_texts) + _SLACK for request in requests]
-    tails = decode([request.tokens[-span:] for request, span in zip(requests, spans, strict=True)])
+    token_counts = [max(len(text.encode()) for text in request.stop_texts) + _SLACK for request in requests]
+    tails = decode([request.tokens[-window:] for request, window in zip(requests, token_counts, strict=True)])
     for request, tail in zip(requests, tails, strict=True):
         if any(text in tail for text in request.stop_texts):
             request.reason = "stop"

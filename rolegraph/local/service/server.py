@@ -237,8 +237,8 @@ class Service:
         if body.model_id is not None:
             return self._in_turn(body.model_id, body.seq_id, partial(load, body.model_id))
         session = self.sessions.get(body.session_id)
-        new = self._new_model(session, body.model_seq_id)
-        return self._start(session, new, "create", partial(load, new))
+        new_model = self._new_model(session, body.model_seq_id)
+        return self._start(session, new_model, "create", partial(load, new_model))
 
     async def _weights_info(self, body: bodies.WeightsInfoBody) -> object:
         shape = (await self.backend.loadable(body.tinker_path)).shape
@@ -304,8 +304,8 @@ class Service:
         try:
             result = await session.operations.result(request_id, POLL_SECONDS)
         except TimeoutError:
-            pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
-            return JSONResponse(pending, status_code=408)
+            try_again = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
+            return JSONResponse(try_again, status_code=408)
         except RequestError as error:
             return {"error": str(error), "category": "user"}
         except Exception as error:  # the client has to learn of it as the service's failure

@@ -58,16 +58,16 @@ def serve(options: ServiceOptions, api_key: str | None = None) -> None:
     check_model_folder(folder)
     from rolegraph.engine.models.keys import header_value  # not for the child process, which starts faster
 
-    given = header_value("ROLEGRAPH_SERVE_KEY", api_key or "")
+    given_key = header_value("ROLEGRAPH_SERVE_KEY", api_key or "")
     # Exits through the `finally` clauses, so that a temporary folder is deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    name, key = model_name(folder, options.name), given or f"tml-{secrets.token_hex(16)}"
+    name, key = model_name(folder, options.name), given_key or f"tml-{secrets.token_hex(16)}"
 
     def ready(port: int, folder: str) -> list[str]:
         where = f"serving {name} at http://{options.host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
         hint = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
-        anyone = ["/v1 takes any key, so every user of this machine can sample from the model"]
-        return [where, *([] if given else [hint]), *(anyone if options.any_key else [])]
+        any_key_warning = ["/v1 takes any key, so every user of this machine can sample from the model"]
+        return [where, *([] if given_key else [hint]), *(any_key_warning if options.any_key else [])]
 
     launch(options, key, ready)
 
@@ -109,11 +109,11 @@ def launch(
         UsageError: The model cannot be loaded, or the folder of the checkpoints cannot be created.
         WorldError: The address is not free.
     """
-    with ExitStack() as temporary, ExitStack() as stack:
+    with ExitStack() as temporary_folders, ExitStack() as stack:
         state_dir = Path(options.state_dir) if options.state_dir else None
-        folder = temporary.enter_context(open_state_dir(state_dir))
+        folder = temporary_folders.enter_context(open_state_dir(state_dir))
         if as_child is not None:
-            as_child(temporary.close)
+            as_child(temporary_folders.close)
         listener = stack.enter_context(listen(options.host, options.port))
 
         from rolegraph.local.service.backend import Backend
@@ -124,10 +124,10 @@ def launch(
         from rolegraph.local.service.server import Service
 
         model_dir, port = Path(options.model_dir), listener.getsockname()[1]
-        on_gpu = placement(bf16=options.bf16)[0].type == "cuda"
-        if on_gpu or as_child is None:  # the start of a child on a CPU is not to wait for it
+        has_gpu = placement(bf16=options.bf16)[0].type == "cuda"
+        if has_gpu or as_child is None:  # the start of a child on a CPU is not to wait for it
             memory = account(model_dir, bf16=options.bf16)
-            if on_gpu:
+            if has_gpu:
                 memory.check()
             sys.stderr.write("\n".join([*memory.lines(), ""]))
         model, name = (
@@ -135,13 +135,13 @@ def launch(
             model_name(model_dir, options.name),
         )
         check_decoding(model)
-        resolved = str(model_dir.resolve())
+        resolved_folder = str(model_dir.resolve())
         checkpoints = CheckpointStore(Path(folder), name, model_dir)
-        backend = Backend(model, checkpoints, name, {str(model_dir), resolved})
+        backend = Backend(model, checkpoints, name, {str(model_dir), resolved_folder})
         stack.callback(backend.close)
-        temporary.callback(backend.forget_all)
-        temporary.callback(checkpoints.finish_writing)
-        service = Service(backend, tokenizer=resolved, silent=options.silent)
+        temporary_folders.callback(backend.forget_all)
+        temporary_folders.callback(checkpoints.finish_writing)
+        service = Service(backend, tokenizer=resolved_folder, silent=options.silent)
         app = service.app(api_key, options.host, any_key=options.any_key)
         server = bounded_server(app, takes_signals=as_child is None)
 
@@ -168,9 +168,9 @@ def _leave_terminal() -> None:
     """Detach this process from its command: working folder `/`, standard output and error to the null
     device."""
     os.chdir("/")
-    with Path(os.devnull).open("w") as nothing:
+    with Path(os.devnull).open("w") as null_device:
         for stream in (sys.stdout, sys.stderr):
-            os.dup2(nothing.fileno(), stream.fileno())
+            os.dup2(null_device.fileno(), stream.fileno())
 
 
 class Lender:

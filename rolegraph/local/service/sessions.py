@@ -63,7 +63,7 @@ class TurnOrder:
             self._over.add(seq_id)
             while self._next in self._over:
                 self._next += 1
-            self._over = {over for over in self._over if over > self._next}
+            self._over = {seq for seq in self._over if seq > self._next}
             async with self._turn:
                 self._turn.notify_all()
 
@@ -192,8 +192,8 @@ class SessionStore:
         if len(self._sessions) >= limits.SESSIONS.most:
             raise RequestError(f"{limits.SESSIONS} are open here; finish some", status=429)
         text = str(process)
-        number = int(text) if text.isdecimal() and len(text) < 10 and is_running(int(text)) else None
-        session = ClientSession(f"session-{secrets.token_hex(6)}", number)
+        process_id = int(text) if text.isdecimal() and len(text) < 10 and is_running(int(text)) else None
+        session = ClientSession(f"session-{secrets.token_hex(6)}", process_id)
         self._sessions[session.id] = session
         return session
 

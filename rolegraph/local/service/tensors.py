@@ -59,15 +59,15 @@ def tensor_faults(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor])
     faults = [f"{name} is missing" for name in expected if name not in weights]
     faults += [f"{name} is unexpected" for name in weights if name not in expected]
     for name, tensor in weights.items():
-        like = expected.get(name, tensor)
-        if tensor.shape != like.shape:
-            faults.append(f"{name} has the shape {[*tensor.shape]}, expected {[*like.shape]}")
-        elif tensor.is_floating_point() != like.is_floating_point():
-            faults.append(f"{name} has the type {tensor.dtype}, expected {like.dtype}")
+        expected_tensor = expected.get(name, tensor)
+        if tensor.shape != expected_tensor.shape:
+            faults.append(f"{name} has the shape {[*tensor.shape]}, expected {[*expected_tensor.shape]}")
+        elif tensor.is_floating_point() != expected_tensor.is_floating_point():
+            faults.append(f"{name} has the type {tensor.dtype}, expected {expected_tensor.dtype}")
         elif not _is_finite(tensor):
             faults.append(f"{name} has values that are not finite")
-    rest = f"; and {len(faults) - _NAMED:,} more" if len(faults) > _NAMED else ""
-    return "; ".join(faults[:_NAMED]) + rest if faults else None
+    more_note = f"; and {len(faults) - _NAMED:,} more" if len(faults) > _NAMED else ""
+    return "; ".join(faults[:_NAMED]) + more_note if faults else None
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -79,7 +79,7 @@ class TrainingRun:
         self, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Tensor]]:
         function = LOSSES[loss]
-        total = 0.0
+        total_loss = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
         device = self.model.device
         limit, recompute = self._pass(max(len(datum.tokens) for datum in data))
@@ -96,17 +96,17 @@ class TrainingRun:
                     for key in function.needs
                 }
                 settings = _settings(function, config, batch, lengths)
-                summed = function.compute(TokenScores(batch_logprobs, inputs, lengths), settings)
-                if not math.isfinite(summed.item()):
+                batch_loss = function.compute(TokenScores(batch_logprobs, inputs, lengths), settings)
+                if not math.isfinite(batch_loss.item()):
                     self._optimizer.zero_grad()
                     raise RequestError("the loss is not finite; the gradients gathered so far were dropped")
                 if backward:
-                    summed.backward()
-                total += summed.item()
-                by_datum = batch_logprobs.detach().cpu().split(lengths)
-                for number, values in zip(numbers, by_datum, strict=True):
-                    logprobs[number] = values.reshape(targets[number].shape)
-        return total, logprobs
+                    batch_loss.backward()
+                total_loss += batch_loss.item()
+                datum_logprobs = batch_logprobs.detach().cpu().split(lengths)
+                for number, datum_values in zip(numbers, datum_logprobs, strict=True):
+                    logprobs[number] = datum_values.reshape(targets[number].shape)
+        return total_loss, logprobs
 
     def _pass(self, longest: int) -> tuple[int, bool]:
         """Return (padded tokens of one pass, True if the pass computes layers again in its backward pass).
@@ -117,17 +117,17 @@ class TrainingRun:
         kind, update = self.model.device.type, self.model.update_bytes
         free = free_memory(self.model.device)
         recompute = update.of(longest, recompute=False) > free * PASS_SHARE
-        by_memory = update.tokens(min(MAX_BATCH_BYTES[kind], free // MEMORY_SHARE), recompute=recompute)
-        return max(1, min(MAX_BATCH_TOKENS[kind], by_memory)), recompute
+        memory_tokens = update.tokens(min(MAX_BATCH_BYTES[kind], free // MEMORY_SHARE), recompute=recompute)
+        return max(1, min(MAX_BATCH_TOKENS[kind], memory_tokens)), recompute
 
     def _exhausted(self, longest: int) -> str:
         """Return the message for an update that needs more memory than is free."""
         update, free = self.model.update_bytes, free_memory(self.model.device)
-        fit = update.tokens(int(free * PASS_SHARE), recompute=True)
+        most = update.tokens(int(free * PASS_SHARE), recompute=True)
         return (
             f"the GPU's memory is full: an update with a datum of {longest:,} tokens takes "
             f"{update.of(longest, recompute=True) / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free, enough "
-            f"for {max(0, fit):,} tokens; lower sampling.max_tokens, shorten the prompts, or end other "
+            f"for {max(0, most):,} tokens; lower sampling.max_tokens, shorten the prompts, or end other "
             "programs on the GPU (nvidia-smi lists them); the gradients gathered so far were dropped"
         )
 
@@ -167,8 +167,8 @@ class TrainingRun:
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """Return AdamW's state of a parameter; before the first step, its initial state."""
         zeros = torch.zeros_like(parameter.detach())
-        fresh = {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
-        return {**fresh, **self._optimizer.state.get(parameter, {})}
+        initial_state = {"step": torch.zeros(()), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+        return {**initial_state, **self._optimizer.state.get(parameter, {})}
 
     def restore(self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor] | None) -> None:
         """Set the weights and the optimizer's state; None resets the optimizer.
@@ -216,18 +216,18 @@ def _check_inputs(position: int, datum: Datum, loss: str, function: LossFunction
     for key in function.needs:
         if key not in datum.inputs:
             raise RequestError(f"datum {position} has no {key!r}, which {loss} reads")
-    if unknown := sorted(set(datum.inputs) - {*function.needs, *function.by_token}):
+    if unknown_inputs := sorted(set(datum.inputs) - {*function.needs, *function.by_token}):
         raise RequestError(
-            f"datum {position} has {unknown[0]!r}, which {loss} does not read; "
+            f"datum {position} has {unknown_inputs[0]!r}, which {loss} does not read; "
             f"it reads {', '.join((*function.needs, *function.by_token))}"
         )
     length, targets = len(datum.tokens), datum.inputs["target_tokens"]
-    wanted = [length]
+    shape = [length]
     if function.many_targets and targets.ndim == 2 and targets.shape[1]:
-        wanted.append(targets.shape[1])
+        shape.append(targets.shape[1])
     for key, tensor in datum.inputs.items():
-        if list(tensor.shape) != wanted:
-            raise RequestError(f"datum {position}: {key} has shape {list(tensor.shape)}, expected {wanted}")
+        if list(tensor.shape) != shape:
+            raise RequestError(f"datum {position}: {key} has shape {list(tensor.shape)}, expected {shape}")
     if "sequence_ratio_mask" in function.needs and not datum.inputs["sequence_ratio_mask"].any():
         raise RequestError(f"datum {position}: sequence_ratio_mask marks no token")
 

@@ -64,13 +64,13 @@ def sample_response(job: SampleJob, last_n: int | None) -> bytes:
         )
         if request.top:
             _fill(sequence.topk_sampled_logprobs, request.top_tokens, request.top)
-    unscored = 0 if last_n is None else max(0, len(job.requests[0].prompt) - last_n)
+    skipped_tokens = 0 if last_n is None else max(0, len(job.requests[0].prompt) - last_n)
     if job.want_prompt_logprobs:
         values = np.asarray(job.prompt_logprobs, np.float32)
-        values[:unscored] = np.nan
+        values[:skipped_tokens] = np.nan
         message.prompt_logprobs = values.tobytes()
     if job.prompt_top:
-        rows = [TopTokens([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, unscored)
+        rows = [TopTokens([0] * job.prompt_top, [NO_LOGPROB] * job.prompt_top)] * max(1, skipped_tokens)
         rows += job.top_prompt[len(rows) - 1 :]
         _fill(message.topk_prompt_logprobs, rows, job.prompt_top)
     return message.SerializeToString()
@@ -102,13 +102,13 @@ class TrainRequest:
         parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
         if parts > limits.PARTS.most:
             raise RequestError(limits.PARTS.exceeded(f"{len(message.data)} datums of {parts:,} parts are"))
-        sparse = [
+        sparse_sizes = [
             prod(map(abs, tensor.shape))
             for datum in message.data
             for tensor in datum.loss_fn_inputs.values()
             if tensor.HasField("sparse_csr")
         ]
-        if sum(sparse) > limits.TARGETS.most:
+        if sum(sparse_sizes) > limits.TARGETS.most:
             raise RequestError(limits.TARGETS.exceeded("the sparse tensors together have"))
         self.has_spans = any(datum.model_input_spans for datum in message.data)
         """True if datums name the samples that their tokens come from, which no loss here reads."""
@@ -154,12 +154,12 @@ def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:
     """Serialize a loss, summed over tokens, and each datum's log-probabilities as a ForwardBackwardOutput."""
     message = public.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics={"loss:sum": loss})
     # A record holds datums with the same number of targets at each token.
-    for trailing, group in groupby(logprobs, key=lambda values: tuple(values.shape[1:])):
+    for trailing_shape, group in groupby(logprobs, key=lambda values: tuple(values.shape[1:])):
         values = [tensor.float().flatten() for tensor in group]
-        flat = torch.cat(values).numpy()
-        ends = np.cumsum([0, *map(len, values)], dtype=np.int64) * flat.itemsize
+        flat_logprobs = torch.cat(values).numpy()
+        ends = np.cumsum([0, *map(len, values)], dtype=np.int64) * flat_logprobs.itemsize
         record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(values))
         field = record.fields["logprobs"]
-        field.data, field.offsets, field.dtype = flat.tobytes(), ends.tobytes(), public.DTYPE_FLOAT32
-        field.trailing_shape.extend(trailing)
+        field.data, field.offsets, field.dtype = flat_logprobs.tobytes(), ends.tobytes(), public.DTYPE_FLOAT32
+        field.trailing_shape.extend(trailing_shape)
     return message.SerializeToString()

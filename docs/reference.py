@@ -1,4 +1,4 @@
-"""Write `docs/reference.md` and `docs/keys.md` from the models of the language and the vocabulary."""
+"""Write `docs/keys.md` from the models of the language, and `docs/reference.md` from the vocabulary."""
 
 from __future__ import annotations
 
@@ -27,68 +27,44 @@ KEYS = PAGE.with_name("keys.md")
 EXAMPLES = yaml.safe_load(KEYS.with_suffix(".yaml").read_text("utf-8"))
 """`examples`, by model and key, and `wants`: what people want, the key, the page that explains it."""
 HEAD = """\
-# The reference
+# Every item: parsers, rewards, tools and others
 
-Every key of a spec, and every item that one may name; what they mean together is in
-[the language](language.md). This page is written by `python docs/reference.py`, from the models and from
-what `rolegraph list KIND NAME` shows.
-
-## Keys
-
-A mapping that may be left out has the defaults of its own table. Where the default is `null`, the last
-column says what holds then.
-"""
-ITEMS = """\
-## Items
-
-With what they may be given, each option at its default. Where only a name stands, there is nothing to say.
+Every item that a spec may name, as `rolegraph list KIND NAME` shows it: with what it may be given, each
+option at its default. Where only a name stands, the item has no option. [Every key](keys.md) says where a
+spec names them. This page is written by `python docs/reference.py`.
 """
 KEYS_HEAD = """\
 # Every key on one page
 
-What you want, the key for it, and one example of every key. [The language](language.md) says what the keys
-mean together, and [the reference](reference.md) what each may be. This page is written by
-`python docs/reference.py`.
+What you want, the key for it, and every key with an example, its default and its meaning.
+[The language](language.md) says what the keys mean together, and [every item](reference.md) which parsers,
+rewards, tools and others they may name. This page is written by `python docs/reference.py`.
 """
-COLUMNS = ("| key | what may stand there | default | meaning |", "| --- | --- | --- | --- |")
+ALL_KEYS = """
+## All keys
+
+A mapping that may be left out has the defaults of its own table. Where the default is `null`, the last
+column says what holds then.
+"""
+COLUMNS = ("| example | what may stand there | default | meaning |", "| --- | --- | --- | --- |")
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
-    return "\n".join([HEAD, *map(_table, LINKED), ITEMS, *map(_items, WRITTEN_AT)])
+    """Return the page of all items, in Markdown."""
+    return "\n".join([HEAD, *map(_items, WRITTEN_AT)])
 
 
 def keys() -> str:
     """Return the page of all keys, in Markdown."""
     wants = [f"| {want} | {_code(key)} | [more]({link}) |" for want, key, link in EXAMPLES["wants"]]
-    rows = [
-        f"| {_link(model.__name__, PAGE.name)} | {_code(_example(model.__name__, name))} "
-        f"| {_cell(_sentence(field.description or ''))} |"
-        for model in LINKED
-        for name, field in model.model_fields.items()
-    ]
-    parts = (
-        KEYS_HEAD,
-        "## I want …\n",
-        "| I want | key | |\n| --- | --- | --- |",
-        *wants,
-        "\n## All keys\n",
-        "| of | example | meaning |\n| --- | --- | --- |",
-        *rows,
-        "",
-    )
-    return "\n".join(parts)
+    head = (KEYS_HEAD, "## I want …\n", "| I want | key | |\n| --- | --- | --- |")
+    return "\n".join([*head, *wants, ALL_KEYS, *map(_table, LINKED)])
 
 
 def _example(model: str, key: str) -> str:
     """Write the example of a key in one line of YAML."""
     example = {key: EXAMPLES["examples"][model][key]}
     return dump_yaml(example, one_line=True)[1:-1]
-
-
-def _sentence(text: str) -> str:
-    """Return the first sentence of a text; of one that opens with a choice, all sentences."""
-    return text if text.startswith("`") else re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _code(text: str) -> str:
@@ -118,11 +94,12 @@ LINKED = _models(Spec, [])
 
 def _table(model: type[SpecModel]) -> str:
     rows = [
-        f"| `{name}` | {_cell(_words(field))} | {_default(field)} | {_cell(field.description or '')} |"
+        f"| {_code(_example(model.__name__, name))} | {_cell(_words(field))} | {_default(field)} "
+        f"| {_cell(field.description or '')} |"
         for name, field in model.model_fields.items()
     ]
     short = f" In short: {Option('', model.SHORT).type}." if model.SHORT else ""
-    head = f"### {model.__name__}\n\n{(model.__doc__ or '').strip()}{short}\n"
+    head = f"### {model.__name__}\n\n{_cell(model.__doc__ or '')}{short}\n"
     return "\n".join([head, *COLUMNS, *rows, ""])
 
 
@@ -138,7 +115,7 @@ def _said(hint: Any) -> str:
     inside = [part for part in get_args(hint) if part is not type(None)]
     for part in (hint, *inside):
         if isinstance(part, Registry):
-            return _link(part.group.removeprefix("rolegraph."))
+            return _link(part.group.removeprefix("rolegraph."), PAGE.name)
     if isinstance(hint, type) and issubclass(hint, SpecModel):
         return _link(hint.__name__)
     if not any(isinstance(part, Registry) or part in LINKED for part in _parts(hint)):
@@ -167,8 +144,8 @@ def _default(field: FieldInfo) -> str:
 
 def _items(kind: str) -> str:
     names = registry_of(f"rolegraph.{kind}").names()
-    shown = [f"#### {name}\n\n```\n{_listed(kind, name)}\n```\n" for name in names]
-    return "\n".join([f"### {kind}\n", *shown])
+    shown = [f"### {name}\n\n```\n{_listed(kind, name)}\n```\n" for name in names]
+    return "\n".join([f"## {kind}\n", *shown])
 
 
 def _listed(kind: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,11 @@ def _head(file: Path) -> bytes:
 
 
 def _keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the description of each key of a model, by the key's name."""
-    return {name: _line(field.description or "") for name, field in model.model_fields.items()}
+    """Return the meaning of each key of a model, a sentence, by the key's name."""
+    return {
+        name: re.split(r"(?<=\.) ", _line(field.description or ""), maxsplit=1)[0]
+        for name, field in model.model_fields.items()
+    }
 
 
 def _items(registry: Registry[Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ ATOMIC = "atomic"
 class SpecModel(BaseModel):
     """A mapping of a spec; unknown keys and values of another type are faults.
 
-    The docstring under a field is its `description`: in the JSON Schema, in docs/reference.md, and in the
+    The docstring under a field is its `description`: in the JSON Schema, in docs/keys.md, and in the
     message about a required key that is missing.
     """
 

@@ -147,7 +147,8 @@ def group_scope(trace: GroupTrace) -> str:
 
 
 def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -> str:
-    """Return a sentence that says how the advantages of a group follow from its rewards.
+    """Return a sentence that says how the advantages of a group follow from its rewards; empty without
+    advantages.
 
     Args:
         trace: The group.
@@ -155,7 +156,7 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
         signal: Mean advantage that a signal added at each token.
     """
     if not trace.learnt:
-        return "These episodes were not used for training: there are rewards, but no advantages."
+        return ""
     estimator = (role and role.estimator) or "The estimator"
     baseline = " and its baseline" if trace.mine.credit.baseline is not None else ""
     loss = f", {role.loss}" if role and role.loss else ""
@@ -169,9 +170,9 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
 def group_result(trace: GroupTrace) -> str:
     """Return how the reward of the group's member on this page became an advantage, as recorded."""
     mine, split = trace.mine.credit, trace.mine.row.part.split
-    if split != "train" and mine.advantage is None:
-        return f"{split or 'run'}: no gradient comes from this answer".capitalize()
     reward = "no reward" if mine.reward is None else f"reward {number(mine.reward)}"
+    if split != "train" and mine.advantage is None:
+        return reward
     baseline = "" if mine.baseline is None else f" − baseline {number(mine.baseline)}"
     advantage = "no advantage" if mine.advantage is None else f"advantage {signed(mine.advantage)}"
     return f"{reward}{baseline} → {advantage}"

@@ -247,7 +247,7 @@ def test_controls_are_shown_with_their_intervals(tmp_path: Path) -> None:
     control = {"name": "untrained", "figure": "judge_acc", "mean": 0.45, "low": 0.4, "high": 0.5, "n": 512}
     (folder / "controls.json").write_text(json.dumps([control]))
     learning = section(page(folder), "learning")
-    assert "0.400 – 0.500" in learning
+    assert "[0.400, 0.500]" in learning
     assert learning.count('<svg class="interval') == 1
 
 
@@ -492,7 +492,7 @@ def test_a_role_that_moved_beside_an_unmoved_correct_is_in_the_verdict(tmp_path:
         write_episodes(folder, "validation", step, tasks)
     told = verdict(page(folder))
     assert told.startswith("up: 0.450 → 0.745 solver rose : correct 0 [")
-    assert "; reward/solver +0.500 [" in told
+    assert ". reward/solver +0.500 [" in told
 
 
 def test_a_training_that_diverges_has_collapsed_and_one_without_validations_is_not_judged(

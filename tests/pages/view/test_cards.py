@@ -64,7 +64,7 @@ def test_a_judge_that_chose_an_answer_of_two_names_both_and_a_failed_one_none(tm
 def test_a_metric_that_equals_the_sign_of_the_episode_is_not_told_again(tmp_path: Path) -> None:
     text = get(f"/{KEY}/0/episodes/0", replays.run(tmp_path / "run", replays.solved(0))).text
     (facts,) = re.findall(r'<dl class="facts small">.*?</dl>', text, re.DOTALL)
-    assert re.findall(r"<dt>(.*?)</dt>", facts) == ["solver_acc", "ended", "started"]
+    assert re.findall(r"<dt>(.*?)</dt>", facts) == ["solver_acc", "gradient", "ended", "started"]
 
 
 def test_the_table_of_a_group_is_folded_below_its_result(training: Path) -> None:

@@ -38,7 +38,7 @@ def check(site: Path) -> dict[str, str]:
         assert "index.html#turning" in pages[file].links
         (advantage,) = re.findall(r'advantage <b class="\w+">([^<]*)</b>', card)
         turn = (site / file).read_text("utf-8").partition(f'<article class="card" id="{anchor}"')[2]
-        assert f"advantage {advantage}</span>" in turn.partition("</article>")[0]
+        assert f"advantage {advantage}</b>" in turn.partition("</article>")[0]
     return turns
 
 

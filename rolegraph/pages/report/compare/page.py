@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import pstdev
 from string import ascii_uppercase
@@ -82,6 +84,7 @@ def comparison_page(
         curves=common_curves(trainings) if len(trainings) > 1 else (),
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
         places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
+        verdicts=[[*of] for _, of in groupby(comparison.verdicts, key=attrgetter("side"))],
         chosen=BEST_ON_THESE,
         switch=switch,
         best=best,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rolegraph.engine.compile import RolePlan
@@ -56,27 +57,12 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
     """
     reward = result.role.reward
     if reward is not None and not reward.is_deferred:
-        inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
-        later = _score(result, node, context, reward, inputs) if _is_computed(result, reward) else None
-        if later is not None:
+        scoring = TurnReward(result, node, context, reward, _turn_inputs(result, reward))
+        if scoring.is_computed and (later := scoring.score()) is not None:
             create_task(later)
-        _score_words(result, node, context, reward, inputs)
+        scoring.score_words()
     if result.failure is not None:
         stop_at_failure(result)
-
-
-def _is_computed(result: NodeResult, reward: Reward) -> bool:
-    """Return True if the reward of a turn is computed.
-
-    It is for every turn without a failure. For a failed turn, it is computed if the answer was unreadable and
-    `on_failure` says `then: reward`, or if the environment scores the turn and `on_failure` gives no reward.
-    """
-    failing = result.role.spec.on_failure
-    if result.failure is None:
-        return True
-    if failing.then == "reward":
-        return result.failure.name.cause == "form"
-    return reward.reads_environment and failing.reward is None
 
 
 def stop_at_failure(result: NodeResult) -> None:
@@ -85,188 +71,215 @@ def stop_at_failure(result: NodeResult) -> None:
         raise EpisodeStop
 
 
-class LateRewards:
-    """Scoring of an episode's rewards that read other turns, after all turns have ended.
+def score_late(context: EpisodeContext, create_task: CreateTask) -> None:
+    """Score the rewards that read other turns, after all turns have ended.
 
-    Nodes and roles are positions in the plan.
+    Each role with such a reward has a task, which waits for the tasks of the roles that its reward reads.
     """
-
-    def __init__(self, context: EpisodeContext) -> None:
-        self.context, self.plan, self.results = context, context.plan, context.results
-
-    def score(self, create_task: CreateTask) -> None:
-        """Start a task for each role with a late reward; a task waits for the tasks of the roles that its
-        reward reads."""
-        tasks: dict[str, asyncio.Task[None]] = {}
-        for position in self.plan.reward_order:
-            role = self.plan.roles[position]
-            if role.reward is not None:
-                before = [tasks[name] for name in role.reward.roles if name in tasks]
-                tasks[role.name] = create_task(self._score_role(role, role.reward, before, create_task))
-
-    async def _score_role(
-        self, role: RolePlan, reward: Reward, before: Sequence[asyncio.Task[None]], create_task: CreateTask
-    ) -> None:
-        """Set the scores of a role's turns, once the tasks in `before` are done; raises EpisodeStop.
-
-        A failed turn has the score that `on_failure` sets, unless `_is_computed` says otherwise.
-        """
-        if before:
-            await asyncio.wait(before)
-        isolated: list[asyncio.Task[None]] = []
-        for node in role.nodes:
-            result = self.results[node]
-            if result is None:
-                continue
-            is_computed = _is_computed(result, reward)
-            is_needed = is_computed or role.name in self.plan.word_scored
-            inputs = self._inputs(node, result, reward) if is_needed else None
-            if is_computed and inputs is not None:
-                if (later := _score(result, node, self.context, reward, *inputs)) is not None:
-                    isolated.append(create_task(later))
-                stop_at_failure(result)
-            if inputs is not None:
-                _score_words(result, node, self.context, reward, *inputs)
-        await asyncio.gather(*isolated)
-
-    def _inputs(self, node: int, result: NodeResult, reward: Reward) -> tuple[RewardInputs, dict[str, Views]]:
-        """Return the inputs of a turn's reward, with views of other turns and the environment; and the turns
-        that its expressions read."""
-        plan_node = self.plan.nodes[node]
-        environment = self.context.env_of.get(plan_node.role)
-        edges = self.plan.reward_inputs.get(node, ())
-        ran = {edge.name: turns_taken(edge, self.results) for edge in edges}
-        views = {name: tuple(turn.public for _, turn in ran[name]) for name in reward.views}
-        env = environment.reward(node) if reward.reads_environment and environment is not None else None
-        inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
-        inputs = inputs._replace(views=views, env_reward=env)
-        if not result.role.formulas:
-            return inputs, {}
-        loop = self.plan.roles[plan_node.role].loop
-        return inputs, {name: finished_turns(self.context, name, taken, loop) for name, taken in ran.items()}
+    tasks: dict[str, asyncio.Task[None]] = {}
+    for position in context.plan.reward_order:
+        role = context.plan.roles[position]
+        if role.reward is not None:
+            before = [tasks[name] for name in role.reward.roles if name in tasks]
+            tasks[role.name] = create_task(_score_role(context, role, role.reward, before, create_task))
 
 
-def _turn_inputs(result: NodeResult) -> RewardInputs:
-    """Return the inputs of a reward that scores one turn: the turn's action, response and reasoning."""
+async def _score_role(
+    context: EpisodeContext,
+    role: RolePlan,
+    reward: Reward,
+    before: Sequence[asyncio.Task[None]],
+    create_task: CreateTask,
+) -> None:
+    """Set the scores of a role's turns, once the tasks in `before` are done; raises EpisodeStop.
+
+    A failed turn has the score that `on_failure` sets, unless `TurnReward.is_computed` says otherwise.
+    """
+    if before:
+        await asyncio.wait(before)
+    isolated: list[asyncio.Task[None]] = []
+    for node in role.nodes:
+        result = context.results[node]
+        if result is None:
+            continue
+        scoring = TurnReward(result, node, context, reward)
+        is_computed = scoring.is_computed
+        if is_computed or role.name in context.plan.word_scored:
+            scoring.read_turns()
+        if is_computed:
+            if (later := scoring.score()) is not None:
+                isolated.append(create_task(later))
+            stop_at_failure(result)
+        scoring.score_words()
+    await asyncio.gather(*isolated)
+
+
+def _turn_inputs(result: NodeResult, reward: Reward) -> RewardInputs:
+    """Return the inputs that a reward reads of the turn alone: its action, response and reasoning."""
+    if not reward.reads_turn:
+        return NO_INPUTS
     return RewardInputs(turn=result.view, steps=tuple(steps_of(result, masked=False)))
 
 
-def _variables(
-    context: EpisodeContext, node: int, view: View, turns: Mapping[str, Views] | None
-) -> Mapping[str, Any]:
-    """Return the variables of the expressions in a turn's reward: the turn, the task and other turns."""
-    formulas = context.plan.roles[context.plan.nodes[node].role].formulas
-    return {**context.of_turn_end(node, view, formulas.values()), **(turns or {})}
+@dataclass(slots=True)
+class TurnReward:
+    """Reward of one turn that has ended, with its inputs."""
 
+    result: NodeResult
+    """The turn, whose score is set."""
+    node: int
+    """Position of the turn in the plan."""
+    context: EpisodeContext
+    reward: Reward
+    inputs: RewardInputs = NO_INPUTS
+    turns: Mapping[str, Views] = field(default_factory=dict[str, Views])
+    """Turns that the reward's expressions read."""
 
-def _score(
-    result: NodeResult,
-    node: int,
-    context: EpisodeContext,
-    reward: Reward,
-    inputs: RewardInputs,
-    turns: Mapping[str, Views] | None = None,
-) -> Coroutine[None, None, None] | None:
-    """Score a turn now, or return a coroutine that scores it with log-probabilities of texts or in a separate
-    process.
+    @property
+    def is_computed(self) -> bool:
+        """True if the reward of the turn is computed.
 
-    If the reward fails, or an expression of it cannot be computed, the turn fails with `reward_error`.
+        It is for every turn without a failure. For a failed turn, it is computed if the answer was unreadable
+        and `on_failure` says `then: reward`, or if the environment scores the turn and `on_failure` gives no
+        reward.
+        """
+        failure, failing = self.result.failure, self.result.role.spec.on_failure
+        if failure is None:
+            return True
+        if failing.then == "reward":
+            return failure.name.cause == "form"
+        return self.reward.reads_environment and failing.reward is None
 
-    Args:
-        result: The turn, whose score is set.
-        node: The turn's position in the plan.
-        context: The episode.
-        reward: The reward.
-        inputs: Inputs of the reward.
-        turns: Turns of other roles that the reward's expressions read.
-    """
-    limit = reward.timeout
-    if limit is None and context.is_large and reward.facts.fields:
-        limit = LARGE_SECONDS
-    formulas = result.role.formulas
-    try:
-        if formulas:
-            variables = _variables(context, node, result.view, turns)
-            if slow := sum(it.timeout or 0.0 for it in formulas.values()):
-                return _score_later(result, node, context, reward, inputs, limit, variables, slow)
-            inputs = inputs._replace(values=values_of(formulas, variables))
-        if limit is not None or result.role.likelihoods:
-            return _score_later(result, node, context, reward, inputs, limit)
-        _set_score(result, reward.score(context.task, result.view.action, inputs), inputs)
-    except FOREIGN_ERRORS as error:  # a reward is the user's code
-        _fail_by(result, error)
-    return None
+    def read_turns(self) -> None:
+        """Set the inputs of a reward that reads other turns or the environment, and the turns that its
+        expressions read."""
+        context, reward, role = self.context, self.reward, self.result.role
+        position = context.plan.nodes[self.node].role
+        environment = context.env_of.get(position)
+        edges = context.plan.reward_inputs.get(self.node, ())
+        ran = {edge.name: turns_taken(edge, context.results) for edge in edges}
+        views = {name: tuple(turn.public for _, turn in ran[name]) for name in reward.views}
+        env = environment.reward(self.node) if reward.reads_environment and environment is not None else None
+        self.inputs = _turn_inputs(self.result, reward)._replace(views=views, env_reward=env)
+        if role.formulas:
+            self.turns = {
+                name: finished_turns(context, name, taken, role.loop) for name, taken in ran.items()
+            }
 
+    def score(self) -> Coroutine[None, None, None] | None:
+        """Score the turn now, or return a coroutine that scores it with log-probabilities of texts or in a
+        separate process.
 
-def _score_words(
-    result: NodeResult,
-    node: int,
-    context: EpisodeContext,
-    reward: Reward,
-    inputs: RewardInputs,
-    turns: Mapping[str, Views] | None = None,
-) -> None:
-    """Set `word_rewards` of a turn: the reward of each answer that the parser allows, if the role is
-    `word_scored`."""
-    role = result.role
-    if role.name not in context.plan.word_scored or context.is_large or not result.calls:
-        return
-    rewards: dict[str, float] = {}
-    for word in role.parser.gives.get("enum", (True, False)):
-        view = result.view._replace(action=word, failure="")
+        If the reward fails, or an expression of it cannot be computed, the turn fails with `reward_error`.
+        """
+        role, limit = self.result.role, self.reward.timeout
+        if limit is None and self.context.is_large and self.reward.facts.fields:
+            limit = LARGE_SECONDS
+        slow = sum(it.timeout or 0.0 for it in role.formulas.values())
+        if slow or limit is not None or role.likelihoods:
+            return self._score_later(limit, slow)
         try:
-            if role.formulas:
-                values = values_of(role.formulas, _variables(context, node, view, turns))
-                inputs = inputs._replace(values=values)
-            score = reward.score(context.task, word, inputs)
-        except FOREIGN_ERRORS:  # the turn's own score tells the reason
+            inputs = self._with_values(self.result.view)
+            self._set_score(self.reward.score(self.context.task, self.result.view.action, inputs), inputs)
+        except FOREIGN_ERRORS as error:  # a reward is the user's code
+            self._fail_by(error)
+        return None
+
+    def score_words(self) -> None:
+        """Set `word_rewards` of the turn: the reward of each answer that the parser allows, if the role is
+        `word_scored`."""
+        role, view, context = self.result.role, self.result.view, self.context
+        if role.name not in context.plan.word_scored or context.is_large or not self.result.calls:
             return
-        if score is None or score.reward is None:
+        rewards: dict[str, float] = {}
+        for word in role.parser.gives.get("enum", (True, False)):
+            try:
+                inputs = self._with_values(view._replace(action=word, failure=""))
+                score = self.reward.score(context.task, word, inputs)
+            except FOREIGN_ERRORS:  # the turn's own score tells the reason
+                return
+            if score is None or score.reward is None:
+                return
+            rewards[str(word)] = score.reward
+        self.result.word_rewards = rewards
+
+    async def _score_later(self, limit: float | None, slow: float) -> None:
+        """Request the log-probabilities that the reward reads, and score the turn; may raise EpisodeStop.
+
+        Args:
+            limit: Time limit in seconds of a separate process; None scores in this process.
+            slow: Time limit in seconds of the reward's expressions in a separate process; 0 computes them in
+                this process.
+        """
+        result, reward, run = self.result, self.reward, self.context.isolation.run
+        try:
+            if slow:
+                formulas, variables = dict(result.role.formulas), self._variables(result.view)
+                values = await run(values_of, formulas, variables, limit=slow, memory=reward.memory)
+                inputs = self.inputs._replace(values=values)
+            else:
+                inputs = self._with_values(result.view)
+            if result.role.likelihoods:
+                likelihoods = await likelihoods_of(result, self.node, self.context, inputs)
+                inputs = inputs._replace(likelihoods=likelihoods)
+            arguments = self.context.task, result.view.action, inputs
+            if limit is None:
+                score = reward.score(*arguments)
+            else:
+                score = await run(reward.score, *arguments, limit=limit, memory=reward.memory)
+            self._set_score(score, inputs)
+        except FOREIGN_ERRORS as error:
+            self._fail_by(error)
+        stop_at_failure(result)
+
+    def _with_values(self, view: View) -> RewardInputs:
+        """Return the inputs with the values of the reward's expressions for a view of the turn."""
+        formulas = self.result.role.formulas
+        return (
+            self.inputs._replace(values=values_of(formulas, self._variables(view)))
+            if formulas
+            else self.inputs
+        )
+
+    def _variables(self, view: View) -> Mapping[str, Any]:
+        """Return the variables of the reward's expressions: the turn, the task and other turns."""
+        return {**self.context.of_turn_end(self.node, view, self.result.role.formulas.values()), **self.turns}
+
+    def _set_score(self, score: Score | None, inputs: RewardInputs) -> None:
+        if score is None:
             return
-        rewards[str(word)] = score.reward
-    result.word_rewards = rewards
-
-
-async def _score_later(
-    result: NodeResult,
-    node: int,
-    context: EpisodeContext,
-    reward: Reward,
-    inputs: RewardInputs,
-    limit: float | None,
-    variables: Mapping[str, Any] | None = None,
-    slow: float = 0.0,
-) -> None:
-    """Request the log-probabilities that a turn's reward reads, and score the turn; may raise EpisodeStop.
-
-    Args:
-        result: The turn, whose score is set.
-        node: The turn's position in the plan.
-        context: The episode.
-        reward: The reward.
-        inputs: Inputs of the reward.
-        limit: Time limit in seconds of a separate process; None scores in this process.
-        variables: Variables with which the reward's expressions are computed first; None if they are computed
-            already.
-        slow: Time limit in seconds of the expressions.
-    """
-    try:
-        if variables is not None:
-            formulas, run = dict(result.role.formulas), context.isolation.run
-            values = await run(values_of, formulas, variables, limit=slow, memory=reward.memory)
-            inputs = inputs._replace(values=values)
-        if result.role.likelihoods:
-            inputs = inputs._replace(likelihoods=await likelihoods_of(result, node, context, inputs))
-        arguments = context.task, result.view.action, inputs
-        if limit is None:
-            score = reward.score(*arguments)
+        reward, is_correct, terms = score
+        if (right := self.result.role.spec.right) is not None:
+            is_correct = None if (verdict := inputs.values[right]) is UNKNOWN else bool(verdict)
+        if self.result.failure is not None:  # a failed turn is never correct
+            is_correct = False
+        try:
+            reward = None if reward is None else finite_number(reward, "the reward is")
+            terms = {
+                str(name): finite_number(term, f"the reward's term {name!r} is")
+                for name, term in terms.items()
+            }
+        except ValueError as error:
+            self._fail(str(error))
         else:
-            run = context.isolation.run
-            score = await run(reward.score, *arguments, limit=limit, memory=reward.memory)
-        _set_score(result, score, inputs)
-    except FOREIGN_ERRORS as error:
-        _fail_by(result, error)
-    stop_at_failure(result)
+            self.result.score = Score(reward, None if is_correct is None else bool(is_correct), terms)
+
+    def _fail_by(self, error: BaseException) -> None:
+        """Record that the reward raised `error`; if the sandbox is at fault, remove the turn's score."""
+        if isinstance(error, UnsupportedProgram):
+            self._fail(str(error), FailureName.UNSUPPORTED_PROGRAM)
+        elif isinstance(error, PromptError | CallLimit):
+            self._fail(f"the reward {error}")
+        else:
+            self._fail(f"the reward raised {describe_error(error)}", place=place_of(error))
+        if isinstance(error, UnsupportedProgram | WorldError | ModelError):
+            self.result.score = None
+
+    def _fail(self, message: str, name: FailureName = FailureName.REWARD_ERROR, place: str = "") -> None:
+        result = self.result
+        is_set = result.role.spec.on_failure.reward is not None  # else nothing says what the answer is worth
+        result.score = failure_score(result.role) if is_set else None
+        result.failure = result.failure or Failure(name, message, place)
 
 
 def values_of(formulas: Mapping[str, Expression], variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,42 +297,3 @@ def values_of(formulas: Mapping[str, Expression], variables: Mapping[str, Any]) 
         except PromptError as error:
             raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
     return values
-
-
-def _set_score(result: NodeResult, score: Score | None, inputs: RewardInputs) -> None:
-    if score is None:
-        return
-    reward, is_correct, terms = score
-    if (right := result.role.spec.right) is not None:
-        is_correct = None if (verdict := inputs.values[right]) is UNKNOWN else bool(verdict)
-    if result.failure is not None:  # a failed turn is never correct
-        is_correct = False
-    try:
-        reward = None if reward is None else finite_number(reward, "the reward is")
-        terms = {
-            str(name): finite_number(term, f"the reward's term {name!r} is") for name, term in terms.items()
-        }
-    except ValueError as error:
-        _fail(result, str(error))
-    else:
-        result.score = Score(reward, None if is_correct is None else bool(is_correct), terms)
-
-
-def _fail_by(result: NodeResult, error: BaseException) -> None:
-    """Record that a turn's reward raised `error`; if the sandbox is at fault, remove the turn's score."""
-    if isinstance(error, UnsupportedProgram):
-        _fail(result, str(error), FailureName.UNSUPPORTED_PROGRAM)
-    elif isinstance(error, PromptError | CallLimit):
-        _fail(result, f"the reward {error}")
-    else:
-        _fail(result, f"the reward raised {describe_error(error)}", place=place_of(error))
-    if isinstance(error, UnsupportedProgram | WorldError | ModelError):
-        result.score = None
-
-
-def _fail(
-    result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR, place: str = ""
-) -> None:
-    is_set = result.role.spec.on_failure.reward is not None  # else nothing says what the answer is worth
-    result.score = failure_score(result.role) if is_set else None
-    result.failure = result.failure or Failure(name, message, place)

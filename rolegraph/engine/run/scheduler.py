@@ -34,7 +34,7 @@ from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import LoopEnds
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.frontier import Frontier
-from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
+from rolegraph.engine.run.rewards import EpisodeStop, score_at_once, score_late
 from rolegraph.engine.run.task_group import TaskGroup
 from rolegraph.engine.run.tools import Answer, Callees
 from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn, node_result, tool_turn
@@ -122,7 +122,7 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                LateRewards(self.context).score(tasks.create_task)
+                score_late(self.context, tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
             return True

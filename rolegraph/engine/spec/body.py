@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
 from rolegraph.engine.records.plain import check_plain
+from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 DECIDED = frozenset("messages model tools tool_choice n stream stream_options logprobs".split())
 """Fields of a chat request that a run decides."""
@@ -36,20 +37,10 @@ def _checked(body: Mapping[str, Any]) -> JsonObject:
             raise ValueError(f"fields without `{name}`, which the run decides")
         if name in SAMPLED and value is not None:
             raise ValueError(f"`{name}` under `sampling`; here null alone, which leaves the field out")
-    if secret := next((it for it in _names(body) if it.lower().replace("-", "_") in SECRETS), None):
+    names = (str(key) for path, _ in walk_paths(body) for key in path[-1:])
+    if secret := next((it for it in names if it.lower().replace("-", "_") in SECRETS), None):
         raise ValueError(f"fields without `{secret}`; keys and headers come from the environment")
     return JsonObject(body)
-
-
-def _names(value: object) -> Iterator[str]:
-    """Yield the names in a JSON value, at every depth."""
-    if isinstance(value, Mapping):
-        for name, inner in cast("Mapping[str, object]", value).items():
-            yield name
-            yield from _names(inner)
-    elif isinstance(value, list):
-        for inner in cast("list[object]", value):
-            yield from _names(inner)
 
 
 Body = Annotated[dict[str, Any], AfterValidator(_checked)]

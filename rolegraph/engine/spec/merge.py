@@ -25,9 +25,9 @@ from rolegraph.engine.spec.yaml_source import (
     YamlSource,
     parse_yaml,
     value_at,
-    walk_paths,
 )
 from rolegraph.engine.vocabulary import ItemCall
+from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 _refused = partial(Diagnostic, code="override")
 

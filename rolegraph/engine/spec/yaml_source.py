@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, NoReturn, cast
@@ -32,6 +32,7 @@ from rolegraph.engine.spec.diagnostics import (
 from rolegraph.engine.spec.files import has_surrogate, pair_surrogates, read_text, shown_path
 from rolegraph.engine.spec.yaml_repairs import explain
 from rolegraph.engine.spec.yaml_slips import EXPRESSIONS, slips_in
+from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 _DEPTH = SPEC_DEPTH.most
 
@@ -296,18 +297,6 @@ def unreadable_source(
     return YamlSource(
         {}, {(): KeyPosition(None, top)}, [Diagnostic(message, place, expected, hint, code=code)]
     )
-
-
-def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) of a value and of everything inside it, in the order of the file."""
-    yield path, value
-    inside: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(value, dict):
-        inside = cast("dict[str, Any]", value).items()
-    elif isinstance(value, list):
-        inside = enumerate(cast("list[Any]", value))
-    for key, inner in inside:
-        yield from walk_paths(inner, (*path, key))
 
 
 def value_at(value: Any, path: Path) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 SCHEDULED_KEYS = frozenset({"weight", "coefficient", "temperature"})
@@ -37,18 +37,26 @@ def written_numbers(data: Mapping[str, Any]) -> Iterator[tuple[DataPath, str]]:
     Args:
         data: Resolved data of the spec.
     """
-    return _written((), data)
+    for path, value in walk_paths(data):
+        if path and path[-1] in SCHEDULED_KEYS and isinstance(value, str) and _EXPRESSION.search(value):
+            yield path, value
 
 
-def _written(path: DataPath, value: object) -> Iterator[tuple[DataPath, str]]:
+def walk_paths(value: Any, path: DataPath = ()) -> Iterator[tuple[DataPath, Any]]:
+    """Yield (path, value) of a JSON value and of everything inside it, in its order.
+
+    Args:
+        value: The value.
+        path: Path of the value.
+    """
+    yield path, value
+    inside: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, Mapping):
-        for key, inner in cast("Mapping[str, Any]", value).items():
-            yield from _written((*path, key), inner)
+        inside = cast("Mapping[str, Any]", value).items()
     elif isinstance(value, list):
-        for place, inner in enumerate(cast("list[object]", value)):
-            yield from _written((*path, place), inner)
-    elif path and path[-1] in SCHEDULED_KEYS and isinstance(value, str) and _EXPRESSION.search(value):
-        yield path, value
+        inside = enumerate(cast("list[Any]", value))
+    for key, inner in inside:
+        yield from walk_paths(inner, (*path, key))
 
 
 def values_at(data: Mapping[str, Any], values: Mapping[DataPath, float]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.answers import SCHEMA_WORK
+from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
 """`keyword(validator, wanted, value, schema)` returns a value's errors; `wanted` is the keyword's value."""
@@ -71,14 +72,9 @@ def keywords_in(schema: object, names: Container[str]) -> Iterator[tuple[str, ob
 
     Parts that are no schemas are searched as well, since a reference may use them as one.
     """
-    if isinstance(schema, Mapping):
-        for key, value in cast("Mapping[str, Any]", schema).items():
-            if key in names:
-                yield key, value
-            yield from keywords_in(value, names)
-    elif isinstance(schema, list):
-        for member in cast("list[Any]", schema):
-            yield from keywords_in(member, names)
+    for path, value in walk_paths(schema):
+        if path and isinstance(key := path[-1], str) and key in names:
+            yield key, value
 
 
 def schema_checker(

@@ -12,9 +12,9 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
 CUT = "[key]"
@@ -75,14 +75,19 @@ def without_url_secrets(text: str) -> str:
 
 def without_secrets_in(value: object) -> object:
     """Return a JSON value, such as a command's document, with `without_secrets` applied to each text."""
+    return rewritten(value, without_secrets)
+
+
+def rewritten(value: Any, write: Callable[[str], str]) -> Any:
+    """Return a copy of a JSON value with `write` applied to every text in it, keys included."""
     match value:
         case str():
-            return without_secrets(value)
+            return write(value)
         case dict():
-            fields = cast("dict[object, object]", value)
-            return {without_secrets_in(name): without_secrets_in(field) for name, field in fields.items()}
+            fields = cast("dict[str, Any]", value)
+            return {rewritten(key, write): rewritten(field, write) for key, field in fields.items()}
         case list() | tuple():
-            return [*map(without_secrets_in, cast("Sequence[object]", value))]
+            return [rewritten(part, write) for part in cast("Sequence[Any]", value)]
         case _:
             return value
 

@@ -28,7 +28,6 @@ from rolegraph.engine.prompts.markers import (
     Outline,
     Placeholders,
     renamed,
-    rewritten,
     unless_harmless,
 )
 from rolegraph.engine.prompts.tools import (
@@ -40,6 +39,7 @@ from rolegraph.engine.prompts.tools import (
     in_messages,
 )
 from rolegraph.engine.records import Message
+from rolegraph.engine.secrets import rewritten
 from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.engine.vocabulary.tool import never_called
 

@@ -19,6 +19,7 @@ from secrets import token_hex
 from typing import Any, cast
 
 from rolegraph.engine.records.jsonl import parse_json
+from rolegraph.engine.secrets import rewritten
 
 _SECRET = token_hex(12)
 """Part of names and placeholders, random in each process, so that no text can contain one by intention."""
@@ -192,22 +193,6 @@ def unless_harmless(write: Callable[[str], str]) -> Callable[[str], str]:
     """Return a function that applies `write` to texts with characters of markers, and returns other texts
     unchanged."""
     return lambda text: text if _HARMLESS.fullmatch(text) else write(text)
-
-
-def rewritten(value: Any, write: Callable[[str], str]) -> Any:
-    """Return a copy of a JSON value with `write` applied to every string in it, keys included."""
-    match value:
-        case str():
-            return write(value)
-        case dict():
-            return {
-                rewritten(key, write): rewritten(part, write)
-                for key, part in cast("dict[str, Any]", value).items()
-            }
-        case list() | tuple():
-            return [rewritten(part, write) for part in cast("Sequence[Any]", value)]
-        case _:
-            return value
 
 
 def escape_families(value: Any) -> Any:

@@ -187,16 +187,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_out_of_files(error: BaseException) -> bool:
     """Return True for the error of a process that can open no more files or connections, or an error caused
     by it."""
-    causes = [error]
-    for cause in causes:
-        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
-            return True
+    errors = causes(error)
+    return any(isinstance(it, OSError) and it.errno in (errno.EMFILE, errno.ENFILE) for it in errors)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error and all errors that caused it, the outermost first."""
+    found = [error]
+    for cause in found:
         if isinstance(cause, BaseExceptionGroup):
-            causes += cast("Sequence[BaseException]", cause.exceptions)
+            found += cast("Sequence[BaseException]", cause.exceptions)
         further = cause.__cause__ or cause.__context__
-        if further is not None and further not in causes:  # Tinker's error of a token is its own context
-            causes.append(further)
-    return False
+        if further is not None and further not in found:  # Tinker's error of a token is its own context
+            found.append(further)
+    return found
 
 
 def first_line(error: BaseException) -> str:

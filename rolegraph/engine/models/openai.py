@@ -57,6 +57,7 @@ from rolegraph.engine.models.openai_fields import (
     sent,
     warning_of,
 )
+from rolegraph.engine.models.openai_stream import fields_in
 from rolegraph.engine.models.repeats import REPEATS, RepeatedAnswers
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
@@ -398,7 +399,7 @@ def _learned_from_error(
 
 
 def _codes_of(error: object) -> tuple[object, object]:
-    fields = cast("dict[str, object]", error) if isinstance(error, dict) else {}
+    fields = fields_in(error)
     return fields.get("code"), fields.get("type")
 
 
@@ -621,12 +622,9 @@ def _said(error: openai.OpenAIError) -> str:
     """Return the text of a failed call's error: the server's message, or the reason of a failed
     connection."""
     body = error.body if isinstance(error, openai.APIError) else None
-    if isinstance(body, dict):
-        words = cast("dict[str, object]", body).get("message")
-        if isinstance(words, str) and words:
-            return words
-    if isinstance(body, str) and body.strip():  # `{"error": "…"}`, and text that is no JSON
-        return body
+    words = fields_in(body).get("message") or body  # a body may be `{"error": "…"}`, or text that is no JSON
+    if isinstance(words, str) and words.strip():
+        return words
     cause = error.__cause__
     if is_out_of_files(error):
         return "this process has too many open files; raise `ulimit -n`, or lower the concurrency"

@@ -278,9 +278,8 @@ def _answer_of(value: object) -> ServerCompletion:
 
 def message_of(error: object) -> str:
     """Return the message of an error object in a response, or the object as text."""
-    whole: object = error
-    words = cast("dict[str, object]", error).get("message") if isinstance(error, dict) else error
-    return words if isinstance(words, str) and words else str(whole)
+    words = fields_in(error).get("message") or error
+    return words if isinstance(words, str) else str(error)
 
 
 def says_refused(error: object) -> bool:

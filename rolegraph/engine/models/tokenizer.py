@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.connections import naming_variables
-from rolegraph.engine.errors import UsageError, WorldError, first_line, panics_as_errors
+from rolegraph.engine.errors import UsageError, WorldError, causes, first_line, panics_as_errors
 from rolegraph.engine.prompts import ChatFormat, Tokenizer
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import MODELS
@@ -69,8 +69,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         reason = first_line(error)
         if is_folder:
             raise UsageError(f"Cannot load {wanted}: {reason}") from error
-        causes = _chain(error)
-        if any(isinstance(cause, RepositoryNotFoundError | HFValidationError) for cause in causes):
+        if any(isinstance(it, RepositoryNotFoundError | HFValidationError) for it in causes(error)):
             raise UsageError(
                 f"Cannot find {wanted}: it is neither a folder nor a model on the hub. ({reason})"
             ) from error
@@ -104,11 +103,3 @@ def tokenizer_class(source: str | Path) -> Any:
         from transformers import AutoTokenizer
 
         return AutoTokenizer
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes, outermost first."""
-    chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
-        chain.append(cause)
-    return chain

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rolegraph.engine.compile import check_file
+from rolegraph.engine.compile import check_source
 from rolegraph.engine.compile.compiler import CompileResult
+from rolegraph.engine.records import Source
 
 SPEC = """rolegraph: 2
 name: x
@@ -23,7 +24,7 @@ def checked(
 ) -> CompileResult:
     path = folder / "x.yaml"
     path.write_text(SPEC.format(top=top, role=role))
-    return check_file(path, overrides, model=model)
+    return check_source(Source.of(path, *overrides, model=model))
 
 
 def names(compiled: CompileResult) -> list[str | None]:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rolegraph.engine.compile import Plan, check_file, compile_file
+from rolegraph.engine.compile import Plan, check_file, check_source, compile_file
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.prompts import TokenizedPrompt
-from rolegraph.engine.records import Episode, FailureName, Message
+from rolegraph.engine.records import Episode, FailureName, Message, Source
 from rolegraph.engine.run.likelihood import check_scorers
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, ScriptedModel, episode, limited, write_spec
@@ -207,7 +207,7 @@ def test_faults_of_a_likelihood_are_found_when_the_spec_is_checked(
 @pytest.mark.parametrize("model", ["openai:x", "replay:runs/x"])
 def test_a_model_that_cannot_score_is_named(model: str, tmp_path: Path) -> None:
     text = f"{HEAD}  solver: {{prompt: x, estimator: grpo, reward: {{likelihood: {{of: a}}}}}}\n"
-    checked = check_file(write_spec(tmp_path, text), model=model)
+    checked = check_source(Source.of(write_spec(tmp_path, text), model=model))
     assert any("does not give" in str(diagnostic) for diagnostic in checked.diagnostics)
 
 

@@ -18,11 +18,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rolegraph.engine.compile import Plan, check_file, compile_file
+from rolegraph.engine.compile import Plan, check_file, check_source, compile_file
 from rolegraph.engine.errors import ModelError, SpecError, UsageError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
-from rolegraph.engine.records import Episode, FailureName
+from rolegraph.engine.records import Episode, FailureName, Source
 from rolegraph.engine.training.advantages.ledger import Membership
 from rolegraph.engine.vocabulary import Function, Tool, tools
 from tests.edge import (
@@ -469,7 +469,7 @@ def test_what_was_not_allowed_does_not_run_and_says_where_it_stands(tmp_path: Pa
     with pytest.raises(UsageError, match="python"):
         run_one(found.plan, ScriptedModel(str), COUNTDOWN)
     with pytest.raises(SpecError, match=r"spec\.yaml:\d+:\d+: error: .*(.|\n)*--allow python"):
-        check_file(path, runs=True).valid()
+        check_source(Source.of(path), runs=True).valid()
     allowed = check_file(path, allow=["python"])
     assert not allowed.diagnostics
     assert allowed.valid().hash == found.plan.hash

@@ -7,8 +7,8 @@ schema has the value, and a warning where only some have it. Nothing is found wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 from jinja2 import nodes
 
@@ -18,7 +18,7 @@ from rolegraph.engine.compile.role_plan import ResolvedRole
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Expression, Template, syntax_of
 from rolegraph.engine.spec import Finding, Path
-from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.vocabulary import LINKS, Shape
 from rolegraph.engine.vocabulary.actions import BOOLEAN, TEXT
 
@@ -42,28 +42,11 @@ class _Text(NamedTuple):
     is_condition: bool = False
 
 
-class _Misread(NamedTuple):
-    """Read of a value that an action does not have."""
-
-    position: int
-    word: str
-    message: str
-    hint: str = ""
-    severity: Literal["error", "warning"] = "error"
-
-
 def type_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find reads and comparisons of actions that no action, or not every action, can satisfy."""
     shapes: dict[str, Shape] = {}
     for text in _texts(names):
-        reader = _ActionReader(text, lambda role: shape_of(names, role, shapes), names)
-        for fault in reader.faults():
-            finding = Finding(
-                text.path, fault.message, "", fault.hint, fault.severity, fault.word, offset=fault.position
-            )
-            file = text.text.file if isinstance(text.text, Template) else ""
-            place = point_at(file, text.text.source, fault.position, fault.word) if file else None
-            yield replace(finding, place=place) if place else finding
+        yield from _ActionReader(text, lambda role: shape_of(names, role, shapes), names).faults()
 
 
 def _texts(names: ResolvedNames) -> Iterator[_Text]:
@@ -110,13 +93,21 @@ class _ActionReader:
     shape: Callable[[str], Shape]
     names: ResolvedNames
 
-    def faults(self) -> Iterator[_Misread]:
+    def misread(
+        self, position: int, word: str, message: str, hint: str = "", severity: Severity = "error"
+    ) -> Finding:
+        """Return the finding for a read of a value that an action does not have."""
+        text = self.text.text
+        place = text.place_of(position, word) if isinstance(text, Template) else None
+        return Finding(self.text.path, message, "", hint, severity, word, offset=position, place=place)
+
+    def faults(self) -> Iterator[Finding]:
         """Yield the faults of the text, in its order."""
         tree = syntax_of(self.text.text)
         if self.text.is_condition and (read := self.read(tree)) and read[1].get("type") in _BARE:
             hint = "compare it with a value"
             message = f"{read[0]} is {described(read[1])}: it holds unless it is empty or 0"
-            yield _Misread(tree.lineno, _word(read[0]), message, hint, "warning")
+            yield self.misread(tree.lineno, _word(read[0]), message, hint, "warning")
         for node in (tree, *tree.find_all(nodes.Node)):
             if isinstance(node, nodes.Getattr | nodes.Getitem):
                 yield from self.field(node)
@@ -169,23 +160,25 @@ class _ActionReader:
             case _:
                 return None
 
-    def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[_Misread]:
+    def field(self, node: nodes.Getattr | nodes.Getitem) -> Iterator[Finding]:
         """Yield the fault of a field that the value before it cannot have."""
         key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
         match node.node:
             case nodes.Name(name=loop) if loop in self.names.spec.loops and key != "rounds":
-                yield _Misread(node.lineno, str(key), f"the loop {loop} has no {key!r}", "it has rounds")
+                yield self.misread(node.lineno, str(key), f"the loop {loop} has no {key!r}", "it has rounds")
             case nodes.Getattr(node=holder, attr="chosen") if (role := self.role(holder)) is not None:
                 parser = self.names.roles[role].parser
                 if parser and not parser.chooses:
                     hint = f"{role} needs `parser: {{choice: ROLE}}`"
-                    yield _Misread(node.lineno, "chosen", f"{role} chooses no turn", hint)
+                    yield self.misread(node.lineno, "chosen", f"{role} chooses no turn", hint)
             case nodes.Getattr(node=holder, attr="terms") if (role := self.role(holder)) is not None:
                 reward = self.names.rewards.get(role)
                 if reward and key not in reward.facts.terms:
                     terms = ", ".join(reward.facts.terms) or "none: only a `sum` has named terms"
                     message = f"the reward of {role} has no term {key!r}; it has {terms}"
-                    yield _Misread(node.lineno, str(key), message, did_you_mean(str(key), reward.facts.terms))
+                    yield self.misread(
+                        node.lineno, str(key), message, did_you_mean(str(key), reward.facts.terms)
+                    )
             case _:
                 pass
         before = self.read(node.node) if isinstance(key, str) else None
@@ -195,14 +188,14 @@ class _ActionReader:
         properties = inside(shape, "properties")
         if "enum" in shape or shape.get("type") in (*_BARE, "boolean", "null", "array"):
             hint = "read it whole, take a position, or let its parser give JSON"
-            yield _Misread(node.lineno, key, f"{text} is {described(shape)}, and has no {key!r}", hint)
+            yield self.misread(node.lineno, key, f"{text} is {described(shape)}, and has no {key!r}", hint)
         elif properties and key not in properties:
             hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
             is_closed = shape.get("additionalProperties") is False
             message = f"{text} is {described(shape)}, and {'has' if is_closed else 'names'} no {key!r}"
-            yield _Misread(node.lineno, key, message, hint, "error" if is_closed else "warning")
+            yield self.misread(node.lineno, key, message, hint, "error" if is_closed else "warning")
 
-    def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[_Misread]:
+    def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[Finding]:
         """Yield the fault of a comparison of a turn's value with values that it never has."""
         read, values = self.read(one), _constants(other)
         if read is None:
@@ -222,9 +215,9 @@ class _ActionReader:
             hint = f"write number({text}), or let its parser read a number"
         verb = "compared in order with" if sign in _ORDERED else "equal to"
         word = str(never[0]) if isinstance(never[0], str) else _word(text)
-        yield _Misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
+        yield self.misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
 
-    def mapped(self, mapping: nodes.Dict, key: nodes.Node) -> Iterator[_Misread]:
+    def mapped(self, mapping: nodes.Dict, key: nodes.Node) -> Iterator[Finding]:
         """Yield the warning of a mapping without an entry for a word that the action may be."""
         read, keys = self.read(key), _constants(nodes.List([pair.key for pair in mapping.items]))
         words = cast("Sequence[Any]", read[1].get("enum", ())) if read else ()
@@ -232,9 +225,9 @@ class _ActionReader:
             message = (
                 f"{read[0]} may be {' or '.join(lost)}, which this mapping lacks: no reward is known then"
             )
-            yield _Misread(mapping.lineno, "action", message, "add each word", "warning")
+            yield self.misread(mapping.lineno, "action", message, "add each word", "warning")
 
-    def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[_Misread]:
+    def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[Finding]:
         """Yield the fault of arithmetic on a text in an action."""
         parts = [node.left, node.right] if isinstance(node, nodes.BinExpr) else [node.node]
         for text, shape in filter(None, map(self.read, parts)):
@@ -244,7 +237,9 @@ class _ActionReader:
                 if words:
                     pairs = ", ".join(f"'{word}': {place}" for place, word in enumerate(words))
                     hint = f"give each word a number: {{{pairs}}}[{text}]"
-                yield _Misread(node.lineno, _word(text), f"{text} is {described(shape)}, and no number", hint)
+                yield self.misread(
+                    node.lineno, _word(text), f"{text} is {described(shape)}, and no number", hint
+                )
 
     def may_be(self, shape: Shape, value: Any, sign: str) -> bool:
         """Return True if `value SIGN constant` can hold for some value of a schema."""

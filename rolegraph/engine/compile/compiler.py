@@ -155,9 +155,7 @@ def check_file(
     overrides: Sequence[str] = (),
     further: PlanCheck | None = None,
     *,
-    model: str | None = None,
     allow: Sequence[str] = (),
-    runs: bool = False,
 ) -> CompileResult:
     """Check a spec's file as `check_source` does.
 
@@ -165,11 +163,9 @@ def check_file(
         name: A path, or the name of a shipped spec.
         overrides: `key.path=value` settings.
         further: A check of the plan for one use.
-        model: Value of `--model`.
         allow: Permissions, as for `--allow`.
-        runs: True if the plan is to run now.
     """
-    return check_source(Source.of(name, *overrides, model=model, allow=allow), further, runs=runs)
+    return check_source(Source.of(name, *overrides, allow=allow), further)
 
 
 def check_source(

@@ -11,6 +11,7 @@ from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames, Rewards, judged
 from rolegraph.engine.compile.structure import RoleGraph, ancestors, cycles, format_cycle, graph_of, reachable
+from rolegraph.engine.compile.texts import not_hidden
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
 from rolegraph.engine.vocabulary import Reward, Tool
@@ -224,9 +225,7 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
                 hint = did_you_mean(field, shown) or did_you_mean(field, columns)
                 yield Finding(path, f"the task has no field {field!r}", expected, hint, word=field)
             elif field not in names.hidden:
-                message = f"task.{field} is not hidden: every role may read it"
-                hint, rests_on = "leave it out here", (("data",), *_rewards_of(spec.roles))
-                yield Finding(path, message, "a hidden field", hint, word=field, rests_on=rests_on)
+                yield not_hidden(spec, field, path)
                 continue
             for other in (name, *(it for it in spec.roles if it in reached and it != name)):
                 rewarded = (rewards.get(it) for it in {other, *ancestors(before, other)})

@@ -134,13 +134,13 @@ def _policies_of(spec: Spec) -> tuple[Path, ...]:
 
 def _checkpoints(spec: Spec, counts: Mapping[str, int]) -> Iterator[tuple[Path, ModelRef]]:
     """Yield each checkpoint that the spec names for some role, as its key and the model with it."""
-    models: dict[Path, ModelRef | None] = {("model",): spec.model}
-    models |= {("roles", name, "model"): role.model for name, role in spec.roles.items()}
-    for name in sorted(_used(spec, counts).intersection(spec.policies)):
-        models["policies", name, "model"] = spec.policies[name].model
+    used = _used(spec, counts).intersection(spec.policies)
+    for name in sorted(used):
         if spec.policies[name].checkpoint is not None and spec.policies[name].of is None:
             yield ("policies", name, "checkpoint"), _model(spec, name)
-    yield from (((*path, "checkpoint"), ref) for path, ref in models.items() if ref and ref.checkpoint)
+    for path, ref in models_of(spec):
+        if ref and ref.checkpoint and (path[0] != "policies" or path[1] in used):
+            yield (*path, "checkpoint"), ref
 
 
 def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from tokenize import TokenError
 from typing import Any, TypeVar
 
@@ -53,13 +53,21 @@ def resolve(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | No
 def validate_option(
     kind: type[M], written: object, path: Path, key: str, expected: str
 ) -> tuple[M | None, list[Finding]]:
-    """Validate the value of a signal's `key` as `kind`; None without a value, and with a finding."""
+    """Validate the value of an item's option `key` as `kind`; on an error return None and findings."""
     try:
-        return None if written is None else kind.model_validate(written), []
+        return kind.model_validate(written), []
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(map(str, (key, *detail["loc"])))
-        return None, [Finding(path, f"{where}: {detail['msg'].lower()}", expected, word=key)]
+        findings: list[Finding] = []
+        is_short = not isinstance(written, Mapping) or "provider" in written
+        for detail in error.errors(include_url=False):
+            loc = detail["loc"][1:] if is_short and detail["loc"][:1] == ("model",) else detail["loc"]
+            where = ".".join(map(str, (key, *loc)))
+            message, wanted = f"{where}: {detail['msg'].lower()}", expected
+            if detail["type"] == "value_error":
+                message = f"{where}: these keys do not go together"
+                wanted = detail["msg"].removeprefix("Value error, ")
+            findings.append(Finding(path, message, wanted, word=key))
+        return None, findings
 
 
 def digest(factory: Callable[..., Any]) -> str:

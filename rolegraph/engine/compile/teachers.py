@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from rolegraph.engine.compile.policies import trained_policies
-from rolegraph.engine.compile.resolve import locate_model
+from rolegraph.engine.compile.resolve import locate_model, validate_option
 from rolegraph.engine.compile.role_plan import StateKey, TeacherPlan
-from rolegraph.engine.compile.texts import TextReader
+from rolegraph.engine.compile.texts import TextReader, not_hidden
 from rolegraph.engine.spec import Finding, ModelRef, Path, Spec
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.teacher import OWN, Teacher, TeacherChoice
@@ -66,19 +66,9 @@ class TeacherResolver:
         return sound, by and StateKey(by, self.texts.hidden), otherwise
 
     def _read(self, kind: type[M], written: object) -> M | None:
-        try:
-            return kind.model_validate(written)
-        except ValidationError as error:
-            short = not isinstance(written, Mapping) or "provider" in written
-            for detail in error.errors(include_url=False):
-                loc = detail["loc"][1:] if short and detail["loc"][:1] == ("model",) else detail["loc"]
-                where = ".".join(map(str, ("teacher", *loc)))
-                message, expected = f"{where}: {detail['msg'].lower()}", _EXPECTED
-                if detail["type"] == "value_error":
-                    message = f"{where}: these keys do not go together"
-                    expected = detail["msg"].removeprefix("Value error, ")
-                self.findings.append(Finding(self.path, message, expected, word="teacher"))
-            return None
+        value, findings = validate_option(kind, written, self.path, "teacher", _EXPECTED)
+        self.findings += findings
+        return value
 
     def _plan(self, teacher: Teacher, path: Path) -> TeacherPlan | None:
         before = len(self.findings)
@@ -135,8 +125,4 @@ class TeacherResolver:
                 hidden = sorted(self.texts.hidden.intersection(columns))
                 yield name_not_found("field of the task", field, hidden, path)
             elif field not in self.texts.hidden:
-                message = f"task.{field} is not hidden: every role may read it"
-                rests_on = (("data",), *(("roles", name, "reward") for name in self.spec.roles))
-                yield Finding(
-                    path, message, "a hidden field", "leave it out here", word=field, rests_on=rests_on
-                )
+                yield not_hidden(self.spec, field, path)

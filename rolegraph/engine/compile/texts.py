@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rolegraph.engine.compile.inputs import compares_turns
 from rolegraph.engine.compile.lineage import Instances, joined
@@ -24,7 +25,6 @@ from rolegraph.engine.prompts import (
     read_text,
 )
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
-from rolegraph.engine.spec.diagnostics import point_at
 from rolegraph.engine.vocabulary import (
     OF_A_TURN,
     RECORDED_FIELDS,
@@ -35,15 +35,16 @@ from rolegraph.engine.vocabulary import (
 )
 
 TextT = TypeVar("TextT", Template, Expression)
+Reader = Callable[[Path, str, TemplateScope], tuple[TextT | None, list[Finding]]]
+"""Function of (path in the spec, source, scope) to the compiled text and findings."""
 
 OF_A_GATE = ("reward", "right", "action", "step")
 """Names that the gate of a signal reads of the turn, besides `task`, `self` and the roles."""
 PROMPT = "prompt"
 """Field of `self`, in a text that is rendered after the episode, with the user message of the turn."""
-_EXPRESSION = "this expression"
 _ANOTHER_ROLE = "the key mentions {!r}, which is another role"
-KEY_OF_SELF = ("index", "lineage")
-"""Fields of `self` that the key of a group may read in every role."""
+NOT_IN_KEYS = ("role", "count", "times", "history")
+"""Fields of `self` that the key of a group may not read."""
 MANY = 2
 """Number of instances for an input that is always a list."""
 
@@ -54,6 +55,13 @@ def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
         return None
     first, *others = data.values()
     return tuple(c for c in first.columns if all(c in other.columns for other in others))
+
+
+def not_hidden(spec: Spec, field: str, path: Path) -> Finding:
+    """Return the finding for a task field in the `sees` at `path` that is not hidden."""
+    message = f"task.{field} is not hidden: every role may read it"
+    rests_on = (("data",), *(("roles", name, "reward") for name in spec.roles))
+    return Finding(path, message, "a hidden field", "leave it out here", word=field, rests_on=rests_on)
 
 
 @dataclass(slots=True)
@@ -149,7 +157,9 @@ class TextReader:
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
         around = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
         is_text = not (tool.open or tool.choose or tool.session)
-        return (self._template if is_text else self._compiled)(path, tool.source, around)
+        if is_text:
+            return self._template(path, tool.source, around)
+        return self._read(read_text, path, tool.source, around)
 
     def demonstration(self, path: Path, source: str | None) -> Template | None:
         """Compile a demonstrated answer's template; None for a role without a demonstration, or with a
@@ -157,8 +167,7 @@ class TextReader:
 
         The template is rendered after the episode, so it may read every role, its own among them as `self`.
         """
-        made = self.instances or {}
-        counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
+        counts = self._counts()
         around = TemplateScope(
             counts,
             tuple(counts),
@@ -189,9 +198,8 @@ class TextReader:
     def gate(self, name: str, path: Path, source: str) -> Expression | None:
         """Compile the gate of a role's signal, which may read hidden fields of the task: its value is only a
         factor."""
-        around = replace(self._after(name), hidden=frozenset[str](), text=_EXPRESSION, values=OF_A_GATE)
-        around = replace(around, is_condition=True, has_value=True, beside=self._beside)
-        return self._compiled_expression(path, source or None, around)
+        around = replace(self._after(name), hidden=frozenset[str](), values=OF_A_GATE, beside=self._beside)
+        return self._expression(path, source or None, around)
 
     def _after(self, name: str) -> TemplateScope:
         """Return the TemplateScope of role `name` for a text that is rendered after the episode."""
@@ -221,27 +229,28 @@ class TextReader:
         self, path: Path, source: str | None, name: str, *, can_draw: bool = False
     ) -> Expression | None:
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
-        around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
-        around = replace(around, can_draw=can_draw)
-        return self._compiled_expression(path, source, around)
+        around = replace(self._around(name), outside=outside)
+        return self._expression(path, source, around, has_value=False, can_draw=can_draw)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
         outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
-        fields = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
-        scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
+        fields = tuple(it for it in self._fields_of_self(name) if it not in NOT_IN_KEYS)
+        around = TemplateScope({}, tuple(self.spec.roles), self.columns, outside=outside)
+        around = replace(around, self_fields=fields, arguments=self._arguments(name))
         plans: list[GroupingPlan] = []
         for place, grouping in enumerate(role.group):
             path, by = ("roles", name, "group", place, "by"), grouping.by
-            key = self._expression(path, by, outside, **scope) if grouping.is_expression else None
+            key = self._expression(path, by, around) if grouping.is_expression else None
             of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
             plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, grouping.over))
         return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Expression | None:
         """Compile the key of an estimator's state, which reads visible fields of the task."""
-        return self._expression(path, source, (_ANOTHER_ROLE, "a key is an expression over `task`"))
+        outside = (_ANOTHER_ROLE, "a key is an expression over `task`")
+        return self._expression(path, source, self._of_task(outside))
 
     def formula(self, path: Path, source: str, name: str) -> Expression | None:
         """Compile an expression of a role's reward, which may read all fields of the task, and the turns of
@@ -252,34 +261,31 @@ class TextReader:
             tuple(self.spec.roles),
             None,  # the fields of the task that a reward reads are compared with the data in any case
             fields=TURN_FIELDS,
-            self_fields=(*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP)),
+            self_fields=self._fields_of_self(name),
             arguments=self._arguments(name),
-            text=_EXPRESSION,
-            is_condition=True,
-            has_value=True,
             values=OF_A_TURN,
             is_after=True,
             beside=self._beside,
         )
-        return self._compiled_expression(path, source, around)
+        return self._expression(path, source, around)
 
     def metric(self, path: Path, source: str) -> Expression | None:
         """Compile a metric, an expression over the last turns of all roles, and over the loops' rounds."""
-        made, spec = self.instances, self.spec
-        counts = {name: role.count if made is None else len(made[name]) for name, role in spec.roles.items()}
+        counts = self._counts()
         around = TemplateScope(
             {**counts, **self._linked(counts)},
-            tuple(spec.roles),
-            None,
+            tuple(counts),
             fields=TURN_FIELDS,
-            text=_EXPRESSION,
-            is_condition=True,
-            has_value=True,
-            values=("step", *spec.loops),
+            values=("step", *self.spec.loops),
             is_after=True,
             beside=self._beside,
         )
-        return self._compiled_expression(path, source, around)
+        return self._expression(path, source, around)
+
+    def _counts(self) -> dict[str, int]:
+        """Return the number of instances of each role; in a graph with a fault, the number in the spec."""
+        made = self.instances
+        return {it: role.count if made is None else len(made[it]) for it, role in self.spec.roles.items()}
 
     def _on_branch(self, name: str) -> dict[str, int]:
         """Return for each role the largest number of its instances on one branch of role `name`.
@@ -324,31 +330,20 @@ class TextReader:
     def likely(self, path: Path, source: str, name: str, roles: Sequence[str]) -> Template | None:
         """Compile the text of a likelihood, which may read all fields of the task, and the turns of `roles`
         that the reward of role `name` reads."""
-        fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
         around = TemplateScope(
             {other: self._seen(name, other, Edge(join="branch")) for other in roles},
             tuple(self.spec.roles),
-            self_fields=fields,
+            self_fields=self._fields_of_self(name),
             arguments=self._arguments(name),
             text="the text of a likelihood",
             values=OF_A_TURN[:-1],
         )
-        return self._compiled(path, source, around)
+        return self._read(read_text, path, source, around)
 
-    def _expression(
-        self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
-    ) -> Expression | None:
-        """Compile the expression `source` over the task; None without a source, or with a finding.
-
-        Args:
-            path: Key of the expression.
-            source: The expression.
-            outside: Message and hint for a role of the spec that the expression may not read.
-            further: Fields of the TemplateScope to replace.
-        """
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
-        around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
-        return self._compiled_expression(path, source, around)
+    def _of_task(self, outside: tuple[str, str]) -> TemplateScope:
+        """Return the TemplateScope of an expression over the task, with the message and the hint for a role
+        that it may not read."""
+        return TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
 
     def _label_files(self, hidden: frozenset[str]) -> tuple[FilePath, ...]:
         """Return the files of tasks that hold fields in `hidden`."""
@@ -359,8 +354,6 @@ class TextReader:
         role, roles = self.spec.roles[name], self.spec.roles
         edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
         seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
-        fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
-        arguments = self._arguments(name)
         called = {other: key for key, other, _ in edges if other not in seen}
         hidden = self.hidden - {*role.sees}
         return TemplateScope(
@@ -369,8 +362,8 @@ class TextReader:
             self.columns,
             hidden,
             self._label_files(hidden),
-            self_fields=fields,
-            arguments=arguments,
+            self_fields=self._fields_of_self(name),
+            arguments=self._arguments(name),
             called=called,
             example_fields=self.example_fields,
         )
@@ -380,13 +373,17 @@ class TextReader:
         tool = self.spec.roles[name].callable
         return tuple(tool.arguments) if tool else None
 
-    def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
-        """Yield the fields of `self` that a role has because it is in a loop, plays a game or is called."""
+    def _fields_of_self(self, name: str) -> tuple[str, ...]:
+        """Return the fields of `self` that a role has, some because it is in a loop, plays a game or is
+        called."""
         loops = self.spec.loops_around(name)
-        yield from in_a_loop if loops else ()
-        yield from checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()
-        yield from checks.WITH_AN_ENVIRONMENT if self.spec.env_loop_of(name) else ()
-        yield from checks.IN_A_CALL if self.spec.roles[name].callable else ()
+        return (
+            *checks.OF_SELF,
+            *(checks.IN_A_LOOP if loops else ()),
+            *(checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()),
+            *(checks.WITH_AN_ENVIRONMENT if self.spec.env_loop_of(name) else ()),
+            *(checks.IN_A_CALL if self.spec.roles[name].callable else ()),
+        )
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of `other` that one instance of `name` reads by `edge`; MANY
@@ -405,7 +402,8 @@ class TextReader:
         branch = Edge(join="branch", round="previous")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
         outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        condition = self._expression(path, source, outside, needs=seen, has_value=False, can_draw=True)
+        around = replace(self._of_task(outside), needs=seen)
+        condition = self._expression(path, source, around, has_value=False, can_draw=True)
         if condition is not None and condition.mentions.isdisjoint(inside):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
@@ -418,34 +416,33 @@ class TextReader:
             "read the task alone, or give `when` to a role",
         )
         path, source = ("loops", name, "when"), self.spec.loops[name].when
-        return self._expression(path, source, outside, has_value=False, can_draw=True)
+        return self._expression(path, source, self._of_task(outside), has_value=False, can_draw=True)
 
     def _template(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
         """Compile a text of the spec, or the file that it names; on failure add findings and return None."""
-        if source is None or self.compiled > SPEC_TEMPLATES.most:
-            return None
-        return self._counted(path, *read_template(path, source, self.folders, around))
+        return self._read(partial(read_template, self.folders), path, source, around)
 
-    def _compiled(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
-        """Compile the template at `path` of the spec; on failure add findings and return None."""
-        if source is None or self.compiled > SPEC_TEMPLATES.most:
-            return None
-        return self._counted(path, *read_text(path, source, around))
-
-    def _compiled_expression(
-        self, path: Path, source: str | None, around: TemplateScope
+    def _expression(
+        self, path: Path, source: str | None, around: TemplateScope, **further: bool
     ) -> Expression | None:
-        """Compile the expression at `path` of the spec; on failure add findings and return None."""
-        if source is None or self.compiled > SPEC_TEMPLATES.most:
-            return None
-        return self._counted(path, *read_expression(path, source, around))
+        """Compile the expression at `path` of the spec; on failure add findings and return None.
 
-    def _counted(self, path: Path, text: TextT | None, findings: Sequence[Finding]) -> TextT | None:
-        """Return a compiled text, with its findings added.
+        `further` has fields of the TemplateScope to replace.
+        """
+        around = replace(around, text="this expression", is_condition=True, **{"has_value": True, **further})
+        return self._read(read_expression, path, source, around)
+
+    def _read(
+        self, read: Reader[TextT], path: Path, source: str | None, around: TemplateScope
+    ) -> TextT | None:
+        """Compile a text by `read`; on failure add findings and return None.
 
         Syntax nodes count towards the limit on all templates of a spec; a faulty text counts as a tenth of
         the limit on a single template.
         """
+        if source is None or self.compiled > SPEC_TEMPLATES.most:
+            return None
+        text, findings = read(path, source, around)
         self.findings += findings
         self.compiled += text.parts if text else PROMPT_PARTS.most // 10
         if self.compiled > SPEC_TEMPLATES.most:
@@ -464,8 +461,7 @@ def _single_braces(path: Path, template: Template, around: TemplateScope) -> Ite
         name, rest = match.groups()
         meant = f"task.{name}" if name in fields and not rest else f"{name}{rest}"
         if meant.split(".")[0] in ("task", *around.needs) and not {meant, name} & template.mentions:
-            shown = match[0]
-            file, position = template.file, match.start()
+            shown, position = match[0], match.start()
             yield Finding(
                 path,
                 f"`{shown}` is text here: a name stands in two braces",
@@ -473,6 +469,6 @@ def _single_braces(path: Path, template: Template, around: TemplateScope) -> Ite
                 severity="warning",
                 word=shown,
                 offset=position,
-                place=point_at(file, template.source, position, shown) if file else None,
+                place=template.place_of(position, shown),
                 code="template",
             )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast
@@ -34,7 +35,7 @@ from rolegraph.engine.records import Message
 from rolegraph.engine.records.files import is_file, is_no_file, is_same
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Finding, Path, names_file
-from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.spec.diagnostics import Place, point_at
 from rolegraph.engine.spec.files import names_in, shown_path
 from rolegraph.engine.spec.files import read_text as read_text_of
 from rolegraph.engine.vocabulary import EXAMPLES, UNKNOWN, Unknown
@@ -83,6 +84,10 @@ class Template:
             message = f"the prompt contains an unpaired surrogate ({code}) and cannot be encoded as UTF-8"
             raise PromptError(message) from error
         return text
+
+    def place_of(self, position: int, word: str) -> Place | None:
+        """Return the place of `word` at or after a position of the template; None for a text in the spec."""
+        return point_at(self.file, self.source, position, word) if self.file else None
 
     def literals(self) -> list[str]:
         """Return the texts that the template may write: the text outside of its tags, and the strings in its
@@ -157,11 +162,7 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     Returns:
         The template, or None and its faults.
     """
-
-    def make(mentions: frozenset[str], parts: int, tree: nodes.Template) -> Template:
-        return Template(source, mentions, parts, _compiled(tree))
-
-    return _checked(source, around, make)
+    return _checked(source, around, partial(_template, source))
 
 
 def compile_expression(source: str, around: TemplateScope) -> tuple[Expression | None, list[TemplateFault]]:
@@ -174,12 +175,7 @@ def compile_expression(source: str, around: TemplateScope) -> tuple[Expression |
     Returns:
         The expression, or None and its faults.
     """
-    roles = dict(around.needs)
-
-    def make(mentions: frozenset[str], parts: int, tree: nodes.Template) -> Expression:
-        return _made(source, mentions, parts, roles, tree)
-
-    return _checked(source, around, make)
+    return _checked(source, around, partial(_expression, source, dict(around.needs)))
 
 
 def _checked(
@@ -207,8 +203,12 @@ def _checked(
         return None, [TemplateFault(0, "", message)]
 
 
-def _made(
-    source: str, mentions: frozenset[str], parts: int, roles: Roles, tree: nodes.Template
+def _template(source: str, mentions: frozenset[str], parts: int, tree: nodes.Template) -> Template:
+    return Template(source, mentions, parts, ENVIRONMENT.from_string(metered(tree)))
+
+
+def _expression(
+    source: str, roles: Roles, mentions: frozenset[str], parts: int, tree: nodes.Template
 ) -> Expression:
     (written,) = cast("nodes.Output", tree.body[0]).nodes
     limits = [scorer.timeout for scorer in scorers_in(written) if scorer.timeout is not None]
@@ -216,9 +216,14 @@ def _made(
     return Expression(source, mentions, parts, timeout, roles, compiled(written, roles))
 
 
+def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
+    """Rebuild an unpickled template: compile its source again without the checks that it passed before."""
+    return _template(source, mentions, parts, _tree(source, None))
+
+
 def _restored_expression(source: str, mentions: frozenset[str], parts: int, roles: Roles) -> Expression:
-    """Rebuild an unpickled expression: compile its source again without the checks that it passed before."""
-    return _made(source, mentions, parts, roles, _tree(source, roles))
+    """Rebuild an unpickled expression as `_restored` does."""
+    return _expression(source, roles, mentions, parts, _tree(source, roles))
 
 
 def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
@@ -300,15 +305,6 @@ def in_short(error: Exception) -> str:
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
 
 
-def _compiled(tree: nodes.Template) -> JinjaTemplate:
-    return ENVIRONMENT.from_string(metered(tree))
-
-
-def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
-    """Rebuild an unpickled template: compile its source again without the checks that it passed before."""
-    return Template(source, mentions, parts, _compiled(_tree(source, None)))
-
-
 def render_messages(
     prompt: Template, system: Template | None, examples: Template | None, variables: Mapping[str, Any]
 ) -> Sequence[Message]:
@@ -336,14 +332,14 @@ def render_messages(
 
 
 def read_template(
-    path: Path, source: str, folders: Sequence[FilePath], around: TemplateScope
+    folders: Sequence[FilePath], path: Path, source: str, around: TemplateScope
 ) -> tuple[Template | None, list[Finding]]:
     """Read and compile a template that a spec names or holds; return the template, or None and findings.
 
     Args:
+        folders: The spec's folder first, then the folders of the specs that it extends.
         path: Key of the spec where the template is named.
         source: The template's file name, or its text.
-        folders: The spec's folder first, then the folders of the specs that it extends.
         around: Names that the template may use.
     """
     if not names_file(source):

@@ -204,13 +204,6 @@ class NodeResult:
     """Reward that each answer that the parser allows would have earned; None if not computed."""
 
     @property
-    def is_right(self) -> bool | None:
-        """True for a right answer, False for a wrong or failed one; None without a verdict."""
-        if self.score is None or (self.failure is not None and self.failure.name.cause == "reward"):
-            return None
-        return self.score.is_correct
-
-    @property
     def continues_chat(self) -> bool:
         """True if later turns of the conversation continue this chat: it has a call, and no failure except
         its reward's."""

@@ -193,14 +193,14 @@ def is_out_of_files(error: BaseException) -> bool:
 
 def causes(error: BaseException) -> list[BaseException]:
     """Return an error and all errors that caused it, the outermost first."""
-    found = [error]
-    for cause in found:
+    errors = [error]
+    for cause in errors:
         if isinstance(cause, BaseExceptionGroup):
-            found += cast("Sequence[BaseException]", cause.exceptions)
+            errors += cast("Sequence[BaseException]", cause.exceptions)
         further = cause.__cause__ or cause.__context__
-        if further is not None and further not in found:  # Tinker's error of a token is its own context
-            found.append(further)
-    return found
+        if further is not None and further not in errors:  # Tinker's error of a token is its own context
+            errors.append(further)
+    return errors
 
 
 def first_line(error: BaseException) -> str:

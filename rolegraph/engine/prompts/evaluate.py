@@ -32,7 +32,6 @@ from rolegraph.engine.vocabulary import (
     ItemCall,
     ParseFailure,
     Reward,
-    UnknownName,
     Views,
     parsers,
     rewards,
@@ -96,9 +95,9 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
         case nodes.CondExpr(test=test, expr1=one, expr2=other):
             return _choice(part(test), part(one), part(other) if other is not None else lambda scope: UNKNOWN)
         case nodes.Compare(expr=first, ops=operands):
-            signs = [each.op for each in operands]
-            values = _each(roles, [first, *(each.expr for each in operands)])
-            return lambda scope: _comparison(scope, signs, *values(scope))
+            one, signs = part(first), tuple(each.op for each in operands)
+            others = _each(roles, [each.expr for each in operands])
+            return lambda scope: operations.compare_chain(scope, one(scope), signs, *others(scope))
         case nodes.Neg(node=inner) | nodes.Pos(node=inner):
             operand, sign = part(inner), neg if isinstance(node, nodes.Neg) else pos
             return lambda scope: _if_known(sign, operand(scope))
@@ -196,11 +195,6 @@ def _choice(test: Evaluate, one: Evaluate, other: Evaluate) -> Evaluate:
     return evaluate
 
 
-def _comparison(scope: RenderScope, signs: Sequence[str], first: Any, *others: Any) -> Any:
-    further = [part for pair in zip(signs, others, strict=True) for part in pair]
-    return operations.compare_chain(scope, first, *further)
-
-
 def _taken(function: Any, scope: RenderScope) -> Callable[..., Any]:
     """Return a Jinja2 filter or test with its first parameter bound, if it takes a context or an environment
     before the value."""
@@ -267,11 +261,7 @@ def _function(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
         per, key = draw_of(node)
         return lambda scope: _if_known(partial(_chance, scope.vars[DRAW], per, key), *arguments(scope)[0])
     function = function_of(node)
-
-    def evaluate(scope: RenderScope) -> Any:
-        return _if_known(partial(function, scope), *arguments(scope)[0])
-
-    return evaluate
+    return lambda scope: _if_known(partial(function, scope), *arguments(scope)[0])
 
 
 def draw_of(node: nodes.Call) -> tuple[str, str | int]:
@@ -322,7 +312,6 @@ def function_of(node: nodes.Call) -> _Function:
     """Return the function that a call names: `range`, `number`, or a scorer of the vocabulary.
 
     Raises:
-        UnknownName: There is no such function.
         BadOptions: The scorer does not take these options.
     """
     name = cast("nodes.Name", node.node).name
@@ -331,7 +320,7 @@ def function_of(node: nodes.Call) -> _Function:
     if name == NUMBER:
         return partial(_number, parsers.build(ItemCall(NUMBER)).parse)
     compare = scorer_of(node).compare
-    assert compare is not None  # else it is no scorer
+    assert compare is not None  # each of SCORERS has one
     return partial(_unmetered, compare)
 
 
@@ -343,10 +332,7 @@ def scorer_of(node: nodes.Call) -> Reward:
     """Return the scorer that a call names, with the options that the call has; raises as `function_of`."""
     name = cast("nodes.Name", node.node).name
     options = {str(it.key): it.value.as_const() for it in node.kwargs}
-    reward = rewards.build(ItemCall(name, None, options, has_value=True) if options else ItemCall(name))
-    if reward.compare is None:
-        raise UnknownName("function", name, sorted(SCORERS))
-    return reward
+    return rewards.build(ItemCall(name, None, options, has_value=True) if options else ItemCall(name))
 
 
 def scorers_in(node: nodes.Node) -> list[Reward]:

@@ -148,8 +148,8 @@ def _rewritten(value: Any) -> Any:
     if isinstance(value, nodes.Not):
         return _operation("_not", value.node)
     if isinstance(value, nodes.Compare):
-        further = [part for operand in value.ops for part in (nodes.Const(operand.op), operand.expr)]
-        return _operation("_compare", value.expr, *further)
+        signs = nodes.Const(tuple(operand.op for operand in value.ops))
+        return _operation("_compare", value.expr, signs, *(operand.expr for operand in value.ops))
     if isinstance(value, nodes.Getitem) and isinstance(value.arg, nodes.Slice):
         bounds = (value.arg.start, value.arg.stop, value.arg.step)
         return _operation("_slice", value.node, *(bound or nodes.Const(None) for bound in bounds))

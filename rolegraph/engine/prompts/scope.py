@@ -227,13 +227,13 @@ def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
     return _JINJA_TESTS[sign](left, right)
 
 
-def compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
-    """Compute `left sign right sign right …`; `further` has the signs and the right values in turn.
+def compare_chain(scope: RenderScope, left: Any, signs: Sequence[str], *others: Any) -> Any:
+    """Compute `left sign right sign right …`, with a sign before each of the `others`.
 
     The result is false if a comparison is false, else UNKNOWN if a comparison is unknown.
     """
     result: Any = True
-    for sign, right in zip(further[::2], further[1::2], strict=True):
+    for sign, right in zip(signs, others, strict=True):
         holds = _compared(scope, sign, left, right)
         if holds is UNKNOWN:
             result = UNKNOWN

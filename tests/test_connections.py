@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.conftest import forked as forked
 from tests.cli.conftest import rolegraph as rolegraph
 from tests.edge import MISSING, below
+from tests.forks import ForkedCommand
 
 HERE, THERE = "http://127.0.0.1:8000/v1", "https://models.example/v1"
 BAD_PROXIES = (
@@ -111,6 +111,7 @@ BAD = {
     "NO_PROXY": "[garbage",
     "SSL_CERT_FILE": MISSING,
     "SSL_CERT_DIR": MISSING,
+    "SSLKEYLOGFILE": f"{MISSING}/x",
     "REQUESTS_CA_BUNDLE": MISSING,
 }
 HOSTED = "https://models.example"
@@ -135,13 +136,12 @@ def test_commands_on_this_machine_use_no_proxy_and_no_certificates(tmp_path: Pat
     done = forked("train", "solver_judge", "--out", "t", *small, **bad)
     assert done.returncode == 0, done.stderr
     for words in (("view", "t", "--port", "0"), ("serve", "--port", "0")):
-        command = [sys.executable, "-m", "rolegraph", *words]
-        with subprocess.Popen(
-            command, cwd=tmp_path, env={**ENVIRONMENT, **bad}, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            process.terminate()
+        ours, theirs = os.pipe()
+        with ForkedCommand(words, cwd=tmp_path, env={**ENVIRONMENT, **bad}, stdout=theirs) as process:
+            os.close(theirs)
+            with open(ours, encoding="utf-8") as lines:
+                line = lines.readline()
+            process.send_signal(signal.SIGTERM)
         assert "http://127.0.0.1:" in line
 
 

@@ -43,10 +43,9 @@ def lines(out: Path) -> int:
 @pytest.mark.parametrize(
     ("number", "to_group", "code"),
     [
-        (signal.SIGTERM, True, 143),
-        (signal.SIGTERM, False, 143),
-        (signal.SIGINT, True, 130),
-        (signal.SIGHUP, True, 129),
+        pytest.param(signal.SIGTERM, False, 143, id="SIGTERM to the command"),
+        pytest.param(signal.SIGINT, True, 130, id="SIGINT to the command and its service"),
+        pytest.param(signal.SIGHUP, True, 129, id="SIGHUP to the command and its service"),
     ],
 )
 def test_a_signal_saves_the_last_step_with_the_optimizer_and_resume_goes_on_from_it(

@@ -83,10 +83,11 @@ LOOP = (
     "roles.solver.prompt='{{ task.question }}{% if judge.ran %} Not {{ judge.action }}{% endif %}'",
     "roles.solver.credit=turn",
     "roles.solver.group=turn",
+    "roles.solver.weight=ramp(2, 1, 3)",
 )
 
 
-def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_been(
+def test_a_loop_of_two_policies_with_a_schedule_that_is_killed_twice_ends_as_an_unbroken_one(
     service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
     few = ("train.batch_size=2", "train.rollouts=2", "train.steps=3", "train.validation.tasks=2")
@@ -106,8 +107,12 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
     assert_same(metrics(out), metrics(uninterrupted))
     ours, theirs = ({f.name for f in (run / "episodes").iterdir()} for run in (out, uninterrupted))
     assert ours == theirs
-    turns = [t for e in read_episodes(out / "episodes" / "train-000003.jsonl") for t in e["solver"]]
-    assert {len(trajectory.steps) for trajectory in turns} == {2}
+    for step in (1, 2, 3):
+        episodes = [*read_episodes(out / "episodes" / f"train-{step:06}.jsonl")]
+        assert {len(trajectory.steps) for episode in episodes for trajectory in episode["solver"]} == {2}
+        assert [episode.metadata["scheduled"] for episode in episodes] == [
+            {"roles.solver.weight": 2 - (step - 1) / 3}
+        ] * len(episodes)
 
     saved, expected = (RunFolder(run).checkpoints()[-1].policies for run in (out, uninterrupted))
     assert {name: policy.version for name, policy in saved.items()} == {
@@ -142,12 +147,19 @@ def killed_and_resumed(
     return whole, out
 
 
-def test_a_killed_training_goes_on_against_the_same_past_selves(
-    service: LocalService, rolegraph: Command, tmp_path: Path
+def test_a_killed_training_goes_on_with_its_past_selves_its_running_means_and_its_teacher(
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
 ) -> None:
-    past = ("policies={past: {of: main, every: 1, keep: 2}}", "roles.judge.policy=past")
-    few = ("train.batch_size=2", "train.refill=1")  # the order of the tasks depends on what taught, too
-    words = ("solver_judge", *SMALL, *past, "roles.judge.estimator=null", *few)
+    words = (
+        "solver_judge",
+        *SMALL,
+        f"policies={{main: {{checkpoint: {whole}}}, past: {{of: main, every: 1, keep: 2}}}}",
+        *("roles.judge.policy=past", "roles.judge.estimator=null"),
+        "roles.solver.estimator={ema: {by: task.target % 2}}",
+        "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.5, clip: null, center: true}}",
+        # With a refill the order of the tasks depends on what taught, too.
+        *("train.batch_size=2", "train.refill=1", "train.validation.tasks=2"),
+    )
     uninterrupted, out = killed_and_resumed(words, service, rolegraph, tmp_path)
     for step in (1, 2, 3, 4):
         file = f"train-{step:06d}.jsonl"
@@ -156,6 +168,13 @@ def test_a_killed_training_goes_on_against_the_same_past_selves(
             for run in (out, uninterrupted)
         )
         assert ours == theirs
+    means, expected = (
+        [saved.estimators for saved in RunFolder(run).checkpoints()] for run in (out, uninterrupted)
+    )
+    assert means == expected
+    assert {*means[-1]["solver"]["0"]} == {"0", "1"}
+    gaps = [line["signal/solver/reverse_kl"] for line in metrics(out)[1:]]
+    assert gaps[0] == pytest.approx(0.0, abs=1e-4) and gaps[-1] != pytest.approx(0.0, abs=1e-4)
 
 
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: LocalService, tmp_path: Path) -> None:
@@ -187,59 +206,6 @@ def test_a_second_run_does_not_write_over_the_first(whole: Path, rolegraph: Comm
     done = rolegraph("train", "solver_judge", *SMALL, "--out", str(whole))
     assert done.returncode == 2
     assert "already holds a run; go on with --resume" in done.stderr
-
-
-def test_a_killed_training_goes_on_with_the_running_means_of_its_checkpoint(
-    service: LocalService, rolegraph: Command, tmp_path: Path
-) -> None:
-    means = ("roles.solver.estimator={ema: {by: task.target % 2}}", "roles.judge.estimator=ema")
-    words = ("solver_judge", *SMALL, *means, "train.batch_size=2", "train.validation.tasks=2")
-    uninterrupted, out = killed_and_resumed(words, service, rolegraph, tmp_path)
-    ours, theirs = (
-        [saved.estimators for saved in RunFolder(run).checkpoints()] for run in (out, uninterrupted)
-    )
-    assert ours == theirs
-    assert {*ours[-1]["solver"]["0"]} == {"0", "1"}
-
-
-def test_a_killed_training_keeps_the_start_that_teaches_it(
-    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
-) -> None:
-    few = ("train.batch_size=2", "train.rollouts=2", "train.steps=3", "train.checkpoint_every=1")
-    signal = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.5, clip: null, center: true}}"
-    words = ("solver_judge", *SMALL, *few, signal, f"policies={{main: {{checkpoint: {whole}}}}}")
-    _, out = killed_and_resumed(words, service, rolegraph, tmp_path, killed=2)
-    gaps = [line["signal/solver/reverse_kl"] for line in metrics(out)[1:]]
-    assert gaps[0] == pytest.approx(0.0, abs=1e-4) and gaps[-1] != pytest.approx(0.0, abs=1e-4)
-
-
-def test_a_training_that_is_killed_twice_has_the_schedules_of_an_unbroken_one(
-    service: LocalService, rolegraph: Command, tmp_path: Path
-) -> None:
-    curves = {
-        "roles.solver.weight": "ramp(2, 1, 3)",
-        "roles.judge.weight": "ramp(1, 2, 2)",
-    }
-    few = ("train.batch_size=2", "train.rollouts=2", "train.validation.tasks=2")
-    words = ("solver_judge", *SMALL, *few, *(f"{path}={curve}" for path, curve in curves.items()))
-    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
-    out = tmp_path / "run"
-    for lines, begun in ((1, words), (3, ("--resume",))):
-        process = start(out, *begun, service=service)
-        wait_for_lines(out, lines, process)
-        process.kill()
-        process.wait()
-    resume(rolegraph, out, service)
-    assert_same(metrics(out), metrics(uninterrupted))
-    for step in range(1, 5):
-        file = f"episodes/train-{step:06}.jsonl"
-        ours, theirs = (
-            [episode.metadata["scheduled"] for episode in read_episodes(folder / file)]
-            for folder in (out, uninterrupted)
-        )
-        assert ours == theirs
-        assert ours[0]["roles.solver.weight"] == 2 - (step - 1) / 3
-        assert ours[0]["roles.judge.weight"] == min(2, 1 + (step - 1) / 2)
 
 
 def test_a_training_that_is_killed_before_its_report_gets_its_report_on_resume(

@@ -139,7 +139,7 @@ def test_commands_on_this_machine_use_no_proxy_and_no_certificates(tmp_path: Pat
         ours, theirs = os.pipe()
         with ForkedCommand(words, cwd=tmp_path, env={**ENVIRONMENT, **bad}, stdout=theirs) as process:
             os.close(theirs)
-            with open(ours, encoding="utf-8") as lines:
+            with os.fdopen(ours, encoding="utf-8") as lines:
                 line = lines.readline()
             process.send_signal(signal.SIGTERM)
         assert "http://127.0.0.1:" in line

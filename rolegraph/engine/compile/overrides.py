@@ -39,7 +39,8 @@ def _asked(spec: Spec, counts: Mapping[str, int]) -> Iterator[Path]:
         for key in Sampling.model_fields:
             yield from (path for path, _ in samplings_of(spec, name, count, key))
         policies = spec.roles[name].policy_names(count) or [""] * count
-        for policy, endpoint in zip(policies, endpoints_of(spec, name, count, trained), strict=False):
+        endpoints = endpoints_of(spec, name, count, trained)
+        for policy, endpoint in {*zip(policies, endpoints, strict=False)}:
             source: Path = ("policies", policy) if spec.policy_named(policy).model else ("roles", name)
             is_same = all(
                 getattr(endpoint.model, it) == getattr(spec.model, it) for it in ("provider", "name")

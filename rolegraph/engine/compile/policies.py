@@ -77,17 +77,22 @@ def samplings_of(spec: Spec, name: str, count: int, key: str = "temperature") ->
     role = spec.roles[name]
     if role.run is not None:
         return []
-    samplings: list[tuple[Path, Sampling]] = []
-    for policy in role.policy_names(count) or ("",) * count:
-        parts: list[tuple[Path, Policy | Role]] = [
-            (("policies", it), spec.policy_named(it)) for it in (spec.policy_named(policy).of, policy) if it
-        ]
-        path, sampling = ("sampling", key), spec.sampling
-        for part, it in (*parts, (("roles", name), role)):
-            path = (*part, "sampling", key) if it.sampling and key in it.sampling.model_fields_set else path
-            sampling = laid_over(sampling, it.sampling)
-        samplings.append((path, sampling))
-    return samplings
+    policies = role.policy_names(count) or ("",) * count
+    samplings = {policy: _sampling_of(spec, name, policy, key) for policy in dict.fromkeys(policies)}
+    return [samplings[policy] for policy in policies]
+
+
+def _sampling_of(spec: Spec, name: str, policy: str, key: str) -> tuple[Path, Sampling]:
+    """Return the sampling of a role's instances of one policy, with the path of its setting `key`."""
+    role = spec.roles[name]
+    parts: list[tuple[Path, Policy | Role]] = [
+        (("policies", it), spec.policy_named(it)) for it in (spec.policy_named(policy).of, policy) if it
+    ]
+    path, sampling = ("sampling", key), spec.sampling
+    for part, it in (*parts, (("roles", name), role)):
+        path = (*part, "sampling", key) if it.sampling and key in it.sampling.model_fields_set else path
+        sampling = laid_over(sampling, it.sampling)
+    return path, sampling
 
 
 def models_of(spec: Spec) -> Iterator[tuple[Path, ModelRef | None]]:

@@ -16,8 +16,8 @@ DAY = "ROLEGRAPH_TESTS_DAY"
 
 
 def examples(most: int) -> settings:
-    """Return the settings for `most` examples under the profile `random`, and for a third of them else."""
-    return settings(max_examples=repetitions(most, most // 3))
+    """Return the settings for `most` examples under the profile `random`, and for a fifth of them else."""
+    return settings(max_examples=repetitions(most, most // 5))
 
 
 def repetitions(most: int, few: int) -> int:

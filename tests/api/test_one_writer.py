@@ -26,7 +26,7 @@ from tests.examples import repetitions
 from tests.models.edges import Endpoint, chat_answer, serving
 
 EPISODES = 6
-PAIRS = repetitions(20, 5)
+PAIRS = repetitions(20, 3)
 # Forks pairs of commands from one process, which imports the package once; prints exit codes and outputs.
 FORKS = """
 import json, os, sys

@@ -22,7 +22,7 @@ from tests.examples import repetitions
 from tests.models.edges import chat_answer, serving
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS = repetitions(20, 6)
+KILLS = repetitions(20, 4)
 TASKS, ROLLOUTS = repetitions(40, 20), 3
 KILLER = f"""
 import asyncio, os, random, signal, sys, time

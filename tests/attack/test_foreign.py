@@ -199,20 +199,43 @@ def test_of_thousands_of_calls_in_an_answer_only_so_many_are_made(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "score",
+    ("score", "says"),
     [
-        *(Score(value, True) for value in (True, "1", None, 10**400, 1e308, math.nan, object())),
-        *(Score(1.0, True, {"x": value}) for value in ("a", math.inf, 10**400)),
-        Score(1.0, "yes"),  # pyright: ignore
-        Score(1.0, None, {7: 1.0}),  # pyright: ignore
-        7,
-        None,
+        (Score("1", True), "the reward is str, which is no number"),  # pyright: ignore
+        (Score(10**400, True), "the reward is int, which is no number"),
+        (Score(1e308, True), "the reward is 1e+308"),
+        (Score(math.nan, True), "the reward is nan"),
+        (Score(object(), True), "the reward is object, which is no number"),  # pyright: ignore
+        (Score(1.0, True, {"x": "a"}), "the reward's term 'x' is str, which is no number"),  # pyright: ignore
+        (Score(1.0, True, {"x": math.inf}), "the reward's term 'x' is inf"),
+        (Score(1.0, True, {"x": 10**400}), "the reward's term 'x' is int, which is no number"),
+        (7, "the reward raised TypeError"),
     ],
 )
-def test_what_a_reward_says_is_numbers_or_a_reward_error(tmp_path: Path, score: Any) -> None:
+def test_a_reward_that_is_no_number_is_a_reward_error(tmp_path: Path, score: Any, says: str) -> None:
     trajectory = played(tmp_path, EARNED, lambda: score)["a"][0]
-    if trajectory.failure is not None:
-        assert trajectory.failure.name == "reward_error"
+    assert trajectory.failure is not None and trajectory.reward is None
+    assert trajectory.failure.name == "reward_error"
+    assert says in trajectory.failure.message
+
+
+@pytest.mark.parametrize(
+    ("score", "reward", "terms"),
+    [
+        (Score(True, True), 1.0, {}),
+        (Score(1.0, "yes"), 1.0, {}),  # pyright: ignore
+        (Score(1.0, None, {7: 1.0}), 1.0, {"7": 1.0}),  # pyright: ignore
+        (Score(None, True), None, {}),
+        (None, None, {}),
+    ],
+)
+def test_a_reward_of_other_types_is_recorded_as_numbers_and_names(
+    tmp_path: Path, score: Any, reward: float | None, terms: dict[str, float]
+) -> None:
+    trajectory = played(tmp_path, EARNED, lambda: score)["a"][0]
+    assert trajectory.failure is None
+    assert (type(trajectory.reward), trajectory.reward) == (type(reward), reward)
+    assert trajectory.terms == terms
 
 
 def test_a_reward_that_leaves_is_a_reward_error(tmp_path: Path) -> None:

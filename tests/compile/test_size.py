@@ -6,13 +6,14 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import rolegraph as rg
 from rolegraph.engine.compile import EpisodeBounds, check_file, size_of
 from rolegraph.engine.compile.plan import calls_of
 from tests.counting import calls
 from tests.edge import turn_dag, write_spec
+from tests.examples import examples
 from tests.workflows import CALLEE, Workflow, compiled, workflows
 
 
@@ -63,7 +64,7 @@ def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
     assert rg.check("solver_judge", "roles.judge.needs=[nobody]").size is None
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(workflows())
 def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)

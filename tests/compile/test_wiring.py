@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import networkx as nx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.run.frontier import Frontier
 from tests.edge import turn_dag
+from tests.examples import examples
 from tests.meaning import expected
 from tests.workflows import Workflow, compiled, workflows
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.booleans().flatmap(lambda chats: workflows(chats=chats)))
 def test_the_ancestors_of_a_turn_are_what_the_language_lets_it_wait_for(workflow: Workflow) -> None:
     dag = turn_dag(compiled(workflow))
     assert {turn: nx.ancestors(dag, turn) for turn in dag} == expected(workflow).awaited
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(workflows())
 def test_a_run_starts_nothing_that_follows_a_turn_before_the_turn_has_ended(workflow: Workflow) -> None:
     plan = compiled(workflow)
@@ -41,7 +42,7 @@ def started(plan: Plan, unending: int) -> set[int]:
     return found & {*range(len(plan.nodes))}
 
 
-@settings(max_examples=50)
+@examples(100)
 @given(workflows())
 def test_counters_are_the_degrees_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)

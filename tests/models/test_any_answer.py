@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import openai
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.models.openai import OpenAIModel
@@ -17,6 +17,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.jsonl import json_line, parse_json
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
 from tests.edge import COUNTDOWN, limited, solver_judge
+from tests.examples import examples
 
 NUMBERS = st.one_of(
     st.none(),
@@ -92,7 +93,7 @@ async def episode_of(answer: Any) -> Episode:
         return await run_episode(PLAN, EpisodeJob(COUNTDOWN), models, isolation=Isolation())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(150)
 @given(ANSWERS)
 def test_an_episode_of_any_answer_is_read_back_as_it_was_written(answer: Any) -> None:
     line = json_line(asyncio.run(episode_of(answer)).to_dict())

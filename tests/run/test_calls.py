@@ -365,9 +365,10 @@ def test_what_cannot_be_a_tool_of_a_turn_is_a_fault(
         compiled(offered=offered, calls=calls)
 
 
-def test_one_alone_stands_for_a_list(compiled: Callable[..., Plan]) -> None:
-    assert compiled(offered="test_add").roles[0].tools == compiled().roles[0].tools or True
-    assert len(compiled(offered="test_add").roles[0].tools) == 1
+def test_a_tool_alone_stands_for_a_list_of_one(compiled: Callable[..., Plan]) -> None:
+    alone, listed = (compiled(offered=offered).roles[0] for offered in ("test_add", "[test_add]"))
+    assert alone.spec.tools == listed.spec.tools
+    assert len(alone.tools) == len(listed.tools) == 1
 
 
 def test_nobody_opens_a_tool_for_a_role_without(compiled: Callable[..., Plan]) -> None:

@@ -200,12 +200,6 @@ def test_numbers_and_booleans_follow_yaml_1_2(tmp_path: Path) -> None:
     assert (spec.description, spec.roles["a"].prompt, spec.roles["a"].timeout) == ("no", "on", 1000.0)
 
 
-def test_a_file_that_is_not_text_is_one_clear_fault(tmp_path: Path) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_bytes(b"\xff\xfe\x00rolegraph")
-    assert "not valid YAML" in load_spec(path).faults[0].message
-
-
 def test_of_a_file_that_cannot_be_read_nothing_more_is_said_whatever_is_overridden(tmp_path: Path) -> None:
     loaded = load_spec(write_spec(tmp_path, "a: ["), ["train.steps=0"])
     assert [fault.message for fault in loaded.faults] == [

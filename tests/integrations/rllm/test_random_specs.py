@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("rllm", reason="needs rLLM: uv pip install --group rllm .")
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rolegraph.engine.errors import ModelError
@@ -22,6 +22,7 @@ from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import WITHHELD
 from rolegraph.integrations.rllm import compile_workflow
 from tests.edge import ScriptedModel, episode, limited
+from tests.examples import examples
 from tests.integrations.rllm.edge import RecordedEngine, run_all
 from tests.workflows import CALLEE, TOKENS, Workflow, compiled, workflows
 
@@ -69,7 +70,7 @@ class There(RecordedEngine):
         return output
 
 
-@settings(max_examples=60)
+@examples(100)
 @given(st.one_of(workflows(), workflows(chats=True), workflows(forks=True)))
 def test_turns_under_rllm_are_those_of_an_episode_that_runs_here(workflow: Workflow) -> None:
     plan = compiled(workflow)

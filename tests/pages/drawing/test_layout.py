@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import combinations, permutations
 from xml.etree import ElementTree
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from rolegraph.engine.compile import Plan
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.layout import WIDEST, Rect, lay_out
 from rolegraph.pages.drawing.picture import Box, Picture
 from rolegraph.pages.drawing.svg import svg
+from tests.examples import examples
 from tests.workflows import Workflow, compiled, workflows
 
 
@@ -24,9 +25,9 @@ def apart(a: Rect, b: Rect) -> bool:
     return across or a.y + a.height <= b.y or b.y + b.height <= a.y
 
 
-@settings(max_examples=60)
+@examples(100)
 @given(workflows())
-def test_of_any_spec(workflow: Workflow) -> None:
+def test_boxes_of_any_spec_lie_apart_inside_their_loops_and_below_what_they_need(workflow: Workflow) -> None:
     plan: Plan = compiled(workflow)
     picture = picture_of(plan.spec)
     layout = lay_out(picture)

@@ -102,7 +102,9 @@ def test_numbers_are_short(value: float, shown: str) -> None:
 
 
 def test_an_interval_of_one_value_is_drawn() -> None:
-    ElementTree.fromstring(interval(0.5, 0.5, 0.5, scale([0.5, 0.5])))
+    drawn = interval(0.5, 0.5, 0.5, scale([0.5, 0.5]))
+    assert [*ElementTree.fromstring(drawn)], "a mark"
+    assert "nan" not in drawn and "inf" not in drawn
 
 
 def test_intervals_and_their_ruler_have_one_scale_with_0_marked() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from networkx.utils import graphs_equal
 
 from rolegraph.engine.compile import Plan, compile_file
@@ -18,6 +18,7 @@ from rolegraph.pages.view.turns import turns
 from tests.clock import run_virtually
 from tests.edge import RIGHT, ScriptedModel, by_role, limited, solver_judge, turn_dag
 from tests.edge import episode as played
+from tests.examples import examples
 from tests.pages.view.runs import episodes, workflow, write_run
 from tests.workflows import Workflow, compiled, workflows
 
@@ -33,7 +34,7 @@ def test_the_dag_that_is_drawn_is_the_one_that_runs(name: str) -> None:
     assert graphs_equal(drawn(plan), turn_dag(plan))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(workflows())
 def test_the_dag_of_any_spec_is_that_of_its_plan(workflow: Workflow) -> None:
     plan = compiled(workflow)

@@ -93,7 +93,7 @@ def test_advantages_and_metrics_are_those_of_rllm(name: str) -> None:
     assert [(f"{group.key.task}:{group.key.role}", len(group.members)) for group in groups] == [
         (group["group_id"], group["size"]) for group in case["groups"]
     ]
-    for values_G, tokens, theirs in zip(done.advantages, done.token_advantages, case["groups"], strict=True):
+    for (values_G, _, tokens), theirs in zip(done.groups, case["groups"], strict=True):
         for place, values in enumerate(theirs["advantages"]):
             for number, value in enumerate(values):
                 got = [*tokens[place][number]] if tokens else values_G[place]
@@ -144,7 +144,7 @@ def group(*trajectories: Trajectory) -> Group:
 
 def test_opo_weighs_the_baseline_by_response_length() -> None:
     done = estimate([group_of([1.0, 0.0], [1, 3])], {"solver": build("opo")})
-    assert done.advantages == [pytest.approx([0.75, -0.25])]
+    assert [it.advantages for it in done.groups] == [pytest.approx([0.75, -0.25])]
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, None])
@@ -200,7 +200,9 @@ def test_no_episodes_give_no_groups() -> None:
 def test_a_precomputed_role_and_an_estimated_one_share_a_run() -> None:
     judge = group(Trajectory("judge", reward=1.0, steps=(Step(response_ids=[1, 2], advantage=0.5),)))
     done = estimate([group_of([1.0, 0.0]), judge], {"solver": build("rloo"), "judge": None})
-    assert done.advantages == [[1.0, -1.0], ()] and done.token_advantages == [(), [[(0.5, 0.5)]]]
+    solver, judged = done.groups
+    assert (solver.advantages, solver.token_advantages) == ([1.0, -1.0], ())
+    assert (judged.advantages, judged.token_advantages) == ((), [[(0.5, 0.5)]])
 
 
 rewards_P_G = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=8), min_size=1, max_size=5)

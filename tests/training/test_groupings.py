@@ -378,9 +378,9 @@ def test_a_running_mean_scores_each_reward_before_it_knows_it(tmp_path: Path) ->
     for _ in range(2):
         estimated = estimate(groups, estimators, states=states)
         states = json.loads(json.dumps(estimated.states))
-        for group, values in zip(groups, estimated.advantages, strict=True):
+        for group, group_estimate in zip(groups, estimated.groups, strict=True):
             question = f"Task {group.key.task[1:]}"
-            for member, advantage in zip(group.members, values, strict=True):
+            for member, advantage in zip(group.members, group_estimate.advantages, strict=True):
                 mean = means.get(question, 0.0)
                 assert member.reward is not None
                 assert advantage == member.reward - mean

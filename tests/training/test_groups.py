@@ -229,7 +229,7 @@ def test_without_a_spec_a_group_of_one_is_what_rllm_makes_of_it(tmp_path: Path) 
     spec = plan(tmp_path, {"a": {}})
     (group,) = grouped(rollouts(spec, lambda _: RIGHT, tasks=1, count=1))
     done = estimate([group], {"a": spec.roles[0].estimator})  # pyright: ignore[reportArgumentType]
-    assert done.advantages[0][0] == pytest.approx(1.0)
+    assert done.groups[0].advantages[0] == pytest.approx(1.0)
 
 
 MALT: Roles = {

@@ -70,8 +70,8 @@ class GroupingHook:
             }
             groups = [group_from_rllm(key, group) for key, group in groups_by_key.items()]
             estimated = estimate(groups, estimators)
-            for (key, group), values, tokens in zip(
-                groups_by_key.items(), estimated.advantages, estimated.token_advantages, strict=True
+            for (key, group), (values, _, tokens) in zip(
+                groups_by_key.items(), estimated.groups, strict=True
             ):
                 weight = self.plan.trained[key.role].spec.weight
                 for index, trajectory in enumerate(group.trajectories):

@@ -144,8 +144,8 @@ def of_ours(folder: Path, credit: Any, group: str) -> Values:
     groups = Membership(spec.trained).add(earned).groups()
     estimated = estimate(groups, {"a": spec.roles[0].estimator})  # pyright: ignore[reportArgumentType]
     return [
-        ([it.reward or 0.0 for it in one.members], [*advantages])
-        for one, advantages in zip(groups, estimated.advantages, strict=True)
+        ([it.reward or 0.0 for it in one.members], [*group_estimate.advantages])
+        for one, group_estimate in zip(groups, estimated.groups, strict=True)
     ]
 
 

@@ -12,17 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, describe_error
 from rolegraph.engine.limits.specs import ESTIMATOR_KEYS, SPEC_NAME
-from rolegraph.engine.records import (
-    Note,
-    Task,
-)
+from rolegraph.engine.records import Note, Task
 from rolegraph.engine.records.credit import Group
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.training.advantages.group_metrics import (
@@ -44,22 +41,26 @@ Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 """`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
 
 
+class GroupEstimate(NamedTuple):
+    """Advantages of the members of a group; all empty for a role that is not trained."""
+
+    advantages: Sequence[float] = ()
+    """Advantage of each member, [G]; empty for a role without an estimator."""
+    baselines: Sequence[float] = ()
+    """Amount subtracted from each member's reward, [G]; empty where the estimator reports no baseline."""
+    token_advantages: Sequence[Sequence[Sequence[float]]] = ()
+    """Advantages [T] of each member's Steps, for a role without an estimator; else empty."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimates:
     """Advantages of the members of P groups, with metrics and warnings."""
 
-    advantages: Sequence[Sequence[float]] = ()
-    """For each group, the advantage of each member, [G]; empty for a role without an estimator."""
+    groups: Sequence[GroupEstimate] = ()
     metrics: Metrics = field(default_factory=Metrics)
     warnings: Sequence[Note] = ()
-    baselines: Sequence[Sequence[float]] = ()
-    """For each group, the amount subtracted from each member's reward, [G]; empty where the estimator reports
-    no baseline."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
     """States of the stateful estimators after these groups."""
-    token_advantages: Sequence[Sequence[Sequence[Sequence[float]]]] = ()
-    """For each group, the advantages [T] of each member's Steps, for a role without an estimator; else
-    empty."""
 
 
 def estimate(
@@ -88,9 +89,7 @@ def estimate(
         AdvantageError: For a reward or advantage that is missing, of a wrong type or not finite, and for an
             estimator that raises or returns another shape.
     """
-    advantages: list[Sequence[float]] = [()] * len(groups)
-    baselines: list[Sequence[float]] = [()] * len(groups)
-    tokens: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
+    group_estimates = [GroupEstimate()] * len(groups)
     metrics, warnings, next_states = Metrics(), list[Note](), dict(states)
     for role in dict.fromkeys(group.role for group in groups):
         if role not in estimators:
@@ -101,14 +100,12 @@ def estimate(
             estimated = _expand_role(role, role_groups, signals or {})
         else:
             estimated = _compare_role(role, estimator, role_groups, states.get(role, {}))
-        for index, values, baseline, token_values in zip(
-            indices, estimated.advantages, estimated.baselines, estimated.token_advantages, strict=True
-        ):
-            advantages[index], baselines[index], tokens[index] = values, baseline, token_values
+        for index, group_estimate in zip(indices, estimated.groups, strict=True):
+            group_estimates[index] = group_estimate
         metrics |= estimated.metrics
         warnings += estimated.warnings
         next_states |= estimated.states
-    return Estimates(advantages, metrics, warnings, baselines, next_states, tokens)
+    return Estimates(group_estimates, metrics, warnings, next_states)
 
 
 def _expand_role(role: str, groups: Sequence[Group], signals: AdvantagesByUid) -> Estimates:
@@ -117,8 +114,8 @@ def _expand_role(role: str, groups: Sequence[Group], signals: AdvantagesByUid) -
     steps, warnings = expand(groups, signals)
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(warnings))} if warnings else {}
-    none: list[Sequence[float]] = [()] * len(groups)
-    return Estimates(none, metrics | advantage_metrics(role, values), warnings, none, token_advantages=steps)
+    estimates = [GroupEstimate(token_advantages=group) for group in steps]
+    return Estimates(estimates, metrics | advantage_metrics(role, values), warnings)
 
 
 def _compare_role(
@@ -135,7 +132,7 @@ def _compare_role(
         warnings.append(Note(text, "warning", f"own-advantages/{role}"))
     rewards_P_G = [_rewards(group) for group in groups]
     advantages_P_G = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
-    baselines: list[Sequence[float]] = [()] * len(groups)
+    baselines_P_G = [np.zeros(0)] * len(groups)
     after = {**states}
     for part in dict.fromkeys(group.part for group in groups):
         compared = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
@@ -146,14 +143,13 @@ def _compare_role(
         if estimator.running is not None:
             after[part] = state
         for n, values_G, baselines_G in zip(compared, advantages, reported, strict=True):
-            advantages_P_G[n] = values_G
-            baselines[n] = baselines_G.tolist()
+            advantages_P_G[n], baselines_P_G[n] = values_G, baselines_G
     rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
     metrics |= state_metrics(role, after) | advantage_metrics(role, _weighted_sums(groups, advantages_P_G))
-    empty: list[Sequence[Sequence[Sequence[float]]]] = [()] * len(groups)
-    values = [advantages_G.tolist() for advantages_G in advantages_P_G]
-    return Estimates(values, metrics, warnings, baselines, {role: after} if after else {}, empty)
+    pairs = zip(advantages_P_G, baselines_P_G, strict=True)
+    estimates = [GroupEstimate(values_G.tolist(), baselines_G.tolist()) for values_G, baselines_G in pairs]
+    return Estimates(estimates, metrics, warnings, {role: after} if after else {})
 
 
 def _compare(

@@ -437,14 +437,12 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
     estimates = estimate(ledger.groups, estimators, ledger.signals.advantages, states)
     sums: dict[tuple[int, int], float] = {}
     tokens: dict[tuple[int, int], Sequence[float]] = {}
-    for group, advantages_G, member_advantages in zip(
-        ledger.groups, estimates.advantages, estimates.token_advantages, strict=True
-    ):
-        for index in group.places if len(advantages_G) else ():
-            member, value = group.members[index], advantages_G[index]
+    for group, estimated in zip(ledger.groups, estimates.groups, strict=True):
+        for index in group.places if estimated.advantages else ():
+            member, value = group.members[index], estimated.advantages[index]
             target = member.number, member.round
             sums[target] = sums.get(target, 0.0) + group.weight * value if group.in_list else value
-        for member, step_advantages in zip(group.members, member_advantages, strict=False):
+        for member, step_advantages in zip(group.members, estimated.token_advantages, strict=False):
             tokens |= {(member.number, member.first + n): values for n, values in enumerate(step_advantages)}
     return replace(ledger, estimates=estimates, partial_sums=sums, token_advantages=tokens)
 
@@ -523,11 +521,11 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
         number: Index of the group in the ledger.
         place: Index of the member in the group.
     """
-    group, estimates = ledger.groups[number], ledger.estimates
-    member, values = group.members[place], estimates.advantages[number][place : place + 1]
-    if member_advantages := estimates.token_advantages[number]:
+    group, estimated = ledger.groups[number], ledger.estimates.groups[number]
+    member, values = group.members[place], estimated.advantages[place : place + 1]
+    if member_advantages := estimated.token_advantages:
         values = [value for step_advantages in member_advantages[place] for value in step_advantages]
-    baselines, tokens = estimates.baselines[number], whole.tokens
+    baselines, tokens = estimated.baselines, whole.tokens
     if member.round:
         tokens = sum(call.response_tokens for call in member.steps)
     return whole._replace(

@@ -284,7 +284,7 @@ def typed_words(word: str) -> list[str]:
 def _foreign_url(source: Source) -> str | None:
     """Return the base URL of a source; None for one of this machine or of the trusted `rolegraph.toml`."""
     url, project = source.base_url, project_of(source.spec) if source.spec else None
-    is_own = url is None or is_this_machine(url) or (project and url == project.flags.get("base-url"))
+    is_own = is_this_machine(url) or (project and url == project.flags.get("base-url"))
     return None if is_own else url
 
 

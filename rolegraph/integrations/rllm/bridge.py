@@ -15,26 +15,6 @@ if TYPE_CHECKING:
     from rolegraph.integrations.rllm.grouping import GroupingHook
 
 
-def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
-    """Return an object whose `train()` trains as rLLM's AgentTrainer does, with the estimators of the spec.
-
-    Args:
-        backend: One of rLLM's backends, or a BackendProtocol of your own as `package.module:Class`.
-        config: The composed config.
-        options: Arguments of rLLM's AgentTrainer, with a `workflow_class` of `compile_workflow`, or an
-            `agent_flow` and `evaluator` of `compile_agent_flow`. `traj_group_adv_estimator_map` and
-            `traj_grouping_hook` are those of the spec unless they are given. The hook's metrics go to the
-            trackers.
-
-    Raises:
-        UsageError: If rLLM is not installed; from `train()`, for a backend class that does not exist.
-    """
-    need_rllm()
-    from rolegraph.integrations.rllm.trainer import agent_trainer
-
-    return agent_trainer(backend=backend, config=config, **options)
-
-
 def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> type[Any]:
     """Compile a spec to a class for `AgentTrainer(workflow_class=…)`; the class is pickled as its plan.
 

@@ -20,8 +20,8 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.training.loop.schedule import validation_tasks
-from rolegraph.integrations.rllm import compile_workflow, grouping_hook
-from rolegraph.integrations.rllm.backends import check_version
+from rolegraph.integrations.rllm.backends import check_version, need_rllm
+from rolegraph.integrations.rllm.bridge import compile_workflow, grouping_hook
 from rolegraph.integrations.rllm.checks import FlowRun
 from rolegraph.integrations.rllm.compose import compose
 from rolegraph.integrations.rllm.config import Launch
@@ -66,9 +66,11 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
             trackers.
 
     Raises:
-        UsageError: For a version of the backend's package that rLLM does not work with, and for keys of the
-            spec that the backend cannot carry; from `train()`, for a backend class that does not exist.
+        UsageError: If rLLM is not installed, for a version of the backend's package that rLLM does not work
+            with, and for keys of the spec that the backend cannot carry; from `train()`, for a backend class
+            that does not exist.
     """
+    need_rllm()
     kind = kind_of(backend)
     check_version(kind)
     if kind == "verl":

@@ -97,7 +97,6 @@ class LocalModel(AdaptedModel):
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
         torch.set_num_threads(threads or (1 if self.small else cores))
         config: Any = base.config.get_text_config()
-        self.vocabulary: int = config.vocab_size
         self.context: int = getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT
         end_ids = getattr(base.generation_config, "eos_token_id", None)
         end_ids = self.tokenizer.eos_token_id if end_ids is None else end_ids

@@ -97,21 +97,20 @@ class MemoryAccount:
             )
 
 
-def account(folder: Path, *, bf16: bool = False, rank: int = 32, free: int | None = None) -> MemoryAccount:
+def account(folder: Path, *, bf16: bool = False, rank: int = 32) -> MemoryAccount:
     """Return the memory that the model of a folder takes in the service, without loading the model.
 
     Args:
         folder: A Hugging Face model folder, or an adapter folder in PEFT's form.
         bf16: True for weights in bfloat16 on a CPU as well.
         rank: Rank of the policies' adapters.
-        free: Number of free bytes; by default that of this machine's device.
 
     Raises:
         UsageError: The folder's model cannot be loaded.
     """
     shell = open_shell(base_of_adapter(folder) or folder)[0]
     device, dtype = placement(bf16=bf16)
-    return account_of(shell, dtype, rank=rank, free=free_memory(device) if free is None else free)
+    return account_of(shell, dtype, rank=rank, free=free_memory(device))
 
 
 def account_of(shell: PreTrainedModel, dtype: torch.dtype, *, rank: int, free: int) -> MemoryAccount:

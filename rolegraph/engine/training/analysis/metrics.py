@@ -16,7 +16,7 @@ from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.analysis.constants import SAME, metrics_of_answers, tally_answers
-from rolegraph.engine.training.analysis.divergence import steps_of_rl
+from rolegraph.engine.training.analysis.divergence import ENTROPY_SHARE, steps_of_rl
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 from rolegraph.engine.training.analysis.role_metrics import ROLE_METRICS
 
@@ -293,7 +293,7 @@ _SIGNS: Sequence[_Sign] = (
     ),
     _Sign(
         "entropy/{role}",
-        lambda first, now: now < first / 10,
+        lambda first, now: now < ENTROPY_SHARE * first,
         "{role}'s entropy is below a tenth of its first value: its samples are nearly all alike; lower the "
         "learning rate, or stop at the best checkpoint",
         unless_better=True,

@@ -119,20 +119,20 @@ def advise(outcome: Outcome) -> Advice:
     """
     if outcome.foreign:
         return Advice([NextAction(Action.OTHER_MODEL)], [])
-    decide = {"run": _after_run, "train": _after_training, "eval": _after_evaluation}[outcome.kind]
-    return Advice([*decide(outcome)], [*_remarks(outcome)])
+    choose_actions = {"run": _after_run, "train": _after_training, "eval": _after_evaluation}[outcome.kind]
+    return Advice([*choose_actions(outcome)], [*_remarks(outcome)])
 
 
 def _after_run(it: Outcome) -> Iterator[NextAction]:
-    stopped, malformed, failed = it.done < it.planned, _malformed(it), _failed(it)
-    if malformed:
+    is_stopped, malformed_roles, failed_roles = it.done < it.planned, _malformed(it), _failed(it)
+    if malformed_roles:
         yield NextAction(Action.PREVIEW)
-    if stopped:
+    if is_stopped:
         yield NextAction(Action.RESUME)
     elif any(role.failures.get(FailureName.MODEL_ERROR) for role in it.roles):
         yield NextAction(Action.RETRY)
-    elif failed:
-        yield NextAction(Action.VIEW, failed[0].name, failures=True)
+    elif failed_roles:
+        yield NextAction(Action.VIEW, failed_roles[0].name, failures=True)
     elif it.trainable:
         yield NextAction(Action.TRAIN)
     else:
@@ -140,11 +140,11 @@ def _after_run(it: Outcome) -> Iterator[NextAction]:
 
 
 def _after_training(it: Outcome) -> Iterator[NextAction]:
-    failed, dead = _failed(it), [role for role in it.roles if role.dead]
-    diverged = [role for role in it.roles if role.diverged]
-    if diverged:
+    failed_roles, dead_roles = _failed(it), [role for role in it.roles if role.dead]
+    diverged_roles = [role for role in it.roles if role.diverged]
+    if diverged_roles:
         yield NextAction(Action.TRAIN_LOWER)
-        yield NextAction(Action.VIEW, diverged[0].name)
+        yield NextAction(Action.VIEW, diverged_roles[0].name)
         if it.better:
             yield NextAction(Action.EXPORT)
         return
@@ -152,10 +152,10 @@ def _after_training(it: Outcome) -> Iterator[NextAction]:
         yield NextAction(Action.PREVIEW)
     if it.done < it.planned:
         yield NextAction(Action.RESUME)
-    if failed and not it.learnt:
-        yield NextAction(Action.VIEW, failed[0].name, failures=True)
+    if failed_roles and not it.learnt:
+        yield NextAction(Action.VIEW, failed_roles[0].name, failures=True)
     elif it.done and (not it.learnt or it.better is False):
-        yield NextAction(Action.VIEW, dead[0].name if dead else "")
+        yield NextAction(Action.VIEW, dead_roles[0].name if dead_roles else "")
     elif it.has_weights:
         yield NextAction(Action.RUN_WEIGHTS)
         yield NextAction(Action.EXPORT)
@@ -185,8 +185,8 @@ def _remarks(it: Outcome) -> Iterator[str]:
         if role.dead and not role.all_failed:
             yield f"{role.name} is dead: none of its groups taught anything"
     if it.kind == "train" and it.better is False:
-        others = [f"train.learning_rate={it.rate * factor:.2g}" for factor in (3, 1 / 3) if it.rate]
-        rates = f" ({', '.join(others)})" if others else ""
-        change = f"change first the learning rate, up as well as down{rates}"
-        more = "then more tasks a step (train.batch_size), then a stage of imitation (train.stages)"
-        yield f"no weights were better than those at the start; {change}, {more}"
+        other_rates = [f"train.learning_rate={it.rate * factor:.2g}" for factor in (3, 1 / 3) if it.rate]
+        rates_note = f" ({', '.join(other_rates)})" if other_rates else ""
+        first_hint = f"change first the learning rate, up as well as down{rates_note}"
+        second_hint = "then more tasks a step (train.batch_size), then a stage of imitation (train.stages)"
+        yield f"no weights were better than those at the start; {first_hint}, {second_hint}"

@@ -52,28 +52,28 @@ def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     """
     call = f"rg.{function.__name__.removesuffix('_async')}()"
     signature = inspect.signature(function)
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    for name in kwargs if inspect.Parameter.VAR_KEYWORD not in kinds else ():
+    parameter_kinds = {parameter.kind for parameter in signature.parameters.values()}
+    for name in kwargs if inspect.Parameter.VAR_KEYWORD not in parameter_kinds else ():
         if name not in signature.parameters:
             raise UsageError(f"{call} has no argument {name!r}; {_instead(name, signature, kwargs[name])}")
-    for value in args[1:] if inspect.Parameter.VAR_POSITIONAL not in kinds else ():
+    for value in args[1:] if inspect.Parameter.VAR_POSITIONAL not in parameter_kinds else ():
         if isinstance(value, str) and re.match(r"[A-Za-z_][\w.]*=", value):
             raise UsageError(f"{call} takes no override: write rg.load(SPEC, {value!r})")
     try:
-        bound = signature.bind(*args, **kwargs).arguments
+        bound_arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         raise UsageError(f"{call}: {error}") from None
     hints = _hints(function)
-    for name, value in bound.items():
+    for name, value in bound_arguments.items():
         kind = signature.parameters[name].kind
-        for one in value if kind is inspect.Parameter.VAR_POSITIONAL else (value,):
-            _check_value(call, name, one, hints.get(name))
+        for item in value if kind is inspect.Parameter.VAR_POSITIONAL else (value,):
+            _check_value(call, name, item, hints.get(name))
 
 
 def _instead(name: str, signature: inspect.Signature, value: object) -> str:
     """Return what to write in place of an unknown argument."""
-    if near := did_you_mean(name, signature.parameters):
-        return near
+    if near_name := did_you_mean(name, signature.parameters):
+        return near_name
     if setting := setting_named(name):
         return f"it is a key of the spec: write rg.load(SPEC, '{setting}={value}')"
     return f"expected some of {', '.join(signature.parameters)}"
@@ -90,14 +90,14 @@ def _check_value(call: str, name: str, value: object, hint: Any) -> None:
     if getattr(hint, "__name__", "") == "Workflow" and isinstance(value, str | Path):
         raise UsageError(f"{call} takes a workflow, not its name: write rg.load({str(value)!r})")
     if not _fits(value, hint):
-        such = ", such as 'train.steps=5'" if name == "overrides" else ""
-        raise UsageError(f"{call}: {name} is {value!r:.80}; expected {' or '.join(_words(hint))}{such}")
+        example = ", such as 'train.steps=5'" if name == "overrides" else ""
+        raise UsageError(f"{call}: {name} is {value!r:.80}; expected {' or '.join(_words(hint))}{example}")
 
 
 def _fits(value: object, hint: Any) -> bool:
     """Return False for a value that a type cannot take; types that are not simple take every value."""
     if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, it) for it in get_args(hint))
+        return any(_fits(value, alternative) for alternative in get_args(hint))
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     return hint not in _KINDS or isinstance(value, _KINDS[hint])
@@ -105,7 +105,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 def _words(hint: Any) -> list[str]:
     if get_origin(hint) in (Union, UnionType):
-        return [word for it in get_args(hint) for word in _words(it)]
+        return [word for argument in get_args(hint) for word in _words(argument)]
     if get_origin(hint) is Literal:
-        return [repr(it) for it in get_args(hint)]
+        return [repr(argument) for argument in get_args(hint)]
     return ["None" if hint is NoneType else getattr(hint, "__name__", str(hint))]

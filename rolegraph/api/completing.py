@@ -38,28 +38,28 @@ def completions(spec: str | None, word: str) -> list[CompletionItem]:
     Returns:
         The words that begin with `word`, sorted; a key ends in `.` or, before a value, in `=`.
     """
-    whole: Schema = {}
+    spec_data: Schema = {}
     with suppress(UserError):
-        whole = load_spec(spec).data if spec else {}
+        spec_data = load_spec(spec).data if spec else {}
     path, equals, _ = word.partition("=")
-    *above, key = path.split(".")
+    *parent_keys, key = path.split(".")
     definitions = json_schema()["$defs"]
-    objects: list[Schema] = [definitions["Spec"]]
-    written: object = whole
-    for name in above:
-        objects = [form for schema in objects for form in _forms(_value(schema, name), definitions)]
-        written = _mapping(written).get(name)
+    schemas: list[Schema] = [definitions["Spec"]]
+    spec_part: object = spec_data
+    for name in parent_keys:
+        schemas = [form for schema in schemas for form in _forms(_value(schema, name), definitions)]
+        spec_part = _mapping(spec_part).get(name)
     if equals:
-        roles = _mapping(whole.get("roles")) if key in ROLE_KEYS else ()
+        roles = _mapping(spec_data.get("roles")) if key in ROLE_KEYS else ()
         items = [CompletionItem(role, "a role of the spec") for role in roles]
-        for schema in objects:
+        for schema in schemas:
             items += _words(_value(schema, key), definitions)
-        start = f"{path}="
+        prefix = f"{path}="
     else:
-        items = [item for schema in objects for item in _keys(schema, _mapping(written), definitions)]
-        start = path.removesuffix(key)
-    offered = {item.word: item._replace(word=start + item.word) for item in reversed(items)}
-    return sorted(item for item in offered.values() if item.word.startswith(word))
+        items = [item for schema in schemas for item in _keys(schema, _mapping(spec_part), definitions)]
+        prefix = path.removesuffix(key)
+    items_by_word = {item.word: item._replace(word=prefix + item.word) for item in reversed(items)}
+    return sorted(item for item in items_by_word.values() if item.word.startswith(word))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -78,8 +78,8 @@ def _forms(schema: Schema, definitions: Schema) -> Iterator[Schema]:
     if reference and not reference.startswith(VOCABULARY):
         yield from _forms(definitions[reference], definitions)
     elif "anyOf" in schema:
-        for part in schema["anyOf"]:
-            yield from _forms(part, definitions)
+        for alternative in schema["anyOf"]:
+            yield from _forms(alternative, definitions)
     elif schema.get("type") != "null":
         yield schema
 
@@ -90,10 +90,10 @@ def _keys(schema: Schema, written: Schema, definitions: Schema) -> Iterator[Comp
         names += written
     for name in names:
         value = _value(schema, name)
-        nested = [form.get("type") == "object" for form in _forms(value, definitions)]
-        if any(nested):
+        is_nested = [form.get("type") == "object" for form in _forms(value, definitions)]
+        if any(is_nested):
             yield CompletionItem(f"{name}.", value.get("description", ""))
-        if not all(nested):
+        if not all(is_nested):
             yield CompletionItem(f"{name}=", value.get("description", ""))
 
 

@@ -69,10 +69,10 @@ def reward(
 
     def build(item_name: str, function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
-        limit = None if pure else timeout
+        time_limit = None if pure else timeout
         fields = (labels,) if isinstance(labels, str) else tuple(labels)
         facts = RewardFacts(fields=fields, labels=fields)
-        return Reward(score, facts, timeout=limit, memory=memory)
+        return Reward(score, facts, timeout=time_limit, memory=memory)
 
     return _decorator(vocabulary.rewards, name, ("task", "action"), build)
 
@@ -80,14 +80,14 @@ def reward(
 def _score(
     function: Callable[..., Any], options: Options, task: Task, action: Any, seen: vocabulary.RewardInputs
 ) -> Score:
-    earned = function(task, action, **options)
-    if isinstance(earned, Score):
-        return earned
-    if isinstance(earned, bool | int | float | np.number | np.bool_):
-        number = float(cast("float", earned))
+    score = function(task, action, **options)
+    if isinstance(score, Score):
+        return score
+    if isinstance(score, bool | int | float | np.number | np.bool_):
+        number = float(cast("float", score))
         return Score(number, number >= 1.0)
     expected = "expected a number, True or False, or a Score"
-    raise TypeError(f"{function.__name__} returned {earned!r:.80}; {expected}")
+    raise TypeError(f"{function.__name__} returned {score!r:.80}; {expected}")
 
 
 def parser(
@@ -124,8 +124,8 @@ def _parse(function: Callable[..., Any], options: Options, text: str, upstream: 
     except vocabulary.ParseFailure:
         raise
     except ValueError as error:
-        why = str(error) or "nothing could be read"
-        raise vocabulary.ParseFailure(FailureName.MALFORMED_OUTPUT, why) from error
+        reason = str(error) or "nothing could be read"
+        raise vocabulary.ParseFailure(FailureName.MALFORMED_OUTPUT, reason) from error
 
 
 def estimator(
@@ -219,15 +219,15 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
     """
 
     def build(item_name: str, function: Callable[..., Any], options: Options, split: Split) -> Dataset:
-        asks = "split" in inspect.signature(function).parameters
-        given = {**options, "split": split} if asks else options
+        takes_split = "split" in inspect.signature(function).parameters
+        arguments = {**options, "split": split} if takes_split else options
 
         def read() -> Iterator[tuple[int, vocabulary.Row]]:
-            for number, row in enumerate(function(**given), 1):
+            for number, row in enumerate(function(**arguments), 1):
                 yield number, vocabulary.json_row(row, f"row {number}")
 
-        shown = f"the dataset {item_name}"
-        return vocabulary.dataset_of(read, hidden=hidden, stem=item_name, split=split, shown=shown)
+        label = f"the dataset {item_name}"
+        return vocabulary.dataset_of(read, hidden=hidden, stem=item_name, split=split, shown=label)
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
     return _decorator(vocabulary.datasets, name, (), build, split)
@@ -257,24 +257,24 @@ def _decorator(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         item_name = name or function.__name__
         parameters = inspect.signature(function).parameters.values()
-        positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        if len(positional) != len(takes):
+        positional_names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        if len(positional_names) != len(takes):
             raise UsageError(
                 f"a {registry.kind} is a function of ({', '.join(takes)}), with its options after a `*`; "
-                f"{function.__name__} takes ({', '.join(positional)})"
+                f"{function.__name__} takes ({', '.join(positional_names)})"
             )
-        written = [
+        option_parameters = [
             p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in {g.name for g in given}
         ]
 
         def factory(*values: Any, **options: Any) -> Item:
-            values += tuple(options.pop(g.name) for g in given if g.name in options)
+            values += tuple(options.pop(parameter.name) for parameter in given if parameter.name in options)
             return build(item_name, function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
         update_wrapper(factory, function)  # for the item's docstring and the place of its definition
-        factory.__signature__ = inspect.Signature([*given, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
-        factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
+        factory.__signature__ = inspect.Signature([*given, *option_parameters])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
+        factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in option_parameters}
         factory.__annotations__ |= {g.name: g.annotation for g in given}
         registry.register(item_name)(factory)
         return function

@@ -90,9 +90,9 @@ class Evaluation(Summarized):
 
     def summary(self) -> Summary:
         """Return the number of tasks, and each figure of both sides with its difference."""
-        values = {name: (it, name.startswith("answers/") and name) for name, it in self.figures.items()}
+        cells = {name: (it, name.startswith("answers/") and name) for name, it in self.figures.items()}
         rows: list[tuple[str, ...]] = []
-        for names in EqualFigures(self.figures, [values]).groups:
+        for names in EqualFigures(self.figures, [cells]).groups:
             it = self.figures[names[0]]
             sides = (interval_cell(side, tasks=self.tasks) for side in (it.base, it.checkpoint))
             rows.append(("\n= ".join(names), *sides, interval_cell(it.difference, is_difference=True)))
@@ -166,11 +166,11 @@ class EvaluationJob:
         rows = flow.tasks("validation", tasks)
         info = jobs.describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
         infos = (info, info.model_copy(update={"checkpoint": str(checkpoint)}))
-        base, trained = (
+        base_run, checkpoint_run = (
             _side(flow, RunFolder(folder / name), info, rows, resume=resume)
             for name, info in zip(SIDES, infos, strict=True)
         )
-        return cls(flow, str(checkpoint), folder, (base, trained))
+        return cls(flow, str(checkpoint), folder, (base_run, checkpoint_run))
 
     async def run(self, observe: Observer | None = None) -> Evaluation:
         """Run the missing episodes of both sides, write them, and return the comparison of the sides.
@@ -187,17 +187,17 @@ class EvaluationJob:
         """
         with sole_writer(self.folder, EVALUATED, (self.folder / name for name in (EVALUATION, *SIDES))):
             (observe or jobs.ignore_event)(Note("starting the model …"))
-            async with self.flow.open() as base:
-                trained = await base.trained(self.checkpoint)
-                for side, opened, note in zip(self.sides, (base, trained), SIDES.values(), strict=True):
+            async with self.flow.open() as base_flow:
+                trained = await base_flow.trained(self.checkpoint)
+                for side, opened, note in zip(self.sides, (base_flow, trained), SIDES.values(), strict=True):
                     with side.open_folder(observe) as (notify, writer):
                         notify(Note(note, episodes=side.episodes - side.done))
                         await side.write_missing(opened, writer, notify, concurrency=CONCURRENCY)
             return self._write_results()
 
     def _write_results(self) -> Evaluation:
-        (base, was), (after, now) = (_results(self.flow, side.folder.episodes) for side in self.sides)
-        answers = dict(zip(SIDES, (base, after), strict=True))
+        (base_answers, was), (after, now) = (_results(self.flow, side.folder.episodes) for side in self.sides)
+        answers = dict(zip(SIDES, (base_answers, after), strict=True))
         figures: dict[str, ComparedFigure] = {}
         for name in dict.fromkeys([*was, *now]):
             means = was.get(name, {}), now.get(name, {})
@@ -249,9 +249,9 @@ async def evaluate_async(
         UsageError: No validation data, no such weights or model, no key, or `out` holds an evaluation.
         WorldError: The service does not answer, or the disk is full.
     """
-    with TemporaryDirectory(prefix="rolegraph-") as scratch:
+    with TemporaryDirectory(prefix="rolegraph-") as scratch_folder:
         job = EvaluationJob.create(
-            flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out or scratch
+            flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out or scratch_folder
         )
         return await job.run(observe)
 
@@ -262,13 +262,13 @@ evaluate = jobs.blocking(evaluate_async)
 def _on_base(flow: Workflow, checkpoint: str) -> Workflow:
     """Return the workflow with the checkpoint's base model as its model; unchanged if the spec names a model
     itself."""
-    refs = [
+    trained_models = [
         endpoint.model for endpoint in endpoints_with(flow.plan, checkpoint) if endpoint.policy is not None
     ]
-    base = next((with_base(ref) for ref in refs if not ref.names_model), None)
-    if base is None or model_folder(base.name) == model_folder(None):
+    base_model = next((with_base(ref) for ref in trained_models if not ref.names_model), None)
+    if base_model is None or model_folder(base_model.name) == model_folder(None):
         return flow
-    return open_source(replace(flow.source, model=str(base), base_url=base.base_url))
+    return open_source(replace(flow.source, model=str(base_model), base_url=base_model.base_url))
 
 
 def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
@@ -278,16 +278,16 @@ def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTa
     """
     episodes = [*read_episodes(file)]
     trajectories = [t for episode in episodes for t in episode.trajectories]
-    asking = {role.name for role in flow.plan.asking}
-    failed = [(f"{t.name}/{t.failure.name.value}", t.failure.message) for t in trajectories if t.failure]
-    side = SideAnswers(
-        asked=sum(t.name in asking for t in trajectories),
+    asking_roles = {role.name for role in flow.plan.asking}
+    failures = [(f"{t.name}/{t.failure.name.value}", t.failure.message) for t in trajectories if t.failure]
+    answers = SideAnswers(
+        asked=sum(t.name in asking_roles for t in trajectories),
         answered=sum(t.by_model for t in trajectories),
-        failures=dict(Counter(name for name, _ in failed)),
-        messages=dict(reversed(failed)),
+        failures=dict(Counter(name for name, _ in failures)),
+        messages=dict(reversed(failures)),
         remarks=dict(Counter(f"{t.name}/{remark}" for t in trajectories for remark in t.remarks)),
     )
-    return side, {} if side.is_silent else by_task(flow.plan, episodes)
+    return answers, {} if answers.is_silent else by_task(flow.plan, episodes)
 
 
 def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> RunJob:
@@ -295,11 +295,11 @@ def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task]
     if not (resume and folder.info_file.exists()):
         folder.check_new("run")
         return RunJob(flow, folder, info, rows, finished=(), resumed=False)
-    before = folder.info()
-    if (before.seed, before.checkpoint) != (info.seed, info.checkpoint):
+    old_info = folder.info()
+    if (old_info.seed, old_info.checkpoint) != (info.seed, info.checkpoint):
         raise UsageError(
-            f"{folder.path} was started with the seed {before.seed} and "
-            f"{before.checkpoint or 'the base model'}; neither can change"
+            f"{folder.path} was started with the seed {old_info.seed} and "
+            f"{old_info.checkpoint or 'the base model'}; neither can change"
         )
     job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)
     folder.check_same(info, flow.plan.resolved, [job.data])

@@ -40,10 +40,10 @@ def _is_own(file: Path, folder: Path) -> bool:
     path = resolve_path(file)
     if not is_file(file) or not path.is_relative_to(folder):
         return False
-    if any(path.is_relative_to(resolve_path(shipped)) for shipped in (SPECS, PROMPTS)):
+    if any(path.is_relative_to(resolve_path(shipped_folder)) for shipped_folder in (SPECS, PROMPTS)):
         return False
-    steps = [file.absolute(), *file.absolute().parents][: len(path.relative_to(folder).parts)]
-    return not any(step.is_symlink() for step in steps)
+    path_parents = [file.absolute(), *file.absolute().parents][: len(path.relative_to(folder).parts)]
+    return not any(parent.is_symlink() for parent in path_parents)
 
 
 def apply_patches(patches: Iterable[Patch]) -> list[Patch]:
@@ -64,16 +64,16 @@ def apply_patches(patches: Iterable[Patch]) -> list[Patch]:
     for patch in patches:
         files.setdefault(patch.file, set()).add(patch)
     applied: list[Patch] = []
-    for name, of_file in files.items():
+    for name, file_patches in files.items():
         path = Path(name)
         with os_errors_as(WorldError, f"cannot read {name}"):
             data, mode = path.read_bytes(), path.stat().st_mode
-        text, done = _patched(data.decode(), sorted(of_file, key=_start))
-        if done:
+        text, written = _patched(data.decode(), sorted(file_patches, key=_start))
+        if written:
             write_whole(path, text.encode())
             with os_errors_as(WorldError, f"cannot write {name}"):
                 path.chmod(mode)
-        applied += done
+        applied += written
     return applied
 
 
@@ -83,8 +83,8 @@ def _start(patch: Patch) -> tuple[int, int, str]:
 
 def _patched(text: str, patches: Sequence[Patch]) -> tuple[str, list[Patch]]:
     """Return (file's text with patches of single lines, patches that were applied)."""
-    mark = "\ufeff" if text.startswith("\ufeff") else ""  # positions are those behind a byte-order mark
-    lines = _LINE.findall(text.removeprefix(mark))
+    bom = "\ufeff" if text.startswith("\ufeff") else ""  # positions are those behind a byte-order mark
+    lines = _LINE.findall(text.removeprefix(bom))
     applied: list[Patch] = []
     for patch in reversed(patches):
         if applied and _start(applied[0])[:2] < (patch.end_line, patch.end_column):
@@ -94,4 +94,4 @@ def _patched(text: str, patches: Sequence[Patch]) -> tuple[str, list[Patch]]:
         if line[start:end] == patch.before:
             lines[patch.line - 1] = f"{line[:start]}{patch.replacement}{line[end:]}"
             applied.insert(0, patch)
-    return mark + "".join(lines), applied
+    return bom + "".join(lines), applied

@@ -142,19 +142,19 @@ def _check_version(folder: RunFolder, before: RunInfo) -> None:
     faults = read_yaml(folder.spec_file).faults if folder.spec_file.is_file() else []
     if not any(fault.code == "version" for fault in faults):
         return
-    finish = f"finish it with that: pip install 'rolegraph=={before.version}', and resume there"
+    finish_hint = f"finish it with that: pip install 'rolegraph=={before.version}', and resume there"
     path = shlex.quote(str(folder.path))
     if before.kind == "train":
         policies = before.trained_policies or ("main",)
-        one = len(policies) == 1
-        starts = [f"policies.{it}.checkpoint={path}{'' if one else f'#{it}'}" for it in policies]
+        is_single = len(policies) == 1
+        overrides = [f"policies.{it}.checkpoint={path}{'' if is_single else f'#{it}'}" for it in policies]
         anew = f"or start a training from its checkpoint: {shlex.join(['rolegraph', 'train', before.spec])} "
-        anew += " ".join(starts)
+        anew += " ".join(overrides)
     else:
         anew = f"or start it anew: {shlex.join(['rolegraph', 'run', before.spec])}"
-    migrated = "" if before.spec in shipped_specs() else f" (after `rolegraph migrate {before.spec}`)"
+    migrate_hint = "" if before.spec in shipped_specs() else f" (after `rolegraph migrate {before.spec}`)"
     message = f"{folder.path} was started by Rolegraph {before.version}, on version 1 of the language"
-    raise UsageError(f"{message}; {finish}; {anew}{migrated}")
+    raise UsageError(f"{message}; {finish_hint}; {anew}{migrate_hint}")
 
 
 def drop_damaged(folder: str | Path) -> list[Path]:
@@ -178,8 +178,8 @@ def drop_damaged(folder: str | Path) -> list[Path]:
     if not files:
         return []
     runs = [RunFolder(file.parent) for file in files]
-    marks = {str(file.relative_to(path)): RunInfo.model_validate for file in files}
-    with sole_writer(path, FolderKind("a run", marks), (name for run in runs for name in run.written())):
+    parsers = {str(file.relative_to(path)): RunInfo.model_validate for file in files}
+    with sole_writer(path, FolderKind("a run", parsers), (name for run in runs for name in run.written())):
         return [copy for run in runs for copy in run.drop_damaged()]
 
 
@@ -190,9 +190,9 @@ def damage_explained(folder: RunFolder) -> Generator[None]:
     try:
         yield
     except DataError as error:
-        place = shlex.quote(str(folder.path))
+        folder_word = shlex.quote(str(folder.path))
         raise DataError(
-            f"{error}\nTo go on without damaged lines, add --drop-damaged --out {place}; "
+            f"{error}\nTo go on without damaged lines, add --drop-damaged --out {folder_word}; "
             "a copy of the file is kept"
         ) from error
 
@@ -213,8 +213,8 @@ def new_folder(name: str) -> Path:
         `runs/NAME-TIME-2` and so on.
     """
     path = RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    later = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    return next(it for it in chain([path], later) if not os.path.lexists(it))
+    numbered_paths = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(candidate for candidate in chain([path], numbered_paths) if not os.path.lexists(candidate))
 
 
 def command_line() -> str:
@@ -225,7 +225,7 @@ def command_line() -> str:
 def foreign_prompts(plan: Plan) -> str:
     """Return a warning that names the roles whose prompts a shipped model was not trained on; empty without
     such roles."""
-    return "; ".join(f"{it.message}; {it.hint}" for it in foreign_findings(plan))
+    return "; ".join(f"{finding.message}; {finding.hint}" for finding in foreign_findings(plan))
 
 
 def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
@@ -290,18 +290,18 @@ def used_rows(
     if given:
         return UsedRows("tasks", "tasks given in Python", tasks, lambda _: tasks)
     dataset = flow.dataset(split)
-    named: Split = next(name for name, other in flow.plan.data.items() if other is dataset)
+    split_name: Split = next(name for name, split_data in flow.plan.data.items() if split_data is dataset)
     origin = (dataset.whole or dataset).origin
     source = dataset.file.name if dataset.file else origin.call.name if origin else "seeds"
-    return UsedRows(named, source, tasks, partial(flow.tasks, named), dataset.file, fixed)
+    return UsedRows(split_name, source, tasks, partial(flow.tasks, split_name), dataset.file, fixed)
 
 
 def training_rows(flow: Workflow, tasks: Sequence[Task], validation: Sequence[Task]) -> list[UsedRows]:
     """Return the rows of both splits that a training uses."""
-    used = [used_rows(flow, "train", tasks, fixed=True)]
+    training_used = [used_rows(flow, "train", tasks, fixed=True)]
     if "validation" in flow.plan.data and not flow.plan.validations:
-        used.append(used_rows(flow, "validation", validation))
-    return used
+        training_used.append(used_rows(flow, "validation", validation))
+    return training_used
 
 
 def _asked_models(plan: Plan) -> str:
@@ -329,8 +329,8 @@ def model_name(ref: ModelRef) -> str:
     if not ref.served_here:
         return str(ref)
     folder = model_folder(ref.name).resolve()
-    shipped = {path: name for name, path in MODELS.items()}
-    return shipped.get(folder) or f"{ref.provider}:{name_of_fetched(folder) or folder}"
+    names_by_folder = {path: name for name, path in MODELS.items()}
+    return names_by_folder.get(folder) or f"{ref.provider}:{name_of_fetched(folder) or folder}"
 
 
 def _asked_weights(plan: Plan) -> str | None:
@@ -351,25 +351,25 @@ def templates_of(plan: Plan) -> dict[str, str]:
     """Return the source text of every template of a plan, by a name such as `the prompt of solver`."""
     templates = dict(text for role in plan.roles for text in _templates(role))
     for number, stage in enumerate(plan.stages, 1):
-        shown = {name: text for role in stage.roles for name, text in _templates(role)}
-        others = {name: text for name, text in shown.items() if templates.get(name) != text}
-        templates |= {f"{name} in stage {number}": text for name, text in others.items()}
+        stage_texts = {name: text for role in stage.roles for name, text in _templates(role)}
+        changed_texts = {name: text for name, text in stage_texts.items() if templates.get(name) != text}
+        templates |= {f"{name} in stage {number}": text for name, text in changed_texts.items()}
     return templates
 
 
 def _templates(role: RolePlan) -> list[tuple[str, str]]:
     """Return the text of each template of a role, by a name such as `the prompt of solver`."""
     demonstration = role.signal.demonstration if role.signal else None
-    parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
-    parts += (("examples", role.examples),)
-    of_teachers = [
+    role_templates = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
+    role_templates += (("examples", role.examples),)
+    teacher_templates = [
         (f"{key}teacher's {part}", template)
         for key, teacher in (role.signal.keyed_teachers if role.signal else ())
         for part, template in (("prompt", teacher.prompt), ("system", teacher.system))
     ]
     return [
         (f"the {part} of {role.name}", template.source)
-        for part, template in (*parts, ("demonstration", demonstration), *of_teachers)
+        for part, template in (*role_templates, ("demonstration", demonstration), *teacher_templates)
         if template is not None
     ]
 
@@ -432,8 +432,8 @@ class RunLog(logging.FileHandler):
         if isinstance(event, Note) and event.text:
             self.say(logging.WARNING if event.kind == "warning" else logging.INFO, event.text)
         elif isinstance(event, StepLogged):
-            figures = (f"{name}={value:.4g}" for name, value in event.metrics.items())
-            self.say(logging.INFO, f"step {event.step}: {' '.join(figures)}")
+            metric_texts = (f"{name}={value:.4g}" for name, value in event.metrics.items())
+            self.say(logging.INFO, f"step {event.step}: {' '.join(metric_texts)}")
         elif isinstance(event, EpisodeDone):
             self.episodes += 1
             for trajectory in event.episode.trajectories:
@@ -445,13 +445,13 @@ class RunLog(logging.FileHandler):
         it."""
         if it.failure is None:
             return
-        name, place = it.failure.name.value, it.failure.place
+        name, code_place = it.failure.name.value, it.failure.place
         self.failures[it.name, name] += 1
-        if (kind := (it.name, name, place)) in self._written:
+        if (failure_key := (it.name, name, code_place)) in self._written:
             return
-        self._written.add(kind)
+        self._written.add(failure_key)
         self.say(logging.WARNING, f"{episode} {it.name} {it.index}: {name}: {it.failure.explanation}")
-        if place:
+        if code_place:
             self._observe(Note(f"{it.name} {it.failure_line}", "warning"))
 
     def say(self, level: int, text: str) -> None:
@@ -475,8 +475,8 @@ class RunLog(logging.FileHandler):
         """Return time, level and text, without secrets; lines after the first are indented."""
         text = printable(super().format(record))
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        first, *rest = text.splitlines() or [""]
-        return "\n".join([f"{time} {record.levelname} {first}", *(f"    {line}" for line in rest)])
+        first_line, *rest = text.splitlines() or [""]
+        return "\n".join([f"{time} {record.levelname} {first_line}", *(f"    {line}" for line in rest)])
 
 
 class EpisodePool(EpisodeMaker, Protocol):

@@ -23,8 +23,8 @@ def trained_source(flow: Workflow, folder: Path, policies: Sequence[str]) -> Sou
     Returns:
         The workflow's source with an override for the weights of each policy.
     """
-    words = (word for name in policies for word in _weights(flow.plan, folder, name))
-    return replace(flow.source, overrides=(*flow.source.overrides, *words))
+    overrides = (word for name in policies for word in _weights(flow.plan, folder, name))
+    return replace(flow.source, overrides=(*flow.source.overrides, *overrides))
 
 
 def _weights(plan: Plan, folder: Path, name: str) -> Iterator[str]:
@@ -32,8 +32,8 @@ def _weights(plan: Plan, folder: Path, name: str) -> Iterator[str]:
     policy, model = plan.spec.policy_named(name), plan.spec.model
     if policy.lora is not None:
         yield f"policies.{name}.lora=null"  # the checkpoint sets the shape of the adapter
-    untrained = any(it.model == model and it.policy is None and it.past is None for it in plan.endpoints)
-    is_model = name == MAIN and policy.checkpoint is None and not untrained
+    has_untrained = any(e.model == model and e.policy is None and e.past is None for e in plan.endpoints)
+    is_model = name == MAIN and policy.checkpoint is None and not has_untrained
     path = PolicyPath(str(folder), None if name == MAIN else name)
     yield f"{'model' if is_model else f'policies.{name}'}.checkpoint={dump_yaml(str(path), one_line=True)}"
 
@@ -48,14 +48,14 @@ def export_arguments(checkpoint: str | Path) -> list[list[str]]:
     Raises:
         UsageError: The training saved no checkpoint.
     """
-    training = PolicyPath.parse(str(checkpoint))
-    if training is None:
+    policy_path = PolicyPath.parse(str(checkpoint))
+    if policy_path is None:
         return []
-    folder = Path(training.folder)
+    folder = Path(policy_path.folder)
     policies = [*RunFolder(folder).best().policies]
-    named: Sequence[str | None] = [None] if len(policies) == 1 else policies
-    if training.policy is not None:
-        named = [training.policy]
-    places = {name: folder / (f"adapter-{name}" if name else "adapter") for name in named}
-    flags = {name: ["--policy", name] if name else [] for name in named}
-    return [[str(folder), *flags[name]] for name, place in places.items() if not place.exists()]
+    policy_names: Sequence[str | None] = [None] if len(policies) == 1 else policies
+    if policy_path.policy is not None:
+        policy_names = [policy_path.policy]
+    export_folders = {name: folder / (f"adapter-{name}" if name else "adapter") for name in policy_names}
+    flags = {name: ["--policy", name] if name else [] for name in policy_names}
+    return [[str(folder), *flags[name]] for name, place in export_folders.items() if not place.exists()]

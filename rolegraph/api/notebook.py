@@ -33,21 +33,21 @@ class NotebookProgress(NoteProgress):
     @property
     def _bars(self) -> list[tuple[str, int, int]]:
         """(name, number done, total) of each bar; the total is 0 if unknown."""
-        shown = (task for task in self.progress.tasks if task.visible)
-        return [(task.description, int(task.completed), int(task.total or 0)) for task in shown]
+        visible_tasks = (task for task in self.progress.tasks if task.visible)
+        return [(task.description, int(task.completed), int(task.total or 0)) for task in visible_tasks]
 
     def __repr__(self) -> str:
-        counts = (f"{name} {done}/{whole}" if whole else name for name, done, whole in self._bars)
+        counts = (f"{name} {finished}/{total}" if total else name for name, finished, total in self._bars)
         return f"{', '.join(counts)}, {monotonic() - self._began:.0f} s"
 
     def _repr_html_(self) -> str:
-        parts = [
-            f'{escape(name)} <progress max="{whole}" value="{done}"></progress> {done:,} of {whole:,}'
-            if whole
+        html_parts = [
+            f'{escape(name)} <progress max="{total}" value="{finished}"></progress> {finished:,} of {total:,}'
+            if total
             else escape(name)
-            for name, done, whole in self._bars
+            for name, finished, total in self._bars
         ]
-        return f"<div>{' · '.join(parts)} · {monotonic() - self._began:.0f} s</div>"
+        return f"<div>{' · '.join(html_parts)} · {monotonic() - self._began:.0f} s</div>"
 
 
 @contextmanager
@@ -65,13 +65,13 @@ def notebook_bars(observe: Observer, steps: int | None) -> Generator[Observer]:
     warnings.filterwarnings("ignore", "IProgress not found")
     bars = NotebookProgress(steps)
     output: Any = import_module("IPython.display").display(bars, display_id=True)
-    renewed = monotonic()
+    last_shown = monotonic()
 
     def watch(event: Event) -> None:
-        nonlocal renewed
+        nonlocal last_shown
         bars.observe(event)
-        if monotonic() - renewed > RENEWED:
-            renewed = monotonic()
+        if monotonic() - last_shown > RENEWED:
+            last_shown = monotonic()
             output.update(bars)
         observe(event)
 

@@ -57,18 +57,18 @@ def recipes() -> dict[str, Recipe]:
     """Return all recipes by name, such as `tree-of-thoughts`; empty where the pages are missing."""
     folder = next((folder for folder in _FOLDERS if (folder / "recipes.md").is_file()), _PACKAGE)
     pages = [page.read_text("utf-8") for page in sorted(folder.glob("recipes/*.md"))]
-    index = (folder / "recipes.md").read_text("utf-8") if pages else ""
-    row: dict[str, Any] = json.loads(match[1]) if (match := _ROW.search(index)) else {}
+    index_text = (folder / "recipes.md").read_text("utf-8") if pages else ""
+    row: dict[str, Any] = json.loads(match[1]) if (match := _ROW.search(index_text)) else {}
     named: dict[str, Recipe] = {}
     for title, section in (parts for page in pages for parts in _SECTION.findall(page)):
         (_, text), *others = _BLOCK.findall(section)
-        further = {file: other for file, other in others if file}
-        read = "\n".join((text, *further.values()))
-        fields = {key: it for key, it in row.items() if key in _ALWAYS or re.search(rf"\b{key}\b", read)}
-        about = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", section.partition("```")[0].strip())
-        about = re.sub(r" \(\d{4}\.\d{5}[^)]*\)", "", about.partition("\n")[0])
-        line = re.split(r"(?<!Dr)\.(?: |$)", about)[0] or title
-        named[re.sub(r"\W+", "-", title.lower()).strip("-")] = Recipe(title, line, text, further, fields)
+        other_specs = {file: other for file, other in others if file}
+        all_specs = "\n".join((text, *other_specs.values()))
+        fields = {key: it for key, it in row.items() if key in _ALWAYS or re.search(rf"\b{key}\b", all_specs)}
+        introduction = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", section.partition("```")[0].strip())
+        introduction = re.sub(r" \(\d{4}\.\d{5}[^)]*\)", "", introduction.partition("\n")[0])
+        line = re.split(r"(?<!Dr)\.(?: |$)", introduction)[0] or title
+        named[re.sub(r"\W+", "-", title.lower()).strip("-")] = Recipe(title, line, text, other_specs, fields)
     return named
 
 
@@ -77,8 +77,8 @@ _ALWAYS = ("id", "question", "answer")
 
 def recipe_named(name: str) -> Recipe | None:
     """Return a recipe by its name, or by its title ignoring case; None if no recipe matches."""
-    by_title = {recipe.title.lower(): recipe for recipe in recipes().values()}
-    return recipes().get(name) or by_title.get(name.lower())
+    recipes_by_title = {recipe.title.lower(): recipe for recipe in recipes().values()}
+    return recipes().get(name) or recipes_by_title.get(name.lower())
 
 
 def find_recipe(name: str) -> Recipe:

@@ -52,8 +52,8 @@ class EpisodeTest(NamedTuple):
         try:
             return self.expression.truth({**values, **turns}) is True
         except PromptError as error:
-            place = f"{episode.task_id}:{episode.rollout}"
-            raise UsageError(f"{self.expression.source!r} cannot be computed for {place}: {error}") from error
+            label = f"{episode.task_id}:{episode.rollout}"
+            raise UsageError(f"{self.expression.source!r} cannot be computed for {label}: {error}") from error
 
 
 def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
@@ -66,7 +66,7 @@ def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
     Raises:
         SpecError: The expression has a fault; the message points at it.
     """
-    around = TemplateScope(
+    scope = TemplateScope(
         roles,
         tuple(roles),
         None,
@@ -76,7 +76,7 @@ def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
         values=tuple(name for name in OF_EPISODE if name not in roles),
         is_after=True,
     )
-    expression, faults = compile_expression(source, around)
+    expression, faults = compile_expression(source, scope)
     if expression is None:
         raise SpecError([_diagnostic(source, fault) for fault in faults])
     return EpisodeTest(expression, tuple(roles))
@@ -90,11 +90,11 @@ def _diagnostic(source: str, fault: TemplateFault) -> Diagnostic:
 
 def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
     """Return the largest number of instances of each role in an episode, at least 1."""
-    most: dict[str, int] = {}
+    largest_counts: dict[str, int] = {}
     for entry in entries:
         for name, role in entry.roles.items():
-            most[name] = max(most.get(name, 1), role.count)
-    return most
+            largest_counts[name] = max(largest_counts.get(name, 1), role.count)
+    return largest_counts
 
 
 def _turn(trajectory: Trajectory) -> View:
@@ -149,11 +149,11 @@ class Run(Summarized):
         except RolegraphError as error:
             return Summary(f"{title}: {error}", (), ())
         rows: list[tuple[object, ...]] = []
-        for equal in equal_figures(lines, info.metric_names):
+        for equal_names in equal_figures(lines, info.metric_names):
             for split in ("validation", "episode"):
-                key = f"{split}/{equal[0]}"
-                if points := [(int(line["step"]), line[key]) for line in lines if key in line]:
-                    rows.append((f"{split}/{' = '.join(equal)}", *points[0], *points[-1]))
+                key = f"{split}/{equal_names[0]}"
+                if values := [(int(line["step"]), line[key]) for line in lines if key in line]:
+                    rows.append((f"{split}/{' = '.join(equal_names)}", *values[0], *values[-1]))
         columns = ("figure", "first step", "value", "last step", "value")
         return Summary(f"{title}: a training of {info.name}", columns, rows)
 
@@ -206,22 +206,22 @@ class Run(Summarized):
         """
         parts = self._parts(split, step)
         entries = [[*EpisodeFile(part.path).entries()] for part in parts]
-        test = episode_test(where, most_instances(chain.from_iterable(entries))) if where else None
-        for part, of_file in zip(parts, entries, strict=True):
-            for entry in of_file:
+        episode_filter = episode_test(where, most_instances(chain.from_iterable(entries))) if where else None
+        for part, file_entries in zip(parts, entries, strict=True):
+            for entry in file_entries:
                 if task is None or entry.task == task:
                     episode = EpisodeFile(part.path).read(entry)
-                    if test is None or test.holds(episode, part.step):
+                    if episode_filter is None or episode_filter.holds(episode, part.step):
                         yield RecordedEpisode(part.split, part.step, episode)
 
     def _parts(self, split: str | None, step: int | None) -> list[RunPart]:
         folder = RunFolder(self.folder)
         if folder.info().kind == "run" and (split is not None or step is not None):
             raise UsageError(f"{self.folder} is the folder of a run, which has no steps")
-        parts = [it for it in folder.parts() if split in (None, it.split) and step in (None, it.step)]
+        parts = [part for part in folder.parts() if split in (None, part.split) and step in (None, part.step)]
         if not parts and folder.info().kind == "train":
-            of = "" if step is None else f" of step {step}"
-            raise UsageError(f"{self.folder} has no episodes{of}")
+            step_note = "" if step is None else f" of step {step}"
+            raise UsageError(f"{self.folder} has no episodes{step_note}")
         return parts
 
     def episodes(self, where: str = "", *, split: str | None = None, step: int | None = None) -> Any:
@@ -231,7 +231,7 @@ class Run(Summarized):
             A pandas DataFrame where pandas is installed, else a list of dicts: `split`, `step`, `task`,
                 `rollout`, `correct`, the metrics, and `reward/ROLE`, the mean over the role's instances.
         """
-        return as_table([it.row for it in self.recorded(where, split=split, step=step)])
+        return as_table([episode.row for episode in self.recorded(where, split=split, step=step)])
 
     def credit(self, step: int | None = None) -> Any:
         """Return the credit of a training: a row for each member of a group, and for each call with a signal.
@@ -248,11 +248,11 @@ class Run(Summarized):
         """
         folder = RunFolder(self.folder)
         folder.training()
-        steps = [number for number, _ in folder.episodes_files("train")] if step is None else [step]
-        tables = [folder.credit_rows(number) for number in steps]
+        steps = [step_number for step_number, _ in folder.episodes_files("train")] if step is None else [step]
+        tables = [folder.credit_rows(step_number) for step_number in steps]
         if not (rows := [row for table in tables for row in table or ()]):
-            of = "" if step is None else f" of step {step}"
-            raise UsageError(f"{self.folder} has no credit{of}; trainings have it since version 0.3")
+            step_note = "" if step is None else f" of step {step}"
+            raise UsageError(f"{self.folder} has no credit{step_note}; trainings have it since version 0.3")
         return as_table(rows, CreditRow._fields)
 
     @property

@@ -125,21 +125,21 @@ class RunJob(Summarized):
             UsageError: There is no such run, or it was started with another spec or seed.
         """
         folder = jobs.folder_to_resume(out, source, "run")
-        before = folder.info()
-        if before.kind != "run":
+        old_info = folder.info()
+        if old_info.kind != "run":
             raise UsageError(
                 f"{folder.path} is a training's folder; continue it with rolegraph train --resume"
             )
-        if before.own_tasks and tasks is None:
+        if old_info.own_tasks and tasks is None:
             raise UsageError(f"{folder.path} was started with tasks of its own; give them again to continue")
-        if not (rollouts or before.rollouts):
+        if not (rollouts or old_info.rollouts):
             raise UsageError(f"{folder.path} notes no number of tasks and rollouts; give both to continue")
-        flow = jobs.flow_to_resume(folder, before, source, seed)
+        flow = jobs.flow_to_resume(folder, old_info, source, seed)
         flow.check_allowed()
-        split, limit = split or before.split, limit or before.limit
-        settings = {"rollouts": rollouts or before.rollouts, "seed": before.seed}
+        split, limit = split or old_info.split, limit or old_info.limit
+        settings = {"rollouts": rollouts or old_info.rollouts, "seed": old_info.seed}
         info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, **settings)
-        if before.checkpoint not in (None, info.checkpoint):  # the spec does not name the weights
+        if old_info.checkpoint not in (None, info.checkpoint):  # the spec does not name the weights
             command = f"rolegraph eval --resume --out {folder.path.parent}"
             raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         job = cls(flow, folder, info, rows, (), resumed=True)
@@ -156,11 +156,11 @@ class RunJob(Summarized):
     @property
     def done(self) -> int:
         """Number of episodes that the folder held when the job was created."""
-        planned = Counter(task["id"] for task in self.tasks)
+        planned_counts = Counter(task["id"] for task in self.tasks)
         # Not by `missing`, which visits every job: an untrusted run.json may plan any number.
         return sum(
-            min(times, planned[task])
-            for (task, rollout), times in Counter(self.finished).items()
+            min(count, planned_counts[task])
+            for (task, rollout), count in Counter(self.finished).items()
             if 0 <= rollout < self.info.rollouts
         )
 
@@ -186,8 +186,8 @@ class RunJob(Summarized):
             if self.done == self.episodes:
                 notify(Note(""))
                 return Run(self.folder.path)
-            if foreign := jobs.foreign_prompts(self.flow.plan):
-                notify(Note(foreign, "warning"))
+            if prompt_warning := jobs.foreign_prompts(self.flow.plan):
+                notify(Note(prompt_warning, "warning"))
             notify(Note("starting the model …"))
             async with AsyncExitStack() as stack:
                 if on is None:
@@ -225,8 +225,8 @@ class RunJob(Summarized):
             else:
                 if self.retry_failed:
                     drop_episodes(folder.episodes, _has_failed)
-                now = info.model_dump(include={"split", "limit", "rollouts"})
-                folder.resume(jobs.command_line(), self.flow.plan.resolved, now, [self.data])
+                new_settings = info.model_dump(include={"split", "limit", "rollouts"})
+                folder.resume(jobs.command_line(), self.flow.plan.resolved, new_settings, [self.data])
             log = jobs.logged(folder.log, observe or jobs.ignore_event)
             with folder.ending(), log as notify, EpisodeWriter(folder.episodes) as writer:
                 yield notify, writer
@@ -252,10 +252,10 @@ class RunJob(Summarized):
             if not isinstance(event, EpisodeDone):
                 notify(event)
 
-        planned = run.jobs(check_ids(self.flow, self.tasks), self.info.rollouts, self.info.seed)
-        missing = run.missing(planned, self.finished)
-        episodes = run.run_jobs(missing, lambda job: maker.make(job, observe), concurrency)
-        began = time.monotonic()
+        planned_jobs = run.jobs(check_ids(self.flow, self.tasks), self.info.rollouts, self.info.seed)
+        missing_jobs = run.missing(planned_jobs, self.finished)
+        episodes = run.run_jobs(missing_jobs, lambda job: maker.make(job, observe), concurrency)
+        start_time = time.monotonic()
         try:
             async with aclosing(episodes):
                 async for episode in episodes:
@@ -263,7 +263,7 @@ class RunJob(Summarized):
                     notify(EpisodeDone(episode, finished=True))
         finally:
             with suppress(RolegraphError):  # the first error is the one to report
-                self.folder.add_call(time.monotonic() - began, getattr(maker, "left_out", {}))
+                self.folder.add_call(time.monotonic() - start_time, getattr(maker, "left_out", {}))
 
 
 async def run_async(
@@ -307,8 +307,8 @@ async def run_async(
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
     job = RunJob.create(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
-    with jobs.shown_progress(observe, progress) as watch:
-        return await job.run(watch, concurrency=concurrency, on=on)
+    with jobs.shown_progress(observe, progress) as observer:
+        return await job.run(observer, concurrency=concurrency, on=on)
 
 
 run = jobs.blocking(run_async)

@@ -79,8 +79,8 @@ def write_skill(folder: str | Path) -> Path:
 
 def _head(file: Path) -> bytes:
     """Return the beginning of a file up to the name in its front matter."""
-    with confined.open_to_read(file) as opened:
-        return opened.read(len(f"---\nname: {NAME}\n"))
+    with confined.open_to_read(file) as stream:
+        return stream.read(len(f"---\nname: {NAME}\n"))
 
 
 def _keys(model: type[BaseModel]) -> dict[str, str]:

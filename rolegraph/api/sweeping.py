@@ -125,7 +125,7 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
     rows: list[tuple[str, Mapping[str, float]]] = []
     for _, file in run.compared_files(best=True)[:1]:
         for episode in read_episodes(file):
-            tokens = sum(step.response_tokens for it in episode.trajectories for step in it.steps)
+            tokens = sum(step.response_tokens for t in episode.trajectories for step in t.steps)
             rows.append((episode.task_id, {**episode.figures, TOKENS_OUT: float(tokens)}))
     values = means_by_task(rows)
     names = [name for name in ("correct", *run.info().metrics, TOKENS_OUT) if name in values]
@@ -157,10 +157,10 @@ class SweepResult(Summarized):
 
     def summary(self) -> Summary:
         """Return the folder, and a row for each point with its metrics."""
-        groups = EqualFigures(self.figures, (it.figures for it in self.points)).groups
+        groups = EqualFigures(self.figures, (point.figures for point in self.points)).groups
         rows = [
-            ("\n".join(it.overrides), *(interval_cell(it.figures.get(first)) for first, *_ in groups))
-            for it in self.points
+            ("\n".join(point.overrides), *(interval_cell(point.figures.get(metric)) for metric, *_ in groups))
+            for point in self.points
         ]
         return Summary(f"SweepResult {self.folder}", ("point", *map("\n= ".join, groups)), rows)
 
@@ -176,7 +176,7 @@ class SweepJob(Summarized):
 
     def summary(self) -> Summary:
         """Return the folder, and a row for each point that says if the point is finished."""
-        rows = [(it.name, it.finished) for it in self.points]
+        rows = [(point.name, point.finished) for point in self.points]
         return Summary(f"SweepJob {self.folder}", ("point", "finished"), rows)
 
     @classmethod
@@ -246,25 +246,25 @@ class SweepJob(Summarized):
                 another seed or checkpoint.
             DataError: The folder's `sweep.json` is damaged.
         """
-        given = source or Source()
-        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind, given.spec)
+        given_source = source or Source()
+        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind, given_source.spec)
         info = read_sweep(folder)
         if info.kind != kind:
             raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
         weights = None if checkpoint is None else str(checkpoint)
-        fixed = (("seed", settings.get("seed"), info.seed), ("checkpoint", weights, info.checkpoint))
-        for name, wanted, before in fixed:
-            if wanted not in (None, before):
-                raise UsageError(f"{folder} was started with the {name} {before}, which cannot change")
-        given = replace(given, overrides=overrides or given.overrides)
-        source = resumed_source(folder, info, given)
+        fixed_settings = (("seed", settings.get("seed"), info.seed), ("checkpoint", weights, info.checkpoint))
+        for name, new_value, old_value in fixed_settings:
+            if new_value not in (None, old_value):
+                raise UsageError(f"{folder} was started with the {name} {old_value}, which cannot change")
+        given_source = replace(given_source, overrides=overrides or given_source.overrides)
+        source = resumed_source(folder, info, given_source)
         job = cls._of(
             folder,
             SweepInfo.model_validate({**info.model_dump(), **settings, **source_fields(source)}),
             resumed=True,
         )
         for point in job.points:
-            check_models(folder, info, given, point.flow)
+            check_models(folder, info, given_source, point.flow)
             point.job()  # raises where the point was started with another spec or other data
         return job
 
@@ -339,16 +339,16 @@ class SweepJob(Summarized):
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
-                compared = Evaluation.read(point.folder).figures
-                figures = {name: row.checkpoint for name, row in compared.items()}
-                figures |= {f"{name} change": row.difference for name, row in compared.items()}
+                compared_figures = Evaluation.read(point.folder).figures
+                figures = {name: row.checkpoint for name, row in compared_figures.items()}
+                figures |= {f"{name} change": row.difference for name, row in compared_figures.items()}
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
-            measured = {name: figure for name, figure in figures.items() if figure.n}
-            points.append(SweepPointFigures(point.name, point.overrides, measured))
+            measured_figures = {name: figure for name, figure in figures.items() if figure.n}
+            points.append(SweepPointFigures(point.name, point.overrides, measured_figures))
         result = SweepResult(self.folder, points)
-        if draw := optional_plugin("reports", "sweep"):
-            write_whole(result.picture, draw(self.folder.name, points).encode())
+        if draw_sweep := optional_plugin("reports", "sweep"):
+            write_whole(result.picture, draw_sweep(self.folder.name, points).encode())
         return result
 
 

@@ -87,15 +87,15 @@ async def test_async(
         WorldError: A file cannot be read or written.
     """
 
-    read = read_tests(_path(flow, tests))
+    loaded_tests = read_tests(_path(flow, tests))
     flow.check_allowed()
-    recorded = _recorded(read)
-    read.check(unknown_names(read.tests, flow.plan, recorded))
-    episodes = await _again(flow, recorded, read.tests.seed)
-    tested = TestReport(flow.name, verdicts(read.tests, flow.plan, recorded, episodes))
+    recorded = _recorded(loaded_tests)
+    loaded_tests.check(unknown_names(loaded_tests.tests, flow.plan, recorded))
+    episodes = await _again(flow, recorded, loaded_tests.tests.seed)
+    report = TestReport(flow.name, verdicts(loaded_tests.tests, flow.plan, recorded, episodes))
     if junit:
-        write_output(Path(junit), tested.junit(), "xml")
-    return tested
+        write_output(Path(junit), report.junit(), "xml")
+    return report
 
 
 test = blocking(test_async)
@@ -129,21 +129,21 @@ async def record_async(
 
     path = _path(flow, tests)
     read = read_tests(path) if path.exists() else LoadedTests(path, SpecTests(), parse_yaml("{}", str(path)))
-    named = f"{read.answers}, the `answers` of {path},"
+    answers_label = f"{read.answers}, the `answers` of {path},"
     if read.answers.is_dir():
         hint = "nothing is recorded into; name a file, or leave `answers` out"
-        raise UsageError(f"{named} is a run's folder, which {hint}")
+        raise UsageError(f"{answers_label} is a run's folder, which {hint}")
     if read.answers.suffix != ".jsonl":
-        raise UsageError(f"{named} is no .jsonl file, so nothing is written there")
+        raise UsageError(f"{answers_label} is no .jsonl file, so nothing is written there")
     if not force:
         check_replaceable(read.answers)
     settings = read.tests
     rows = flow.tasks(settings.split, settings.tasks)
-    async with flow.open() as opened:
-        made = opened.stream(tasks=rows, rollouts=settings.rollouts, seed=settings.seed, observe=observe)
-        episodes = [episode async for episode in made]
-    place = {row["id"]: index for index, row in enumerate(rows)}
-    episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
+    async with flow.open() as open_flow:
+        stream = open_flow.stream(tasks=rows, rollouts=settings.rollouts, seed=settings.seed, observe=observe)
+        episodes = [episode async for episode in stream]
+    row_index = {row["id"]: index for index, row in enumerate(rows)}
+    episodes.sort(key=lambda episode: (row_index[episode.task_id], episode.rollout))
     lines = b"".join(json_line(episode.to_dict()) for episode in episodes)
     write_output(read.answers, lines, "jsonl")
     if path.exists():
@@ -166,10 +166,10 @@ def tested_specs(folder: str | Path = ".") -> list[Path]:
     """
     tests = sorted(Path(folder).glob(f"*{TESTS_SUFFIX}"))
     specs = [path.with_name(f"{path.name.removesuffix(TESTS_SUFFIX)}.yaml") for path in tests]
-    if not (there := [spec for spec in specs if is_file(spec)]):
+    if not (existing_specs := [spec for spec in specs if is_file(spec)]):
         hint = "name a spec, or create tests with `rolegraph test SPEC --record`"
         raise UsageError(f"no spec here has tests (NAME{TESTS_SUFFIX} beside NAME.yaml); {hint}")
-    return there
+    return existing_specs
 
 
 def check_tests(path: str | Path) -> None:
@@ -213,21 +213,21 @@ async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
     await check_scorers(flow.plan, models)
     async with Isolation(flow.plan.imports) as isolation:
-        made = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
-        episodes = [episode async for episode in made]
-    place = {(episode.task_id, episode.rollout): index for index, episode in enumerate(recorded)}
-    return sorted(episodes, key=lambda episode: place[episode.task_id, episode.rollout])
+        episode_stream = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
+        episodes = [episode async for episode in episode_stream]
+    position = {(episode.task_id, episode.rollout): index for index, episode in enumerate(recorded)}
+    return sorted(episodes, key=lambda episode: position[episode.task_id, episode.rollout])
 
 
 def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
     """Return the YAML text of a new tests file that expects the figures and failures of recorded episodes."""
 
     of = read.tests
-    measured = by_task(flow.plan, episodes)
-    means = {name: interval(of).mean for name, of in measured.items() if not name.startswith("answers/")}
+    metrics = by_task(flow.plan, episodes)
+    means = {name: interval(of).mean for name, of in metrics.items() if not name.startswith("answers/")}
     failures = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
     counts = Counter(f"{role}/{failure.name.value}" for role, failure in failures)
     figures = {name: round(value, 6) for name, value in means.items()}
-    expected = {"figures": figures, "failures": dict(counts) or 0}
-    tests = dump_yaml({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected})
+    expectations = {"figures": figures, "failures": dict(counts) or 0}
+    tests = dump_yaml({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expectations})
     return _STARTER.format(spec=flow.source.named_spec, answers=read.answers.name, tests=tests)

@@ -49,13 +49,13 @@ def episode_table(episodes: Iterable[Episode], rule: DisclosureRule) -> Table:
         rule: Rule for the parts of the episodes that may leave this machine.
     """
     rows: list[Sequence[object]] = []
-    for whole in episodes:
-        episode = without_hidden(whole, rule)
-        for one in episode.trajectories:
-            tokens = sum(step.response_tokens for step in one.steps)
-            answer = one.steps[-1].model_response if one.steps else ""
-            failure = one.failure.name.value if one.failure else ""
-            cells = (one.name, one.index, one.reward, failure, tokens, answer[:ANSWER])
+    for recorded_episode in episodes:
+        episode = without_hidden(recorded_episode, rule)
+        for trajectory in episode.trajectories:
+            tokens = sum(step.response_tokens for step in trajectory.steps)
+            answer = trajectory.steps[-1].model_response if trajectory.steps else ""
+            failure = trajectory.failure.name.value if trajectory.failure else ""
+            cells = (trajectory.name, trajectory.index, trajectory.reward, failure, tokens, answer[:ANSWER])
             rows.append((episode.task_id, episode.rollout, episode.is_correct, *cells))
         if len(rows) >= ROWS:
             break
@@ -115,18 +115,18 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
     require_library(kind.library, name, "its metrics")
     url = os.environ.get(kind.url_variable, "")
     bypass_proxies(url)  # the library makes its own clients
-    with _new_folder(folder / f"{name}-{secrets.token_hex(8)}") as files:
+    with _new_folder(folder / f"{name}-{secrets.token_hex(8)}") as files_folder:
         try:
-            opened = kind(files, f"{run} {folder.name}", config)
+            open_tracker = kind(files_folder, f"{run} {folder.name}", config)
         except Exception as error:  # a tracker's library may raise anything
             raise WorldError(f"{name} cannot start a run{route(url)}: {first_line(error)}") from error
-        opened.name, failed = name, True
+        open_tracker.name, has_failed = name, True
         try:
-            yield opened
-            failed = False
+            yield open_tracker
+            has_failed = False
         finally:
             try:
-                opened.close(failed=failed)
+                open_tracker.close(failed=has_failed)
             except Exception as error:  # the training is over, and its folder is whole
                 _logger.warning("%s cannot end its run: %s", name, first_line(error))
 

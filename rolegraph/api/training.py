@@ -103,22 +103,22 @@ class TrainingJob(Summarized):
             UsageError: There is no such training, or it was started with another spec or seed.
         """
         folder = jobs.folder_to_resume(out, source, "train")
-        before = folder.training()
-        flow = jobs.flow_to_resume(folder, before, source, seed)
+        old_info = folder.training()
+        flow = jobs.flow_to_resume(folder, old_info, source, seed)
         with jobs.damage_explained(folder):
             folder.metrics()  # `run` reads them, once models have started
             start = folder.last_checkpoint()
-        info, *tasks = _info_and_tasks(flow, before.seed)
-        kept = {"learning_rates": before.learning_rates or info.learning_rates}
-        if before.stopped:
-            kept |= {"steps": before.steps}
-        info = info.model_copy(update=kept)
+        info, *tasks = _info_and_tasks(flow, old_info.seed)
+        kept_settings = {"learning_rates": old_info.learning_rates or info.learning_rates}
+        if old_info.stopped:
+            kept_settings |= {"steps": old_info.steps}
+        info = info.model_copy(update=kept_settings)
         others = _validations(flow, folder)
         job = cls(flow, folder, info, *tasks, start=start, resumed=True, others=others)
         folder.check_same(job.info, flow.plan.resolved, job.data)
-        for it in others:
-            now, rows = _info_and_rows(job, it)
-            it.folder.check_same(now, it.plan.resolved, rows)
+        for validation in others:
+            new_info, rows = _info_and_rows(job, validation)
+            validation.folder.check_same(new_info, validation.plan.resolved, rows)
         return job
 
     def summary(self) -> Summary:
@@ -134,8 +134,8 @@ class TrainingJob(Summarized):
     @property
     def validations(self) -> Sequence[ValidationSetup]:
         """Workflows that validate: the training's own if it has validation tasks, or others in its place."""
-        itself = ValidationSetup(self.flow.plan, self.validation, self.folder)
-        return self.others or ([itself] if self.validation else [])
+        own_setup = ValidationSetup(self.flow.plan, self.validation, self.folder)
+        return self.others or ([own_setup] if self.validation else [])
 
     @property
     def plans(self) -> list[Plan]:
@@ -225,7 +225,7 @@ class TrainingJob(Summarized):
             workers = None
             if cluster is not None:
                 workers = await _open_workers(self, cluster, services, policies, notify, stack)
-            imports = dict.fromkeys(wanted for plan in self.plans for wanted in plan.imports)
+            imports = dict.fromkeys(file for plan in self.plans for file in plan.imports)
             isolation = await stack.enter_async_context(Isolation(tuple(imports)))
             from rolegraph.engine.training.loop.rollouts import TrainingSetup
             from rolegraph.engine.training.policies.past import PastSelves
@@ -295,8 +295,8 @@ async def train_async(
     """
     limit = Budget.parse(budget)
     job = TrainingJob.create(flow, out=out, seed=seed)
-    with jobs.shown_progress(observe, progress, job.steps) as watch:
-        return await job.run(watch, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
+    with jobs.shown_progress(observe, progress, job.steps) as observer:
+        return await job.run(observer, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
 
 
 train = jobs.blocking(train_async)
@@ -326,9 +326,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    unfit = partial(demonstration_findings, rows=tasks)
-    if any(unfit(flow.plan)):
-        check_source(flow.source, unfit).valid()
+    find_unfit = partial(demonstration_findings, rows=tasks)
+    if any(find_unfit(flow.plan)):
+        check_source(flow.source, find_unfit).valid()
     rates = {name: rate.value for name, rate in policy_rates(flow.plan).items()}
     steps = planned_steps(flow.plan.spec.train, len(tasks))
     info = jobs.describe(flow, "train", seed=seed, steps=steps, learning_rates=rates)
@@ -356,7 +356,7 @@ async def _open_policies(job: TrainingJob, services: Services, stack: AsyncExitS
     from rolegraph.engine.models import ServedModel
 
     plan, seed, start = job.flow.plan, job.info.seed, job.start
-    located = await asyncio.gather(
+    served_models = await asyncio.gather(
         *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
     )
     await stack.enter_async_context(services.watched())
@@ -365,14 +365,14 @@ async def _open_policies(job: TrainingJob, services: Services, stack: AsyncExitS
 
     starts = {
         name: PolicyStart(
-            served,
+            start_model,
             policy.lora,
             seed if name == MAIN else derive_seed(seed, "policy", name),
             start.policies[name] if start else None,
             sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
             adapters=job.folder.adapters,
         )
-        for (name, policy), served in zip(plan.policies.items(), located, strict=True)
+        for (name, policy), start_model in zip(plan.policies.items(), served_models, strict=True)
     }
     policies = await stack.enter_async_context(Policies.open(starts))
     policies.check(plan)
@@ -386,8 +386,8 @@ async def _open_models(
     from rolegraph.engine.models import Models
 
     models = await stack.enter_async_context(Models(services.open))
-    frozen = {ref: await models.model(ref) for ref in job.untrained}
-    return frozen | await _open_teachers(job.flow.plan, models, policies)
+    frozen_models = {ref: await models.model(ref) for ref in job.untrained}
+    return frozen_models | await _open_teachers(job.flow.plan, models, policies)
 
 
 def _write_start(job: TrainingJob, policies: Policies) -> None:
@@ -407,30 +407,30 @@ def _write_start(job: TrainingJob, policies: Policies) -> None:
         else policies[name].model
         for name, policy in plan.policies.items()
     )
-    asked = {"model": ", ".join(names)}
+    run_fields = {"model": ", ".join(names)}
     for it in job.others:  # before the training's own file, which lists them
         info, rows = _info_and_rows(job, it)
-        it.folder.begin(info.model_copy(update=asked), it.plan.resolved, rows)
-    folder.begin(job.info.model_copy(update=asked), plan.resolved, job.data)
+        it.folder.begin(info.model_copy(update=run_fields), it.plan.resolved, rows)
+    folder.begin(job.info.model_copy(update=run_fields), plan.resolved, job.data)
 
 
 def _unpriced(plan: Plan) -> list[str]:
     """Return the spec's key of each trained model without a price."""
-    unpriced = [name for name, it in plan.policies.items() if it.model.price is None]
-    keys = {name: f"policies.{name}.model" for name, it in plan.spec.policies.items() if it.model}
+    unpriced = [name for name, policy in plan.policies.items() if policy.model.price is None]
+    keys = {name: f"policies.{name}.model" for name, policy in plan.spec.policies.items() if policy.model}
     return [*dict.fromkeys(keys.get(name, "model") for name in unpriced)]
 
 
 def _warnings(job: TrainingJob) -> Iterator[str]:
     """Yield the warnings about a training's data, learning rates and prompts."""
     plan = job.flow.plan
-    if foreign := jobs.foreign_prompts(plan):
-        yield foreign
-    for tasks in [it.tasks for it in job.validations] or [()]:
-        if few := few_tasks_message(plan, len(tasks)):
-            yield few
-        if shared := shared_rows(job.tasks, tasks):
-            yield shared_message(shared)
+    if prompt_warning := jobs.foreign_prompts(plan):
+        yield prompt_warning
+    for tasks in [validation.tasks for validation in job.validations] or [()]:
+        if few_tasks_warning := few_tasks_message(plan, len(tasks)):
+            yield few_tasks_warning
+        if shared_warning := shared_rows(job.tasks, tasks):
+            yield shared_message(shared_warning)
     for finding in rate_findings(plan):
         yield f"{finding.message}; {finding.hint}"
 
@@ -455,8 +455,8 @@ async def _open_workers(
     slots = job.flow.plan.spec.model.concurrency
     pool = jobs.open_cluster(name)(opener, name, slots=slots, observe=log)
     maker = await stack.enter_async_context(pool)
-    places = {ref: await services.located(ref) for ref in job.untrained}
-    return RemoteModels(maker, policies, places, job.flow.plan.spec.train.staleness)
+    served_models = {ref: await services.located(ref) for ref in job.untrained}
+    return RemoteModels(maker, policies, served_models, job.flow.plan.spec.train.staleness)
 
 
 async def _train(
@@ -485,42 +485,42 @@ async def _open_teachers(plan: Plan, models: Models, trained: Policies) -> dict[
     student's."""
     from rolegraph.engine.models.opening import other_vocabulary
 
-    opened: dict[ModelRef, LimitedModel] = {}
+    teacher_models: dict[ModelRef, LimitedModel] = {}
     for role, signal in plan.signals.items():
         for teacher in signal.all_teachers:
             for student in sorted(plan.policies_of(role)):
                 chat = trained[student].chat
                 if teacher.model is not None:
-                    opened[teacher.model] = await models.teacher(teacher.model, chat, role)
+                    teacher_models[teacher.model] = await models.teacher(teacher.model, chat, role)
                 elif not trained[teacher.policy or student].chat.same_tokens(chat):
                     raise UsageError(other_vocabulary(role))
-    return opened
+    return teacher_models
 
 
 def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: Event) -> None:
     """Pass an event to `observe`; for a finished step, log its metrics and episodes to the trackers first."""
     if isinstance(event, StepLogged) and trackers:
         tables: dict[str, Table] = {}
-        parts = [("train", job.folder.episodes_file("train", event.step), job.flow.plan)]
-        for it in job.validations:
-            file = it.folder.episodes_file("validation", event.step)
-            parts.append((f"validation/{it.prefix}".rstrip("/"), file, it.plan))
-        for name, file, played in parts if any(one.has_tables for one in trackers) else ():
+        episode_files = [("train", job.folder.episodes_file("train", event.step), job.flow.plan)]
+        for validation in job.validations:
+            file = validation.folder.episodes_file("validation", event.step)
+            episode_files.append((f"validation/{validation.prefix}".rstrip("/"), file, validation.plan))
+        for name, file, plan in episode_files if any(tracker_.has_tables for tracker_ in trackers) else ():
             if file.exists():
-                tables[f"episodes/{name}"] = episode_table(read_episodes(file), disclosure_rule_of(played))
+                tables[f"episodes/{name}"] = episode_table(read_episodes(file), disclosure_rule_of(plan))
         _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
     """Call `send` with each tracker; a tracker that raises an error is removed, with a warning."""
-    for one in [*trackers]:
+    for failing in [*trackers]:
         try:
-            send(one)
+            send(failing)
         except Exception as error:  # a tracker's library may raise anything
-            trackers.remove(one)
-            text = f"{one.name} failed, and gets nothing more of this training: {first_line(error)}"
-            observe(Note(text, "warning"))
+            trackers.remove(failing)
+            warning = f"{failing.name} failed, and gets nothing more of this training: {first_line(error)}"
+            observe(Note(warning, "warning"))
 
 
 def _write_results(plan: Plan, folder: RunFolder) -> None:
@@ -531,11 +531,11 @@ def _write_results(plan: Plan, folder: RunFolder) -> None:
     """
     from rolegraph.engine.training.analysis.compare import controls
 
-    saved, validation = folder.last_checkpoint(), folder.validation
-    steps = (0, saved.step if saved else 0)
-    first, last = (validation.episodes_file("validation", step) for step in steps)
-    if saved and first.exists() and last.exists():
-        validated = plan.validating[0][1]
-        folder.write_controls(controls(validated, [*read_episodes(first)], [*read_episodes(last)]))
+    last_checkpoint, validation = folder.last_checkpoint(), folder.validation
+    steps = (0, last_checkpoint.step if last_checkpoint else 0)
+    first_file, last_file = (validation.episodes_file("validation", step) for step in steps)
+    if last_checkpoint and first_file.exists() and last_file.exists():
+        plan_ = plan.validating[0][1]
+        folder.write_controls(controls(plan_, [*read_episodes(first_file)], [*read_episodes(last_file)]))
     if folder.metrics_file.exists() and (write_report := optional_plugin("reports", "train")):
         write_report(folder.path)

@@ -111,7 +111,7 @@ def without_project(source: Source) -> Source:
         return source
     files = {Path(name).resolve() for name in project.imports}
     imports = tuple(name for name in source.imports if Path(name).resolve() not in files)
-    return replace(source, imports=imports, allow=tuple(it for it in source.allow if it not in project.allow))
+    return replace(source, imports=imports, allow=tuple(p for p in source.allow if p not in project.allow))
 
 
 def read_project(file: Path) -> Project:
@@ -131,9 +131,9 @@ def read_project(file: Path) -> Project:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{file}: {place}: {first['msg']}; expected imports, allow, flags") from error
+        first_fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first_fault["loc"]))
+        raise UsageError(f"{file}: {place}: {first_fault['msg']}; expected imports, allow, flags") from error
 
 
 def is_trusted(file: Path) -> bool:
@@ -163,11 +163,11 @@ def trust(folder: str | Path) -> Path:
     """
     file = Path(folder) / PROJECT_FILE
     read_project(file)
-    trusted = {**_trusted(), str(file.resolve()): _digest(file)}
-    settings = _settings_folder()
-    with os_errors_as(WorldError, f"cannot write {settings}"):
-        settings.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_whole(settings / TRUSTED, json.dumps(trusted, indent=1).encode())
+    trusted_digests = {**_trusted(), str(file.resolve()): _digest(file)}
+    settings_folder = _settings_folder()
+    with os_errors_as(WorldError, f"cannot write {settings_folder}"):
+        settings_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(settings_folder / TRUSTED, json.dumps(trusted_digests, indent=1).encode())
     return file
 
 
@@ -186,10 +186,10 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
         UsageError: The folder was started with imports, permissions or such an address that the command does
             not give, or with a path that JSON cannot record.
     """
-    named = given or Source()
-    whole = named.with_defaults(record.source)
-    typed, before = (without_project(replace(it, spec=whole.spec)) for it in (named, record.source))
-    for path in (whole.spec or "", *whole.imports, whole.model or ""):
+    given_source = given or Source()
+    merged = given_source.with_defaults(record.source)
+    typed, before = (without_project(replace(s, spec=merged.spec)) for s in (given_source, record.source))
+    for path in (merged.spec or "", *merged.imports, merged.model or ""):
         if UNREADABLE in path and not Path(path).exists():
             raise UsageError(
                 f"{folder} was started with {path}, a path with bytes that are not UTF-8, which its record "
@@ -202,7 +202,7 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
     )
     if missing != Source():
         raise UsageError(_give_again(folder, record, missing))
-    return with_project(replace(whole, imports=typed.imports, allow=typed.allow))
+    return with_project(replace(merged, imports=typed.imports, allow=typed.allow))
 
 
 def check_models(folder: Path, record: SourceRecord, given: Source | None, flow: Workflow) -> None:
@@ -223,14 +223,14 @@ def check_models(folder: Path, record: SourceRecord, given: Source | None, flow:
             while its overrides or its model come only from the folder; or it loads a model's folder, and the
             command gives neither the spec nor the model.
     """
-    named, before = given or Source(), record.source
+    given_source, old_source = given or Source(), record.source
     missing = Source(
-        overrides=() if named.overrides else before.overrides,
-        model=None if named.model else before.model,
+        overrides=() if given_source.overrides else old_source.overrides,
+        model=None if given_source.model else old_source.model,
     )
-    loads = _loads_folder(flow) and not named.model and (before.model or not named.spec)
+    loads = _loads_folder(flow) and not given_source.model and (old_source.model or not given_source.spec)
     if loads or (missing != Source() and _asks_elsewhere(flow)):
-        spec = None if named.spec else before.spec
+        spec = None if given_source.spec else old_source.spec
         raise UsageError(_give_again(folder, record, replace(missing, spec=spec)))
 
 
@@ -245,10 +245,10 @@ def options_to_repeat(flow: Workflow) -> list[str]:
         if `check_models` requires it, also the spec, its overrides and its model.
     """
     source = without_project(flow.source)
-    words = Source(imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
+    options = Source(imports=source.imports, allow=source.allow, base_url=_foreign_url(source))
     if _loads_folder(flow) or ((source.overrides or source.model) and _asks_elsewhere(flow)):
-        words = replace(words, spec=source.spec, overrides=source.overrides, model=source.model)
-    return words.arguments()
+        options = replace(options, spec=source.spec, overrides=source.overrides, model=source.model)
+    return options.arguments()
 
 
 def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
@@ -260,11 +260,11 @@ def _give_again(folder: Path, record: SourceRecord, missing: Source) -> str:
         missing: The options that the command must give.
     """
     options = missing.arguments()
-    sweep = ["-m"] if isinstance(record, SweepInfo) else []
+    sweep_flag = ["-m"] if isinstance(record, SweepInfo) else []
     if isinstance(record, SweepInfo) and record.checkpoint:
-        sweep += ["--checkpoint", record.checkpoint]
+        sweep_flag += ["--checkpoint", record.checkpoint]
     kind = record.kind if isinstance(record, SweepInfo | RunInfo) else "run"
-    words = typed_words("--resume") or [kind, *sweep, "--resume"]
+    words = typed_words("--resume") or [kind, *sweep_flag, "--resume"]
     if not any(word.split("=")[0] == "--out" for word in words):
         words = [*words, "--out", str(folder)]
     command = shlex.join(["rolegraph", *words, *options])[:LONGEST_SHOWN]

@@ -44,27 +44,27 @@ def verdicts(
         recorded: Recorded episodes.
         episodes: The same episodes, replayed by `plan`.
     """
-    was, now = recorded_calls(recorded), recorded_calls(episodes)
+    recorded_by_id, replayed_calls = recorded_calls(recorded), recorded_calls(episodes)
     expected = tests.expect
-    verdicts = [_answered(was, now, episodes)]
+    verdicts = [_answered(recorded_by_id, replayed_calls, episodes)]
     if tests.prompts == "same":
-        verdicts += _prompts(was, now)
+        verdicts += _prompts(recorded_by_id, replayed_calls)
     means = {name: interval(values) for name, values in by_task(plan, episodes).items()}
     for name, bounds in expected.figures.items():
-        constant = means.get(f"{CONSTANT}{_measured_role(name, plan)}")
-        verdicts.append(_figure(name, bounds, means.get(name), constant))
+        constant_answer = means.get(f"{CONSTANT}{_measured_role(name, plan)}")
+        verdicts.append(_figure(name, bounds, means.get(name), constant_answer))
     verdicts += _failures(expected.failures, episodes)
-    for what, kind, most in (
+    for limit_name, kind, limit in (
         ("prompts", "prompt_tokens", expected.tokens.prompts),
         ("answers", "response_tokens", expected.tokens.answers),
     ):
-        if most is not None:
+        if limit is not None:
             totals = {e.id: sum(getattr(s, kind) for t in e.trajectories for s in t.steps) for e in episodes}
-            worst, total = max(totals.items(), key=lambda item: item[1])
-            summary = f"{total:,} in {worst}, expected at most {most:,} an episode"
-            verdicts.append(Verdict(f"tokens of {what}", total <= most, summary))
-    for task, of_task in expected.tasks.items():
-        verdicts += _task(task, of_task, [episode for episode in episodes if episode.task_id == task])
+            worst_episode, worst_total = max(totals.items(), key=lambda item: item[1])
+            summary = f"{worst_total:,} in {worst_episode}, expected at most {limit:,} an episode"
+            verdicts.append(Verdict(f"tokens of {limit_name}", worst_total <= limit, summary))
+    for task, expected_task in expected.tasks.items():
+        verdicts += _task(task, expected_task, [episode for episode in episodes if episode.task_id == task])
     return verdicts
 
 
@@ -77,39 +77,39 @@ def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> 
     failures = [member.value for member in FailureName]
     tasks = list(dict.fromkeys(episode.task_id for episode in recorded))
     expect = tests.expect
-    named: list[tuple[str, str, Sequence[str], tuple[str, ...]]] = [
+    used_names: list[tuple[str, str, Sequence[str], tuple[str, ...]]] = [
         ("figure", name, figures, ("expect", "figures", name)) for name in expect.figures
     ]
     for name in expect.failures if isinstance(expect.failures, Mapping) else ():
         role, _, failure = name.partition("/")
         path = ("expect", "failures", name)
         is_known = failure and role in roles
-        named.append(("failure", failure, failures, path) if is_known else ("role", role, roles, path))
+        used_names.append(("failure", failure, failures, path) if is_known else ("role", role, roles, path))
     for task, expected in expect.tasks.items():
-        named.append(("recorded task", task, tasks, ("expect", "tasks", task)))
-        for part, of in (("action", expected.action), ("reward", expected.reward)):
-            for instance in of:
-                path = ("expect", "tasks", task, part, instance)
-                named.append(("role", instance.partition(" ")[0], roles, path))
-    for what, name, names, path in named:
+        used_names.append(("recorded task", task, tasks, ("expect", "tasks", task)))
+        for part_name, by_instance in (("action", expected.action), ("reward", expected.reward)):
+            for instance in by_instance:
+                path = ("expect", "tasks", task, part_name, instance)
+                used_names.append(("role", instance.partition(" ")[0], roles, path))
+    for kind, name, names, path in used_names:
         if name not in names:
             expected_names = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             hint = did_you_mean(name, names)
-            yield Finding(path, f"there is no {what} {name!r}", f"one of {expected_names}", hint, at_key=True)
+            yield Finding(path, f"there is no {kind} {name!r}", f"one of {expected_names}", hint, at_key=True)
 
 
 def junit(suite: str, verdicts: Sequence[Verdict]) -> bytes:
     """Return the verdicts as JUnit XML."""
-    failed = str(sum(not verdict.holds for verdict in verdicts))
-    counts = {"tests": str(len(verdicts)), "failures": failed, "errors": "0", "skipped": "0"}
+    failed_count = str(sum(not verdict.holds for verdict in verdicts))
+    counts = {"tests": str(len(verdicts)), "failures": failed_count, "errors": "0", "skipped": "0"}
     root = ElementTree.Element("testsuites", counts)
-    inside = ElementTree.SubElement(root, "testsuite", {"name": in_xml(suite), **counts})
+    suite_element = ElementTree.SubElement(root, "testsuite", {"name": in_xml(suite), **counts})
     for verdict in verdicts:
-        case = ElementTree.SubElement(
-            inside, "testcase", {"classname": in_xml(suite), "name": in_xml(verdict.name)}
+        case_element = ElementTree.SubElement(
+            suite_element, "testcase", {"classname": in_xml(suite), "name": in_xml(verdict.name)}
         )
         if not verdict.holds:
-            failure = ElementTree.SubElement(case, "failure", {"message": in_xml(verdict.summary)})
+            failure = ElementTree.SubElement(case_element, "failure", {"message": in_xml(verdict.summary)})
             failure.text = in_xml(f"{verdict.summary}\n{verdict.detail}".strip())
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
@@ -125,19 +125,19 @@ def _answered(
         now: Calls of the replay.
         episodes: The replayed episodes.
     """
-    before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
-    missing = [
-        t.failure.message
+    failed_before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
+    unanswered = [
+        trajectory.failure.message
         for episode in episodes
-        for t in episode.trajectories
-        if t.failure is not None
-        and t.failure.name is FailureName.MODEL_ERROR
-        and (episode.task_id, episode.rollout, t.name, t.index) not in before
+        for trajectory in episode.trajectories
+        if trajectory.failure is not None
+        and trajectory.failure.name is FailureName.MODEL_ERROR
+        and (episode.task_id, episode.rollout, trajectory.name, trajectory.index) not in failed_before
     ]
-    if not missing:
+    if not unanswered:
         return Verdict("answers on record", True, f"{len(now)} calls")
-    summary = f"{len(missing)} role instances have none; record them again with --record"
-    return Verdict("answers on record", False, summary, missing[0])
+    summary = f"{len(unanswered)} role instances have none; record them again with --record"
+    return Verdict("answers on record", False, summary, unanswered[0])
 
 
 def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall]) -> Iterator[Verdict]:
@@ -151,15 +151,15 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
     for call in now:
         if call in was and was[call].messages:
             calls[call.node.role].append(call)
-    for role, asked in calls.items():
-        changed = [call for call in asked if _texts(was[call]) != _texts(now[call])]
+    for role, role_calls in calls.items():
+        changed = [call for call in role_calls if _texts(was[call]) != _texts(now[call])]
         if not changed:
-            yield Verdict(f"prompts of {role}", True, f"{len(asked)} as recorded")
+            yield Verdict(f"prompts of {role}", True, f"{len(role_calls)} as recorded")
             continue
-        first = changed[0]
-        chats = ["\n".join(f"[{name}]\n{text}" for name, text in _texts(of[first])) for of in (was, now)]
-        detail = f"{first}\n{text_difference(chats[0], chats[1], 'recorded', 'now')}"
-        yield Verdict(f"prompts of {role}", False, f"{len(changed)} of {len(asked)} changed", detail)
+        first_call = changed[0]
+        chats = ["\n".join(f"[{name}]\n{text}" for name, text in _texts(of[first_call])) for of in (was, now)]
+        detail = f"{first_call}\n{text_difference(chats[0], chats[1], 'recorded', 'now')}"
+        yield Verdict(f"prompts of {role}", False, f"{len(changed)} of {len(role_calls)} changed", detail)
 
 
 def _texts(call: RecordedCall) -> list[tuple[str, object]]:
@@ -186,27 +186,27 @@ def _figure(name: str, bounds: FigureBounds, it: Interval | None, constant: Inte
     """
     if it is None:
         return Verdict(f"figure {name}", False, f"no episode has it, expected {bounds}")
-    beside = f"; the best constant answer gets {constant.mean:.3f}" if constant else ""
-    summary = f"{it.mean:.3f} (n {it.n} tasks), expected {bounds}{beside}"
+    constant_note = f"; the best constant answer gets {constant.mean:.3f}" if constant else ""
+    summary = f"{it.mean:.3f} (n {it.n} tasks), expected {bounds}{constant_note}"
     return Verdict(f"figure {name}", bounds.hold(it.mean), summary)
 
 
 def _failures(allowed: int | Mapping[str, int] | None, episodes: Sequence[Episode]) -> Iterator[Verdict]:
-    failed = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
-    for name, most in ({"": allowed} if isinstance(allowed, int) else allowed or {}).items():
+    failures = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
+    for name, limit in ({"": allowed} if isinstance(allowed, int) else allowed or {}).items():
         role, _, kind = name.partition("/")
-        matching = [(who, why) for who, why in failed if role in ("", who) and kind in ("", why.name.value)]
-        holds, summary = len(matching) <= most, f"{len(matching)}, expected at most {most}"
-        first = "".join(f"{who} {why.name.value}: {why.message}" for who, why in matching[:1])
-        yield Verdict(f"failures of {name}" if name else "failures", holds, summary, "" if holds else first)
+        matches = [(who, f) for who, f in failures if role in ("", who) and kind in ("", f.name.value)]
+        holds, summary = len(matches) <= limit, f"{len(matches)}, expected at most {limit}"
+        example = "".join(f"{who} {f.name.value}: {f.message}" for who, f in matches[:1])
+        yield Verdict(f"failures of {name}" if name else "failures", holds, summary, "" if holds else example)
 
 
 def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) -> Iterator[Verdict]:
     if expected.correct is not None:
-        other = [episode.id for episode in episodes if episode.is_correct is not expected.correct]
+        wrong_ids = [episode.id for episode in episodes if episode.is_correct is not expected.correct]
         word = "correct" if expected.correct else "not correct"
-        summary = f"{', '.join(other)}: not so" if other else f"{len(episodes)} of {len(episodes)}"
-        yield Verdict(f"{task}: {word}", not other, summary)
+        summary = f"{', '.join(wrong_ids)}: not so" if wrong_ids else f"{len(episodes)} of {len(episodes)}"
+        yield Verdict(f"{task}: {word}", not wrong_ids, summary)
     for instance, action in expected.action.items():
         yield _each(f"{task}: action of {instance}", instance, action, episodes)
     for instance, bounds in expected.reward.items():
@@ -230,10 +230,10 @@ def _each(
     ]
     for episode, trajectory in answers:
         if isinstance(expected, ExpectedAction):
-            got, holds = trajectory.action, expected.hold(trajectory.action)
+            actual, holds = trajectory.action, expected.hold(trajectory.action)
         else:
-            got = trajectory.reward
-            holds = got is not None and expected.hold(got)
+            actual = trajectory.reward
+            holds = actual is not None and expected.hold(actual)
         if not holds:
-            return Verdict(name, False, f"{got!r} in rollout {episode.rollout}, expected {expected}")
+            return Verdict(name, False, f"{actual!r} in rollout {episode.rollout}, expected {expected}")
     return Verdict(name, bool(answers), f"{expected}" if answers else f"it took no part; expected {expected}")

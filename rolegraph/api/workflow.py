@@ -117,12 +117,12 @@ class Workflow(Summarized):
             UsageError: The spec has no data for the split.
         """
         data = self.plan.data
-        wanted: Split = split or ("validation" if "validation" in data else "train")
-        if wanted not in data:
+        wanted_split: Split = split or ("validation" if "validation" in data else "train")
+        if wanted_split not in data:
             raise UsageError(
-                f"the spec {self.name} has no {wanted} data; add `data: {{{wanted}: FILE.jsonl}}`"
+                f"the spec {self.name} has no {wanted_split} data; add `data: {{{wanted_split}: FILE.jsonl}}`"
             )
-        return data[wanted]
+        return data[wanted_split]
 
     def check_allowed(self) -> None:
         """Raise SpecError if the spec asks for permissions that `allow` does not give, with the place of
@@ -149,8 +149,8 @@ class Workflow(Summarized):
             WorldError: The model's endpoint does not answer.
         """
         self.check_allowed()
-        given = Source(model=model, base_url=base_url)
-        return _open(self if given == Source() else open_source(given.with_defaults(self.source)))
+        options = Source(model=model, base_url=base_url)
+        return _open(self if options == Source() else open_source(options.with_defaults(self.source)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,8 @@ class OpenWorkflow:
             UsageError: The spec has no data for the split, or a task has no `id`.
         """
         rows = self.flow.dataset(split).rows(limit) if tasks is None else check_ids(self.flow, tasks)
-        planned = run.missing(run.jobs(rows, rollouts, seed), finished)
-        return run.run_jobs(planned, partial(self.make, observe=observe), concurrency)
+        missing_jobs = run.missing(run.jobs(rows, rollouts, seed), finished)
+        return run.run_jobs(missing_jobs, partial(self.make, observe=observe), concurrency)
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
         """Run the episode of a job in this process, and return it.
@@ -358,8 +358,8 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
     """
     if backend is None:
         return check_source(source, _findings)
-    source, further = _backend_check()(source, backend)
-    return check_source(source, lambda plan: chain(_findings(plan), further(plan)))
+    source, check_plan = _backend_check()(source, backend)
+    return check_source(source, lambda plan: chain(_findings(plan), check_plan(plan)))
 
 
 def _findings(plan: Plan) -> Iterator[Finding]:
@@ -373,8 +373,8 @@ def _findings(plan: Plan) -> Iterator[Finding]:
 
 def foreign_findings(plan: Plan) -> Iterator[Finding]:
     """Warn of the roles whose prompts a shipped model does not know."""
-    local = optional_plugin("models", "local")
-    yield from local.foreign_findings(plan) if local else ()
+    local_models = optional_plugin("models", "local")
+    yield from local_models.foreign_findings(plan) if local_models else ()
 
 
 def spec_source(source: Source, backend: str | None) -> Source:
@@ -407,12 +407,12 @@ def other_spec(name: str) -> str:
         A sentence if the shipped spec is used in place of a missing file, or although a file has the same
         name; empty otherwise.
     """
-    here = Path(f"{name.removesuffix('.yaml')}.yaml")
-    shipped = SPECS / here
-    if here.parent != Path() or Path(name).is_file() or not shipped.is_file():
+    local_file = Path(f"{name.removesuffix('.yaml')}.yaml")
+    shipped_file = SPECS / local_file
+    if local_file.parent != Path() or Path(name).is_file() or not shipped_file.is_file():
         return ""
-    if here.is_file() and not here.samefile(shipped):
-        return f"{name} is the shipped spec; to use the file of this folder, write {here}"
+    if local_file.is_file() and not local_file.samefile(shipped_file):
+        return f"{name} is the shipped spec; to use the file of this folder, write {local_file}"
     return f"there is no {name} in this folder; the shipped spec is used" if name.endswith(".yaml") else ""
 
 
@@ -453,12 +453,12 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
 async def _checked_table(plan: Plan, models: Models) -> Sequence[LimitedModel]:
     """Open the models of a plan's endpoints; raise UsageError if one cannot score a text for a reward that
     needs it."""
-    table = await models.table(plan.endpoints)
+    model_table = await models.table(plan.endpoints)
     if any(role.likelihoods for role in plan.roles):
         from rolegraph.engine.run.likelihood import check_scorers
 
-        await check_scorers(plan, table)
-    return table
+        await check_scorers(plan, model_table)
+    return model_table
 
 
 @asynccontextmanager
@@ -481,15 +481,15 @@ def endpoints_with(plan: Plan, checkpoint: str) -> list[Endpoint]:
     Raises:
         UsageError: A `tinker://` path is given, but the plan trains several policies.
     """
-    training = PolicyPath.parse(checkpoint)
-    if training is None and len(plan.policies) > 1:
+    policy_path = PolicyPath.parse(checkpoint)
+    if policy_path is None and len(plan.policies) > 1:
         fault = f"{plan.name} trains {', '.join(plan.policies)}, and {checkpoint} has one policy"
         raise UsageError(f"{fault}; give the folder of a training")
 
     def with_weights(endpoint: Endpoint) -> Endpoint:
         if endpoint.policy is None:
             return endpoint
-        of_policy = training and training._replace(policy=training.policy or endpoint.policy)
+        of_policy = policy_path and policy_path._replace(policy=policy_path.policy or endpoint.policy)
         weights = {"checkpoint": str(of_policy or checkpoint)}
         return endpoint._replace(model=endpoint.model.model_copy(update=weights))
 
@@ -501,14 +501,14 @@ def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Ta
 
     Fields of tasks that replace the spec's data are not checked earlier.
     """
-    named = {} if flow.plan.data else flow.plan.named_fields
+    required_fields = {} if flow.plan.data else flow.plan.named_fields
     for task in tasks:
         if "id" not in task:
             raise UsageError(f"a task of {flow.name} has no id: {str(dict(task))[:200]}")
-        for field, place in named.items():
+        for field, spec_place in required_fields.items():
             if field not in task:
                 hint = did_you_mean(field, task) or f"it has {', '.join(task)}"
                 raise UsageError(
-                    f"the task {task['id']!r} has no field {field!r}, which {place} names; {hint}"
+                    f"the task {task['id']!r} has no field {field!r}, which {spec_place} names; {hint}"
                 )
         yield task

@@ -42,20 +42,20 @@ def validate_command(
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
-    shared = api.Source.of(None, *overrides, **given)
-    sources = [options.in_project(replace(shared, spec=name)) for name in names]
-    fixed = [_fix(source, output, backend) if fix else None for source in sources]
+    shared_source = api.Source.of(None, *overrides, **given)
+    sources = [options.in_project(replace(shared_source, spec=name)) for name in names]
+    fixed_patches = [_fix(source, output, backend) if fix else None for source in sources]
     rows = [_check(source, output, backend) for source in sources]
-    rows = [row if it is None else {**row, "fixed": it} for row, it in zip(rows, fixed, strict=True)]
-    runnable = [
+    rows = [row if it is None else {**row, "fixed": it} for row, it in zip(rows, fixed_patches, strict=True)]
+    runnable_sources = [
         replace(api.spec_source(source, backend), allow=(*source.allow, *row["withheld"]))
         for source, row in zip(sources, rows, strict=True)
         if row.get("runs")
     ]
-    shown = [api.without_project(source) for source in runnable[:1]]
-    commands = [command("run", *source.arguments()) for source in shown]
-    if shown and rows[0].get("foreign_prompts"):
-        commands = other_model_commands("run", shown[0])
+    first_sources = [api.without_project(source) for source in runnable_sources[:1]]
+    commands = [command("run", *source.arguments()) for source in first_sources]
+    if first_sources and rows[0].get("foreign_prompts"):
+        commands = other_model_commands("run", first_sources[0])
     if len(names) == 1:
         output.next(*commands)
     output.document({"specs": rows, "next": commands})
@@ -64,19 +64,19 @@ def validate_command(
 
 def _fix(source: api.Source, output: OutputOptions, backend: str | None) -> list[dict[str, Any]]:
     """Apply the certain patches of one spec or tests file until no patch is left; print and return them."""
-    fixed: list[api.Patch] = []
+    applied_patches: list[api.Patch] = []
     with suppress(api.UserError):  # `_check` shows it
         for _ in range(api.FIX_ROUNDS):
-            patches = [it.patch for it in _diagnose(source, backend)[0] if it.patch]
-            applied = api.apply_patches(patches)
-            fixed += applied
-            for patch in applied:
+            patches = [diagnostic.patch for diagnostic in _diagnose(source, backend)[0] if diagnostic.patch]
+            new_patches = api.apply_patches(patches)
+            applied_patches += new_patches
+            for patch in new_patches:
                 output.line(str(patch))
-            if not applied:
+            if not new_patches:
                 break
-    if not fixed:
+    if not applied_patches:
         output.line(f"{source.named_spec}: nothing to fix with certainty")
-    return [asdict(patch) for patch in fixed]
+    return [asdict(patch) for patch in applied_patches]
 
 
 def _diagnose(
@@ -118,23 +118,23 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     faults = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
     plan, size = (result.plan, result.size) if result else (None, None)
     if plan is None or size is None:
-        wrong = f"{faults} {'fault' if faults == 1 else 'faults'}"
-        output.line(f"{name}: {wrong if faults else 'valid (tests of a spec)'}")
+        fault_count = f"{faults} {'fault' if faults == 1 else 'faults'}"
+        output.line(f"{name}: {fault_count if faults else 'valid (tests of a spec)'}")
         return {**row, "valid": not faults}
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
-    read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
-    decides = " and ".join(it.expression.source for it in plan.correct)
-    correct = f"correct is {decides}" if plan.can_be_correct else "no episode can be correct"
-    output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
+    tasks_read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
+    condition = " and ".join(part.expression.source for part in plan.correct)
+    correct = f"correct is {condition}" if plan.can_be_correct else "no episode can be correct"
+    output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *tasks_read, f'hash {plan.hash}'])})")
     prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}
     if prompts:
         output.line("prompts: " + "; ".join(f"{name}: {', '.join(files)}" for name, files in prompts.items()))
-    trained = {
+    training_of_role = {
         name: f"{role.spec.learns_from}, policy {', '.join(sorted(plan.policies_of(name)))}"
         for name, role in plan.trained.items()
     }
-    if trained:
-        output.line("trained: " + ", ".join(f"{name} ({text})" for name, text in trained.items()))
+    if training_of_role:
+        output.line("trained: " + ", ".join(f"{name} ({text})" for name, text in training_of_role.items()))
     weights = {role.name: text for role in plan.asking if (text := plan.untrained_weights(role))}
     if weights:
         output.line("not trained: " + "; ".join(f"{name}: {text}" for name, text in weights.items()))
@@ -148,12 +148,12 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
         **row,
         "valid": True,
         "roles": {role.name: role.count for role in plan.roles},
-        "correct": decides if plan.can_be_correct else None,
+        "correct": condition if plan.can_be_correct else None,
         "calls": size.calls,
         "chain": size.chain,
         "tasks": tasks,
         "prompts": prompts,
-        "trained": trained,
+        "trained": training_of_role,
         "weights": weights,
         "learning_rates": {name: rate.value for name, rate in rates.items()},
         "foreign_prompts": api.foreign_prompts(plan),
@@ -202,8 +202,8 @@ def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | No
     flow = api.open_source(source)
     if record:
         with progress_line(OutputOptions(), "starting the model …") as observe:
-            written = run_until_done(api.record_async(flow, tests, observe=observe, force=force))
-        for path in written:
+            written_files = run_until_done(api.record_async(flow, tests, observe=observe, force=force))
+        for path in written_files:
             click.echo(f"wrote {path}")
     report = api.test(flow, tests, junit=junit)
     for verdict in report.verdicts:

@@ -133,8 +133,8 @@ class Display:
             if trajectory.name in self._answers:
                 self._answers[trajectory.name].add(episode.task_id, trajectory)
         failures = sum(sums.failures.total() for sums in self._roles.values())
-        live = "  ".join([*self._shown_means(), *([f"failures {failures}"] if failures else [])])
-        self._progress.update(self._bar, advance=1, live=live)
+        status = "  ".join([*self._shown_means(), *([f"failures {failures}"] if failures else [])])
+        self._progress.update(self._bar, advance=1, live=status)
 
     def _count_trajectory(self, trajectory: api.Trajectory, sums: _RoleSums) -> None:
         name = trajectory.name
@@ -159,37 +159,37 @@ class Display:
 
     def _end(self, seconds: float) -> None:
         """Print the closing table, the failures and suggested commands."""
-        out = self._output.results()
+        console = self._output.results()
         if self._episodes:
             self._print_table()
-        made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
-        parts = [f"{made}, {self._episodes} in all" if self._before else made, *self._shown_means()]
+        summary = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
+        texts = [f"{summary}, {self._episodes} in all" if self._before else summary, *self._shown_means()]
         if (tokens := self._sum("response_tokens") - self._tokens_before) and seconds:
-            parts.append(f"{tokens / seconds:,.0f} tokens/s")
-        out.print("   ".join(parts))
+            texts.append(f"{tokens / seconds:,.0f} tokens/s")
+        console.print("   ".join(texts))
         for role in self._plan.roles:
             lines = [line for (name, _), line in self._first_failures.items() if name == role.name]
             lines += [f"{remark}: {role.explain(remark)}" for remark in self._roles[role.name].remarks]
             for line in lines:
-                out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
+                console.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
         if self._episodes:
             info, counts = self._run.info.roles, self._routes.answers
             for name, remark in api.route_remarks(info, counts, self._routes.metrics()):
-                out.print(api.printable(f"{name}: {remark}"), style="yellow", markup=False)
+                console.print(api.printable(f"{name}: {remark}"), style="yellow", markup=False)
         for model, fields in self._folder.info().left_out.items():
-            out.print(api.printable(f"{model} refuses {', '.join(fields)}: left out"), style="yellow")
-        if missing := self._asked() - self._answered:
-            text = f"{missing} of {self._asked()} trajectories got no answer"
+            console.print(api.printable(f"{model} refuses {', '.join(fields)}: left out"), style="yellow")
+        if missing_answers := self._asked() - self._answered:
+            text = f"{missing_answers} of {self._asked()} trajectories got no answer"
             if "answered" not in self._floors:
                 text += "; --fail-under answered=1 makes that an error"
             self._output.warn(text)
         for name, value, floor in self._low():
-            fault = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
-            self._output.warnings().print(f"error: {name} is {fault}", style="red")
+            problem = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
+            self._output.warnings().print(f"error: {name} is {problem}", style="red")
         for remark in self._advice().remarks:
             self._output.warn(remark)
         self._output.next(*self._next())
-        out.print(str(self._folder.episodes), markup=False)
+        console.print(str(self._folder.episodes), markup=False)
 
     def _advice(self) -> api.Advice:
         """Return suggested actions that follow from the failures and results of the run."""
@@ -202,14 +202,14 @@ class Display:
             )
             for role in self._plan.roles
         ]
-        foreign = bool(api.foreign_prompts(self._plan))
+        is_foreign = bool(api.foreign_prompts(self._plan))
         trainable = self._run.flow.is_trainable and not self._run.flow.source.model
         done, planned = self._episodes, self._run.episodes
-        return api.advise(api.Outcome("run", done, planned, roles, foreign=foreign, trainable=trainable))
+        return api.advise(api.Outcome("run", done, planned, roles, foreign=is_foreign, trainable=trainable))
 
     def _next(self) -> list[str]:
         """Return the suggested actions as command lines."""
-        return [line for it in self._advice().actions for line in self._commands(it)]
+        return [line for action in self._advice().actions for line in self._commands(action)]
 
     def _commands(self, it: api.NextAction) -> list[str]:
         flow, folder = self._run.flow, self._folder.path
@@ -278,9 +278,9 @@ class Display:
 
     def _figures(self) -> dict[str, float]:
         means = {name: mean for name, mean in self._means.means().items() if not name.startswith("right/")}
-        answered = self._answered / max(1, self._asked())
-        nothing = {} if self._episodes else {"correct": 0.0}
-        return {"answered": answered, **nothing, **means}
+        answered_share = self._answered / max(1, self._asked())
+        zero_correct = {} if self._episodes else {"correct": 0.0}
+        return {"answered": answered_share, **zero_correct, **means}
 
     def _asked(self) -> int:
         """Return the number of trajectories of roles that call a model."""
@@ -291,20 +291,20 @@ class Display:
 
     def _mean(self, figure: str, role: str) -> float | None:
         """Return a role's mean of `figure`, `reward` or `right`; None without a value."""
-        judged = figure == "reward" or role in self._plan.judged
-        return self._means.means().get(f"{figure}/{role}") if judged else None
+        is_judged = figure == "reward" or role in self._plan.judged
+        return self._means.means().get(f"{figure}/{role}") if is_judged else None
 
     def _constant(self, role: str) -> dict[str, Any] | None:
         """Return a role's commonest answer and best constant answer with their metrics; None if its answers
         are not discrete."""
-        it = self._answers[role].result if role in self._answers else None
+        constants = self._answers[role].result if role in self._answers else None
         names = ("commonest", "share", "best", "reward")
-        return it and {name: getattr(it, name) for name in names}
+        return constants and {name: getattr(constants, name) for name in names}
 
     def _partial(self) -> dict[str, int]:
         """Return the number of values of each metric that some episodes lack."""
         counts = {name: self._means.counts[name] for name in ("correct", *self._plan.metrics)}
-        return {name: n for name, n in counts.items() if n < self._episodes}
+        return {name: count for name, count in counts.items() if count < self._episodes}
 
     def _shown_means(self) -> Iterator[str]:
         """Yield `correct` and each metric with its mean, and with n if it differs from the number of
@@ -314,37 +314,37 @@ class Display:
         """
         means, partial = self._means.means(), self._partial()
         for name in self._equal.distinct:
-            n = f" (n {partial[name]})" if name in partial else ""
-            form = ".1%" if name == "correct" else ".3f"
-            yield f"{name} {means[name]:{form}}{n}" if name in means else f"{name} –"
+            n_note = f" (n {partial[name]})" if name in partial else ""
+            number_format = ".1%" if name == "correct" else ".3f"
+            yield f"{name} {means[name]:{number_format}}{n_note}" if name in means else f"{name} –"
 
     def _print_table(self) -> None:
         constants = {name: tally.result for name, tally in self._answers.items()}
         beside = ("constant", "commonest") if any(constants.values()) else ()
         routes = {name: api.routes_of(name, self._routes.metrics()) for name in self._roles}
-        chosen = ("routes",) if any(routes.values()) else ()
-        cost = ("cost",) if any(sums.cost for sums in self._roles.values()) else ()
-        tokens = ("tokens in", "out", *cost)
-        headings = ("role", "runs", "reward", "right", *beside, *chosen, *tokens, "s/call", "failures")
+        route_columns = ("routes",) if any(routes.values()) else ()
+        cost_columns = ("cost",) if any(sums.cost for sums in self._roles.values()) else ()
+        tokens = ("tokens in", "out", *cost_columns)
+        headings = ("role", "runs", "reward", "right", *beside, *route_columns, *tokens, "s/call", "failures")
         table = make_table(*headings, texts=(len(headings) - 1,))
         for name, sums in self._roles.items():
-            failed = [*sums.failures.most_common(), *sums.remarks.items()]
+            failure_counts = [*sums.failures.most_common(), *sums.remarks.items()]
             reward, right = self._mean("reward", name), self._mean("right", name)
-            counted = self._means.counts[f"reward/{name}"]
-            n = f" (n {counted})" if counted != sums.trajectories else ""
+            reward_count = self._means.counts[f"reward/{name}"]
+            n_note = f" (n {reward_count})" if reward_count != sums.trajectories else ""
             add_row(
                 table,
                 name,
                 f"{sums.trajectories:,}",
-                "–" if reward is None else f"{reward:.3f}{n}",
-                "–" if right is None else f"{right:.1%}{n}",
+                "–" if reward is None else f"{reward:.3f}{n_note}",
+                "–" if right is None else f"{right:.1%}{n_note}",
                 *(_constant_cells(constants.get(name)) if beside else ()),
-                *(routes[name].replace(", ", "\n") or "–" for _ in chosen),
+                *(routes[name].replace(", ", "\n") or "–" for _ in route_columns),
                 f"{sums.prompt_tokens:,}" if name in self._answers else "–",
                 f"{sums.response_tokens:,}" if name in self._answers else "–",
-                *(f"${sums.cost:,.4f}" for _ in cost),
+                *(f"${sums.cost:,.4f}" for _ in cost_columns),
                 f"{sums.call_seconds / max(1, sums.calls):.2f}",
-                "\n".join(f"{failure} {count}" for failure, count in failed) or "none",
+                "\n".join(f"{failure} {count}" for failure, count in failure_counts) or "none",
             )
         self._output.results().print(table)
 

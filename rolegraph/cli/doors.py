@@ -47,11 +47,11 @@ def doors() -> list[Door]:
 
     An entry point that is no Door is left out, with a warning.
     """
-    parts = plugins("doors")
-    for name in [name for name, part in parts.items() if not isinstance(part, Door)]:
+    registered_doors = plugins("doors")
+    for name in [name for name, door_ in registered_doors.items() if not isinstance(door_, Door)]:
         _logger.warning("the door %r is no rolegraph.cli.doors.Door", name)
-        del parts[name]
-    return [*parts.values()]
+        del registered_doors[name]
+    return [*registered_doors.values()]
 
 
 def contributions(place: str) -> list[Decorate]:
@@ -63,8 +63,8 @@ def contributed(place: str) -> Decorate:
     """Return a decorator that adds the options of all doors for a place to a command's function."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for add in contributions(place):
-            command = add(command)
+        for add_options in contributions(place):
+            command = add_options(command)
         return command
 
     return decorate

@@ -42,29 +42,29 @@ def episodes_command(
     An expression of the language selects them. It reads `task`, the roles as they were in their last turns,
     and `correct`, `rollout` and `step`.
     """
-    rows = (it.row for it in api.Run(run).recorded(where or "", split=split, step=step))
+    rows = (episode.row for episode in api.Run(run).recorded(where or "", split=split, step=step))
     output.write(rows, lambda rows: _print_table(run, rows, limit))
 
 
 def _print_table(run: Path, rows: Iterator[dict[str, Any]], limit: int) -> None:
-    shown = [*islice(rows, limit)]
-    figures = [*dict.fromkeys(name for row in shown for name in row if name not in _PLACE)]
-    steps = ["split", "step"] if any(row["split"] for row in shown) else []
+    shown_rows = [*islice(rows, limit)]
+    figures = [*dict.fromkeys(name for row in shown_rows for name in row if name not in _PLACE)]
+    steps = ["split", "step"] if any(row["split"] for row in shown_rows) else []
     table = make_table("task", *steps, *figures)
-    for row in shown:
+    for row in shown_rows:
         place = f"{row['task']}:{row['rollout']}"
         add_row(
             table, place, *(str(row[name]) for name in steps), *(_cell(row.get(name)) for name in figures)
         )
-    out = OutputOptions().results()
-    if shown:
-        out.print(table)
-    more = sum(1 for _ in rows)
-    count = len(shown) + more
-    left = f", {limit:,} shown; --limit {count} shows all" if more else ""
-    click.echo(f"{count:,} episode{'' if count == 1 else 's'}{left}")
-    if shown:
-        place = f"{shown[0]['task']}:{shown[0]['rollout']}"
+    console = OutputOptions().results()
+    if shown_rows:
+        console.print(table)
+    hidden_count = sum(1 for _ in rows)
+    count = len(shown_rows) + hidden_count
+    limit_note = f", {limit:,} shown; --limit {count} shows all" if hidden_count else ""
+    click.echo(f"{count:,} episode{'' if count == 1 else 's'}{limit_note}")
+    if shown_rows:
+        place = f"{shown_rows[0]['task']}:{shown_rows[0]['rollout']}"
         click.echo(f"next: {command('show', str(run), place)}", err=True)
 
 
@@ -86,28 +86,28 @@ def show_command(run: Path, task: str, split: str | None, step: int | None) -> N
     Of a training, the newest step that has the TASK is shown.
     """
     name, _, rollout = task.partition(":")
-    wanted = None
+    episode = None
     for it in api.Run(run).recorded(split=split, step=step, task=name):
-        if rollout in ("", str(it.episode.rollout)) and (wanted is None or it.step > wanted.step):
-            wanted = it
-    if wanted is None:
+        if rollout in ("", str(it.episode.rollout)) and (episode is None or it.step > episode.step):
+            episode = it
+    if episode is None:
         raise api.UsageError(f"{run} has no episode {task!r}; `rolegraph episodes {run}` lists them")
-    for line in _transcript(wanted):
+    for line in _transcript(episode):
         click.echo(line)
 
 
 def _transcript(recorded: api.RecordedEpisode) -> Iterator[str]:
     episode = recorded.episode
-    of = f", {recorded.split} step {recorded.step}" if recorded.split else ""
-    yield _title(f"{episode.task_id}:{episode.rollout}{of}")
+    step_note = f", {recorded.split} step {recorded.step}" if recorded.split else ""
+    yield _title(f"{episode.task_id}:{episode.rollout}{step_note}")
     figures = {name: value for name, value in recorded.row.items() if name not in _PLACE}
     yield "  ".join(f"{name} {_cell(value)}" for name, value in figures.items())
     for it in episode.trajectories:
         for number, call in enumerate(it.steps, 1):
             earned = "" if it.reward is None or number < len(it.steps) else f", reward {_cell(it.reward)}"
-            several = f", call {number} of {len(it.steps)}" if len(it.steps) > 1 else ""
+            call_note = f", call {number} of {len(it.steps)}" if len(it.steps) > 1 else ""
             yield ""
-            yield _title(f"{it.name} {it.index}{several}{earned}")
+            yield _title(f"{it.name} {it.index}{call_note}{earned}")
             for message in call.chat_completions[:-1]:
                 yield _indented(str(message["role"]), message.get("content"))
             texts = {"thought": call.thought, "answer": call.model_response, "action": call.action}
@@ -127,5 +127,5 @@ def _title(text: str) -> str:
 def _indented(name: str, value: object) -> str:
     """Return a text with its name before the first line, and its further lines aligned with the first."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    first, *others = map(api.printable, text.split("\n"))
-    return "\n".join([f"{name:>9}  {first}", *(f"{'':>9}  {line}" for line in others)])
+    first_line, *other_lines = map(api.printable, text.split("\n"))
+    return "\n".join([f"{name:>9}  {first_line}", *(f"{'':>9}  {line}" for line in other_lines)])

@@ -44,14 +44,14 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...], output
         api.vocabulary.import_file(Path(file))
     if name is None or kind is None:
         output.write(_items(kind), _show_items)
-        shown = kind or "parsers"
-        named = [word for file in imports for word in ("--import", file)]
-        first = next(iter(_summaries(shown)), None)
-        if first is None:
-            instead = ", and expressions say them" if shown == "metrics" else ""
-            click.echo(f"no {shown} are installed{instead}: rolegraph list keys {shown}", err=True)
+        kind_shown = kind or "parsers"
+        import_words = [word for file in imports for word in ("--import", file)]
+        first_name = next(iter(_summaries(kind_shown)), None)
+        if first_name is None:
+            extra = ", and expressions say them" if kind_shown == "metrics" else ""
+            click.echo(f"no {kind_shown} are installed{extra}: rolegraph list keys {kind_shown}", err=True)
         else:
-            click.echo(f"next: {command_line('list', shown, first, *named)}", err=True)
+            click.echo(f"next: {command_line('list', kind_shown, first_name, *import_words)}", err=True)
     else:
         rows, text = _shown(kind, name)
         output.write(rows, lambda _: click.echo(text.rstrip()))
@@ -61,7 +61,7 @@ def _shown(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
     """Return (rows, text for a reader) about an item of a kind, or about keys with a name."""
     if kind == "keys":
         keys = _keys_at(name)
-        return [{"key": key, "meaning": about} for key, about in keys.items()], _lines(keys)
+        return [{"key": key, "meaning": meaning} for key, meaning in keys.items()], _lines(keys)
     if kind in ("recipes", "specs"):
         text = api.find_recipe(name).text if kind == "recipes" else _spec(name)
         return [{"name": name, "text": text}], text
@@ -75,18 +75,18 @@ def _spec(name: str) -> str:
 def _items(kind: str | None) -> list[dict[str, str]]:
     """Return a row for each item of a kind, or of all kinds if `kind` is None."""
     return [
-        {"kind": of, "name": name, "summary": summary}
-        for of in (KINDS[:-2] if kind is None else (kind,))
-        for name, summary in _summaries(of).items()
+        {"kind": item_kind, "name": name, "summary": summary}
+        for item_kind in (KINDS[:-2] if kind is None else (kind,))
+        for name, summary in _summaries(item_kind).items()
     ]
 
 
 def _show_items(rows: Iterator[Mapping[str, str]]) -> None:
     items = [*rows]
     width = max((len(row["name"]) for row in items), default=0)
-    for kind, of_kind in groupby(items, key=lambda row: row["kind"]):
+    for kind, kind_items in groupby(items, key=lambda row: row["kind"]):
         click.secho(kind, bold=True)
-        for row in of_kind:
+        for row in kind_items:
             click.echo(f"  {row['name']:<{width}}  {row['summary']}".rstrip())
 
 
@@ -125,12 +125,12 @@ def _keys(
         if name and "." not in name and name not in around:
             yield from _keys(definitions, definitions[name], place, (*around, name))
         for key, value in form.get("properties", {}).items():
-            about = " ".join(str(value.get("description", "")).split())
-            yield f"{place}{key}", about.partition(". ")[0].rstrip(".")
+            meaning = " ".join(str(value.get("description", "")).split())
+            yield f"{place}{key}", meaning.partition(". ")[0].rstrip(".")
             yield from _keys(definitions, value, f"{place}{key}.", around)
-        for inner, names in (("additionalProperties", "NAME."), ("items", "")):
-            if isinstance(form.get(inner), dict):
-                yield from _keys(definitions, form[inner], f"{place}{names}", around)
+        for inner_key, suffix in (("additionalProperties", "NAME."), ("items", "")):
+            if isinstance(form.get(inner_key), dict):
+                yield from _keys(definitions, form[inner_key], f"{place}{suffix}", around)
 
 
 def _keys_at(name: str) -> dict[str, str]:
@@ -140,17 +140,17 @@ def _keys_at(name: str) -> dict[str, str]:
         UsageError: There is no such key.
     """
     keys = _summaries("keys")
-    named = {key: about for key, about in keys.items() if name in (key, key.rpartition(".")[2])}
-    if not named:
+    matching_keys = {key: meaning for key, meaning in keys.items() if name in (key, key.rpartition(".")[2])}
+    if not matching_keys:
         names = {key.rpartition(".")[2] for key in keys}
         raise api.UsageError(
             f"no key {name!r}; {api.did_you_mean(name, names) or 'see `rolegraph list keys`'}"
         )
-    return named
+    return matching_keys
 
 
 def _lines(keys: Mapping[str, str]) -> str:
-    return "\n".join(f"{key}  {about}" for key, about in keys.items())
+    return "\n".join(f"{key}  {meaning}" for key, meaning in keys.items())
 
 
 def _item(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
@@ -161,24 +161,24 @@ def _item(kind: str, name: str) -> tuple[Sequence[Mapping[str, object]], str]:
     except api.vocabulary.UnknownName as error:
         hint = error.hint or f"expected one of {', '.join(error.names)}"
         raise api.UsageError(f"{error}; {hint}") from None
-    every = [*([value] if value else []), *options]
+    all_options = [*([value] if value else []), *options]
     records = [
         {
-            "option": it.name,
-            "type": it.type,
-            "default": it.written,
-            "required": it.required,
-            "meaning": it.line,
+            "option": option_.name,
+            "type": option_.type,
+            "default": option_.written,
+            "required": option_.required,
+            "meaning": option_.line,
         }
-        for it in every
+        for option_ in all_options
     ]
-    if not every:
+    if not all_options:
         return records, f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
-    head = _row(name, value) if value else (f"{name}:", "", "")
+    head_row = _row(name, value) if value else (f"{name}:", "", "")
     indent = "" if value else "  "
-    rows = [head, *(_row(indent + option.name, option) for option in options)]
-    wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"  {yaml:<{wide}}  # {type_:<{wider}}  {line}".rstrip(" #") for yaml, type_, line in rows]
+    rows = [head_row, *(_row(indent + option.name, option) for option in options)]
+    yaml_width, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {yaml:<{yaml_width}}  # {type_:<{wider}}  {line}".rstrip(" #") for yaml, type_, line in rows]
     return records, "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
 
 

@@ -136,8 +136,8 @@ def _named_here(error: click.ClickException) -> str:
         return f"{error.option_name} is a key of the spec: write {setting}=VALUE\n"
     context = error.ctx if isinstance(error, click.MissingParameter) else None
     is_spec = context is not None and "SPEC" in error.format_message()
-    if context is not None and is_spec and (here := specs_here()):
-        return f"next: {command_line(context.command.name or '', here[0])}\n"
+    if context is not None and is_spec and (local_specs := specs_here()):
+        return f"next: {command_line(context.command.name or '', local_specs[0])}\n"
     return ""
 
 
@@ -250,9 +250,9 @@ def _raise_open_files() -> None:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-        if soft != resource.RLIM_INFINITY and soft < most:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        wanted_limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted_limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted_limit, hard))
 
 
 def _has_no_working_folder() -> bool:
@@ -277,14 +277,14 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(file, "w" if number else "r"))
         elif number:
             is_ascii = codecs.lookup(stream.encoding).name == "ascii"
-            opened = TextIOWrapper(
+            new_stream = TextIOWrapper(
                 BufferedWriter(_Output(number, "w", closefd=False)),
                 encoding="utf-8" if is_ascii else stream.encoding,
                 errors="backslashreplace",
                 line_buffering=stream.line_buffering,
             )
-            setattr(sys, name, opened)
-            setattr(sys, f"__{name}__", opened)
+            setattr(sys, name, new_stream)
+            setattr(sys, f"__{name}__", new_stream)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -361,8 +361,8 @@ def _run(arguments: Sequence[str]) -> int:
         elif is_out_of_files(error):
             click.echo(printable(f"error: too many open files; raise `ulimit -n` ({error})"), err=True)
         elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            named = printable(str(error.filename))
-            click.echo(f"error: file name too long: {named[:80]}…", err=True)
+            file_name = printable(str(error.filename))
+            click.echo(f"error: file name too long: {file_name[:80]}…", err=True)
             return 2
         elif isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
             click.echo(f"error: cannot write the output: {error.strerror}", err=True)

@@ -54,18 +54,18 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
         A decorator for the command's function.
     """
 
-    named: dict[str, Any] = {"required": required, "shell_complete": complete_specs}
+    spec_settings: dict[str, Any] = {"required": required, "shell_complete": complete_specs}
     asks_a_model = contributed("model") if base_url else _unchanged
-    add = bundle(
+    add_options = bundle(
         _with_source,
-        click.argument("spec", is_eager=True, callback=_take_flags, **named),
+        click.argument("spec", is_eager=True, callback=_take_flags, **spec_settings),
         click.argument("overrides", nargs=-1, metavar=OVERRIDES, shell_complete=complete_overrides),
         *([model_option("--model", model)] if model else []),
         *([text("--base-url", "URL", base_url)] if base_url else []),
         allow_option,
         imports_option,
     )
-    return lambda command: asks_a_model(add(command))
+    return lambda command: asks_a_model(add_options(command))
 
 
 def _with_source(
@@ -89,10 +89,10 @@ def bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        decorated: Callable[..., Any] = wraps(command)(partial(gather, command))
-        for add in reversed(parameters):
-            decorated = add(decorated)
-        return decorated
+        bundled: Callable[..., Any] = wraps(command)(partial(gather, command))
+        for add_parameter in reversed(parameters):
+            bundled = add_parameter(bundled)
+        return bundled
 
     return decorate
 
@@ -104,9 +104,9 @@ def in_project(source: api.Source) -> api.Source:
     """
     file = Path(source.spec or "").parent / api.PROJECT_FILE
     if source.spec and Path(source.spec).is_file() and file.is_file() and not api.is_trusted(file):
-        words = shlex.join(["rolegraph", "trust", str(file.parent)])
-        text = f"note: {file} is not trusted, so nothing in it counts; read it, then: {words}"
-        click.echo(api.printable(text), err=True)
+        trust_command = shlex.join(["rolegraph", "trust", str(file.parent)])
+        ignored_note = f"note: {file} is not trusted, so nothing in it counts; read it, then: {trust_command}"
+        click.echo(api.printable(ignored_note), err=True)
     if source.spec and (note := api.other_spec(source.spec)):
         click.echo(api.printable(f"note: {note}"), err=True)
     return api.with_project(source)
@@ -214,8 +214,8 @@ def replaces(*names: str) -> Decorator[Callable[..., Any]]:
 def _with_replaced(names: Sequence[str], command: Callable[..., Any], *, force: bool, **words: Any) -> Any:
     if not force:
         for file in filter(None, map(words.get, names)):
-            for page in file.glob("*.html") if file.is_dir() else [file]:
-                api.check_replaceable(page)
+            for replaced_file in file.glob("*.html") if file.is_dir() else [file]:
+                api.check_replaceable(replaced_file)
     return command(**words)
 
 
@@ -319,9 +319,9 @@ def _with_watchers(
     watching: tuple[Watcher, ...] = (),
     **words: Any,
 ) -> Any:
-    pairs = (word.partition("=") for word in observers)
-    named: list[Watcher] = [(name, target, {}) for name, _, target in pairs]
-    return command(watchers=Watchers((*named, *watching)), **words)
+    name_target_pairs = (word.partition("=") for word in observers)
+    named_watchers: list[Watcher] = [(name, target, {}) for name, _, target in name_target_pairs]
+    return command(watchers=Watchers((*named_watchers, *watching)), **words)
 
 
 def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
@@ -339,12 +339,12 @@ def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
 
 
 def _with_filters(names: Sequence[str], command: Callable[..., Any], **words: Any) -> Any:
-    given = {name: words.pop(name) for name in (*names, "correct")}
-    reward, correct = given.pop("reward"), given.pop("correct")
-    low, colon, high = (reward or ":").partition(":")
+    given_filters = {name: words.pop(name) for name in (*names, "correct")}
+    reward_range, is_correct = given_filters.pop("reward"), given_filters.pop("correct")
+    low, colon, high = (reward_range or ":").partition(":")
     if not colon:
-        raise api.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
-    where = {"low": low, "high": high, "correct": {True: "yes", False: "no"}.get(correct), **given}
+        raise api.UsageError(f"--reward {reward_range} is not LOW:HIGH, such as 0.5: or 0:0")
+    where = {"low": low, "high": high, "correct": {True: "yes", False: "no"}.get(is_correct), **given_filters}
     return command(where={name: value for name, value in where.items() if value}, **words)
 
 
@@ -362,36 +362,36 @@ def complete_specs(context: click.Context, parameter: click.Parameter, word: str
     override."""
     if "=" in word:
         return complete_overrides(context, parameter, word)
-    shipped = [CompletionItem(name, help=line) for name, line in api.shipped_specs().items()]
-    items = [item for item in shipped if item.value.startswith(word)]
+    shipped_items = [CompletionItem(name, help=text_) for name, text_ in api.shipped_specs().items()]
+    items = [item for item in shipped_items if item.value.startswith(word)]
     folder = Path(word) if word.endswith("/") else Path(word).parent
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-        shown = f"{path}/" if path.is_dir() else str(path)
-        if shown.startswith(word) and (path.is_dir() or path.suffix in (".yaml", ".yml")):
-            items.append(CompletionItem(shown))
+        path_text = f"{path}/" if path.is_dir() else str(path)
+        if path_text.startswith(word) and (path.is_dir() or path.suffix in (".yaml", ".yml")):
+            items.append(CompletionItem(path_text))
     return items
 
 
 def complete_overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Complete the typed part of an override, such as `roles.solver.co`, for the spec named before it."""
-    several: tuple[str, ...] = context.params.get("specs") or ()
-    spec = context.params.get("spec") or next(iter(several), None)
+    specs: tuple[str, ...] = context.params.get("specs") or ()
+    spec = context.params.get("spec") or next(iter(specs), None)
     return [CompletionItem(row.word, help=row.meaning) for row in api.completions(spec, word)]
 
 
 def complete_models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Suggest providers such as `openai:` for a model's option; `local` needs no model name after it."""
     providers = [row.word.partition("=")[2] for row in api.completions(None, "model.provider=")]
-    offered = [it for it in providers if it == "local"] + [f"{provider}:" for provider in providers]
-    return [CompletionItem(name) for name in offered if name.startswith(word)]
+    offered_words = [p for p in providers if p == "local"] + [f"{provider}:" for provider in providers]
+    return [CompletionItem(name) for name in offered_words if name.startswith(word)]
 
 
 def complete_runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Complete the folder of a run, the newest first; without runs, any folder."""
     folder = Path(word) if word.endswith("/") else Path(word).parent
-    places = {path.parent for where in (folder, Path("runs")) for path in where.glob("*/run.json")}
-    places = {path for path in places if str(path).startswith(word)}
-    newest = sorted(places, key=lambda path: -api.RunFolder(path).info_file.stat().st_mtime)
+    run_folders = {path.parent for parent in (folder, Path("runs")) for path in parent.glob("*/run.json")}
+    run_folders = {path for path in run_folders if str(path).startswith(word)}
+    newest = sorted(run_folders, key=lambda path: -api.RunFolder(path).info_file.stat().st_mtime)
     return [CompletionItem(str(path)) for path in newest] or [CompletionItem(word, type="dir")]
 
 

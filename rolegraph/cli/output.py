@@ -88,8 +88,8 @@ class OutputOptions(NamedTuple):
     def document(self, value: Mapping[str, object]) -> None:
         """Print the JSON document if `--json` was given."""
         if self.as_json:
-            shown = api.without_secrets_in(json.loads(json.dumps(value, default=str)))
-            click.echo(json.dumps(shown, indent=1, ensure_ascii=False), file=self.stream)
+            safe_value = api.without_secrets_in(json.loads(json.dumps(value, default=str)))
+            click.echo(json.dumps(safe_value, indent=1, ensure_ascii=False), file=self.stream)
 
 
 def advised_commands(it: api.NextAction, verb: str, flow: api.Workflow, folder: Path) -> list[str]:
@@ -124,8 +124,8 @@ def other_model_commands(verb: str, source: api.Source) -> list[str]:
         verb: Command for a spec, such as `run`.
         source: The spec and its options.
     """
-    words = replace(source, model=f"local:{api.FIRST_MODEL}", base_url=None).arguments()
-    return [command("fetch", api.FIRST_MODEL), command(verb, *words)]
+    spec_arguments = replace(source, model=f"local:{api.FIRST_MODEL}", base_url=None).arguments()
+    return [command("fetch", api.FIRST_MODEL), command(verb, *spec_arguments)]
 
 
 @contextmanager
@@ -157,8 +157,8 @@ def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Conso
 
 def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
     """Return a text without control characters, cut if it is longer than `most` characters."""
-    kept = api.printable(text)
-    return kept if len(kept) <= most else f"{kept[:most]} …"
+    printable_text = api.printable(text)
+    return printable_text if len(printable_text) <= most else f"{printable_text[:most]} …"
 
 
 def colour(environment: Mapping[str, str] = os.environ) -> bool | None:

@@ -80,20 +80,20 @@ def run_command(
         raise click.UsageError("--replay-any goes with a new run; a resumed one keeps its own")
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
-    how = {name: settings.pop(name, None) for name in ("concurrency", "on")}
-    given = {name: value for name, value in settings.items() if value is not None}
+    run_options = {name: settings.pop(name, None) for name in ("concurrency", "on")}
+    new_settings = {name: value for name, value in settings.items() if value is not None}
     if not resume:
-        given.setdefault("limit", LIMIT)
+        new_settings.setdefault("limit", LIMIT)
     if multirun:
         output.check_single("run")
-        return run_sweep("run", source, out, given, resume=resume, floors=dict(floors), **how)
+        return run_sweep("run", source, out, new_settings, resume=resume, floors=dict(floors), **run_options)
     if resume:
-        job = api.RunJob.resume(out, source, retry_failed=retry_failed, **given)
+        job = api.RunJob.resume(out, source, retry_failed=retry_failed, **new_settings)
     else:
-        job = api.RunJob.create(api.open_source(source), out=out, **given)
+        job = api.RunJob.create(api.open_source(source), out=out, **new_settings)
     display = Display(job, floors=dict(floors), output=output)
     with display.shown(), watchers.watching(job, display.observe) as observe:
-        run_until_done(job.run(observe, **how))
+        run_until_done(job.run(observe, **run_options))
     return display.exit_code()
 
 
@@ -132,20 +132,20 @@ def eval_command(
     The episodes of both are kept as runs, side by side in one folder, for `compare` and `view`. With -m there
     is an evaluation for each combination of values, in folders of one sweep.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
+    given_settings = {name: value for name, value in settings.items() if value is not None}
     if greedy:
         source = replace(source, overrides=(*source.overrides, "sampling.temperature=0"))
-        given = {"rollouts": 1, **given}
+        given_settings = {"rollouts": 1, **given_settings}
     if multirun:
         output.check_single("evaluation")
-        of_points = {"limit" if name == "tasks" else name: value for name, value in given.items()}
+        of_points = {"limit" if name == "tasks" else name: value for name, value in given_settings.items()}
         defaults = {} if resume else {"limit": 128, "rollouts": 4}
         of_points = {**defaults, **of_points, "checkpoint": checkpoint}
         return run_sweep("eval", source, out, of_points, resume=resume)
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
     flow = api.open_source(source)
-    job = api.EvaluationJob.create(flow, checkpoint, out=out, resume=resume, **given)
+    job = api.EvaluationJob.create(flow, checkpoint, out=out, resume=resume, **given_settings)
     try:
         with progress_line(output, "starting the model …") as observe:
             evaluation = run_until_done(job.run(observe))
@@ -153,33 +153,33 @@ def eval_command(
         again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", job.folder))]
         output.next(command(*map(str, again)))
         raise
-    best = evaluation.figures.get(flow.plan.spec.train.validation.best)
-    better = best.difference.mean > 0 if best and best.difference.n else None
+    best_figure = evaluation.figures.get(flow.plan.spec.train.validation.best)
+    is_better = best_figure.difference.mean > 0 if best_figure and best_figure.difference.n else None
     exports = [command("export", *words) for words in api.export_arguments(checkpoint)]
-    outcome = api.Outcome("eval", 1, 1, has_weights=bool(exports), better=better)
+    outcome = api.Outcome("eval", 1, 1, has_weights=bool(exports), better=is_better)
     lines = {api.Action.COMPARE: [command("compare", str(job.folder))], api.Action.EXPORT: exports}
-    commands = [line for it in api.advise(outcome).actions for line in lines[it.action]]
+    commands = [line for action in api.advise(outcome).actions for line in lines[action.action]]
     _show_evaluation(evaluation, output)
     output.end({"folder": str(job.folder), **asdict(evaluation)}, *commands)
     return 1 if evaluation.unanswered else 0
 
 
 def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
-    out, summary = output.results(), evaluation.summary()
+    console, summary = output.results(), evaluation.summary()
     if evaluation.figures:
-        out.print(summary_table(summary, caption=api.STAR))
+        console.print(summary_table(summary, caption=api.STAR))
     for name, side in evaluation.sides.items():
         for failure, count in side.failures.items():
             text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
-            out.print(text, style="yellow", markup=False)
+            console.print(text, style="yellow", markup=False)
         for remark, count in side.remarks.items():
             text = plain(f"{name}: {remark} {count}: {api.REMARKS[remark.partition('/')[2]]}")
-            out.print(text, style="yellow", markup=False)
+            console.print(text, style="yellow", markup=False)
         if side.answered < side.asked:
             text = f"{side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
             kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")
             output.warnings().print(f"{kind}: {text}", style=style)
-    out.print(f"{summary.title}; {api.METHOD}")
+    console.print(f"{summary.title}; {api.METHOD}")
 
 
 def run_sweep(
@@ -211,34 +211,34 @@ def run_sweep(
     else:
         job = api.SweepJob.create(source, kind, out=out, **settings)
     with job.open_folder():
-        code = _run_points(job, floors or {}, run_options)
+        exit_code = _run_points(job, floors or {}, run_options)
         result = job.write_results()
     OutputOptions().results().print(summary_table(result.summary()))
     click.echo(f"means over tasks; {api.METHOD}\n{result.picture}")
-    return code
+    return exit_code
 
 
 def _run_points(sweep: api.SweepJob, floors: Mapping[str, float], run_options: Mapping[str, Any]) -> int:
     from rolegraph.cli.display import Display
     from rolegraph.cli.train_display import train_display
 
-    code = 0
+    exit_code = 0
     for number, point in enumerate(sweep.points, 1):
-        done = " is finished" if point.finished else ""
+        finished_note = " is finished" if point.finished else ""
         overrides = api.printable(" ".join(point.overrides))
-        click.echo(f"[{number}/{len(sweep.points)}] {overrides}{done}", err=True)
-        if done:
+        click.echo(f"[{number}/{len(sweep.points)}] {overrides}{finished_note}", err=True)
+        if finished_note:
             continue
         job = point.job()
         if isinstance(job, api.RunJob):
             display = Display(job, floors=floors)
             with display.shown():
                 run_until_done(job.run(display.observe, **run_options))
-            code = max(code, display.exit_code())
+            exit_code = max(exit_code, display.exit_code())
         elif isinstance(job, api.TrainingJob):
             with train_display(job) as observe:
                 run_until_done(job.run(observe, **run_options))
         else:
             with progress_line(OutputOptions(), "starting the model …") as observe:
-                code = max(code, int(bool(run_until_done(job.run(observe)).unanswered)))
-    return code
+                exit_code = max(exit_code, int(bool(run_until_done(job.run(observe)).unanswered)))
+    return exit_code

@@ -39,28 +39,28 @@ class FigureTable(Table):
         """Yield a table with as many columns as fit beside the first, then a table with the next columns, and
         so on."""
         blocks = list(_blocks(self.columns, options.max_width))
-        for block in blocks:
-            columns, edges = [column.copy() for column in block], self.pad_edge
-            part = Table(*columns, box=self.box, pad_edge=edges, collapse_padding=self.collapse_padding)
-            rows = zip(*(column.cells for column in block), strict=True)
+        for block_columns in blocks:
+            columns, has_edges = [column.copy() for column in block_columns], self.pad_edge
+            part = Table(*columns, box=self.box, pad_edge=has_edges, collapse_padding=self.collapse_padding)
+            rows = zip(*(column.cells for column in block_columns), strict=True)
             for row, cells in zip(self.rows, rows, strict=True):
                 part.add_row(*cells, style=row.style)
-            if block is blocks[-1]:
+            if block_columns is blocks[-1]:
                 part.caption, part.caption_justify = self.caption, self.caption_justify
             yield part
 
 
 def _blocks(columns: list[Column], width: int) -> Iterator[list[Column]]:
-    first, *others = columns
-    start = _GAP + _width(first, _NAME_WIDTH)
-    block, used = [first], start
-    for column in others:
-        needed = _GAP + _width(column, _TEXT_WIDTH)
-        if len(block) > 1 and used + needed > width:
+    first_column, *other_columns = columns
+    start = _GAP + _width(first_column, _NAME_WIDTH)
+    block, used_width = [first_column], start
+    for column in other_columns:
+        needed_width = _GAP + _width(column, _TEXT_WIDTH)
+        if len(block) > 1 and used_width + needed_width > width:
             yield block
-            block, used = [first], start
+            block, used_width = [first_column], start
         block.append(column)
-        used += needed
+        used_width += needed_width
     yield block
 
 
@@ -125,18 +125,18 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
         Interrupted: A signal came.
     """
     runner = asyncio.Runner()
-    received: list[int] = []
+    received_signals: list[int] = []
     try:
-        result = runner.run(_interruptible(work, received))
-        if received:  # the work ended meanwhile, but the points of a sweep that follow must not begin
-            raise Interrupted(received[0])
+        result = runner.run(_interruptible(work, received_signals))
+        if received_signals:  # the work ended meanwhile, but the points of a sweep that follow must not begin
+            raise Interrupted(received_signals[0])
         return result
     except (KeyboardInterrupt, asyncio.CancelledError):
-        if received:
-            raise Interrupted(received[0]) from None
+        if received_signals:
+            raise Interrupted(received_signals[0]) from None
         raise
     finally:
-        if not received:
+        if not received_signals:
             runner.close()
 
 
@@ -151,19 +151,19 @@ async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T
 
     def handle(number: int, _frame: object) -> None:
         received.append(number)
-        if sum(it != HANGUP for it in received) > 1:
+        if sum(number_ != HANGUP for number_ in received) > 1:
             raise KeyboardInterrupt
         loop.call_soon_threadsafe(task.cancel)
 
     is_main = threading.current_thread() is threading.main_thread()  # no other can set a handler
     numbers: set[int] = {signal.SIGINT, signal.SIGTERM, HANGUP} if is_main else set()
     # A signal that is ignored, as Ctrl-C is in a script's background and SIGHUP by nohup, stays so.
-    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in handled}
+    handled_signals = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    old_handlers = {number: signal.signal(number, handle) for number in handled_signals}
     try:
         return await work
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             # The shell's SIGHUP may come late, and would cut the last lines of output.
             is_over = number == HANGUP and number in received
             signal.signal(number, signal.SIG_IGN if is_over else handler)
@@ -191,6 +191,6 @@ def clock(seconds: float) -> str:
     >>> clock(42.4), clock(3700)
     ('0:42', '1:01:40')
     """
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"

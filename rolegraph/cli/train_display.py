@@ -78,25 +78,25 @@ class _TrainDisplay:
         self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=training.done)
         self._part = NoteProgress(console=self._console)
         """Progress of a part of a step: a batch of episodes, or an update."""
-        live = self._console.is_terminal and not output.quiet
-        tables = Live(console=self._console, get_renderable=self._view, transient=True)
-        self.shown = tables if live else self._part.progress
+        is_live = self._console.is_terminal and not output.quiet
+        live_tables = Live(console=self._console, get_renderable=self._view, transient=True)
+        self.shown = live_tables if is_live else self._part.progress
         """Context manager that shows the tables on a terminal, and otherwise lines about the current part."""
 
     def announce(self) -> None:
         """Print the number of steps, the learning rate of each policy with its origin, and the imitation
         stages."""
         rates = api.policy_rates(self._plan)
-        shown = [
+        rate_texts = [
             f"learning rate of {name} {rate}" if len(rates) > 1 else f"learning rate {rate}"
             for name, rate in rates.items()
         ]
-        shown += [
+        rate_texts += [
             f"steps {stage.first} to {stage.last} imitate"
             + (f" at {stage.stage.learning_rate:g}" if stage.stage.learning_rate else "")
             for stage in self._plan.stages
         ]
-        text = "  ".join([f"{self._plan.name}: {self._steps} steps", *shown])
+        text = "  ".join([f"{self._plan.name}: {self._steps} steps", *rate_texts])
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def observe(self, event: api.Event) -> None:
@@ -126,25 +126,25 @@ class _TrainDisplay:
         for role in self._plan.trained:
             reward, n = (metrics.get(f"reward/{role}/{name}") for name in ("mean", "n"))
             if reward is not None:
-                constant = metrics.get(f"answers/constant/{role}")
-                words = api.constant_remark(reward, constant, n, event.constants.get(role))
-                yield from [f"{role} {reward:.2f}, {words}"] if words else []
-        if diverged := api.divergences(self._lines, [*self._plan.trained]):
-            yield f"diverging: {', '.join(it.role for it in diverged)}"
+                constant_mean = metrics.get(f"answers/constant/{role}")
+                remark = api.constant_remark(reward, constant_mean, n, event.constants.get(role))
+                yield from [f"{role} {reward:.2f}, {remark}"] if remark else []
+        if diverged_roles := api.divergences(self._lines, [*self._plan.trained]):
+            yield f"diverging: {', '.join(divergence.role for divergence in diverged_roles)}"
 
     def _add(self, metrics: Metrics) -> None:
         """Add a step's metrics to the latest ones; the first validation's metrics are kept under the prefix
         `FIRST`."""
         first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
-        kept = {name: value for name, value in self._latest.items() if not name.startswith(IMITATION)}
-        self._latest = {**first, **kept, **metrics}
+        kept_metrics = {name: value for name, value in self._latest.items() if not name.startswith(IMITATION)}
+        self._latest = {**first, **kept_metrics, **metrics}
         self._lines.append(metrics)
 
     def _distinct_figures(self) -> list[str]:
         """Return the metrics of the episodes and the rewards of the roles; of metrics equal at every step,
         only the first."""
         names = (*self._plan.metric_names, *(f"reward/{role.name}" for role in self._plan.roles))
-        return [first for first, *_ in api.equal_figures(self._lines, names)]
+        return [metric for metric, *_ in api.equal_figures(self._lines, names)]
 
     def _distinct_metrics(self) -> list[str]:
         """Return the distinct metrics of the episodes, without the rewards of roles."""
@@ -154,26 +154,26 @@ class _TrainDisplay:
         stage = [f"stage {metrics[api.STAGE]:.0f}"] if api.STAGE in metrics else []
         parts = [f"step {step}/{self._steps}", *stage]
         for name in self._distinct_figures():
-            n = f"{name}/n" if name.startswith("reward/") else f"episode/n/{name}"
-            parts += _mean(name, metrics, api.batch_key(name), n)
-        for role, it in product(self._plan.trained, api.ROLE_METRICS):
-            if it.line and (value := metrics.get(it.name.format(role))) is not None:
-                parts.append(f"{role} {it.line} {value:{it.form}}")
+            n_key = f"{name}/n" if name.startswith("reward/") else f"episode/n/{name}"
+            parts += _mean(name, metrics, api.batch_key(name), n_key)
+        for role, row_ in product(self._plan.trained, api.ROLE_METRICS):
+            if row_.line and (value := metrics.get(row_.name.format(role))) is not None:
+                parts.append(f"{role} {row_.line} {value:{row_.form}}")
         for name in self._distinct_metrics():
             parts += _mean(f"validation {name}", metrics, VALIDATION + name, f"{VALIDATION}n/{name}")
         parts += faults
         shown_metrics = (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s"), COST)
-        for metric, shown in shown_metrics:
+        for metric, number_format in shown_metrics:
             if metric in metrics:
-                parts.append(shown.format(metrics[metric]))
+                parts.append(number_format.format(metrics[metric]))
         return "  ".join(parts)
 
     def _view(self) -> Group:
         roles = [role.name for role in self._plan.roles]
         columns = [
-            it
-            for it in api.ROLE_METRICS
-            if it.column and (not it.rare or any(self._latest.get(it.rare.format(role)) for role in roles))
+            row
+            for row in api.ROLE_METRICS
+            if row.column and (not row.rare or any(self._latest.get(row.rare.format(role)) for role in roles))
         ]
         tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
@@ -184,11 +184,11 @@ class _TrainDisplay:
         return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
 
     def _table(self, heading: str, names: Iterable[str], columns: Sequence[api.StepMetric]) -> Table:
-        table = make_table(heading, *(it.column for it in columns))
+        table = make_table(heading, *(metric.column for metric in columns))
         for column in table.columns:
             column.style = FAILED if str(column.header) == "failed" else column.style
         for name in names:
-            values = [(self._latest.get(it.name.format(name)), it.form) for it in columns]
+            values = [(self._latest.get(metric.name.format(name)), metric.form) for metric in columns]
             table.add_row(name, *("–" if value is None else format(value, form) for value, form in values))
         return table
 
@@ -208,12 +208,12 @@ class _TrainEnd:
         self._best = self._folder.best() if self._folder.checkpoints() else None
         self._last_saved = self._folder.last_checkpoint()
         self._report = self._folder.report if self._folder.report.exists() else None
-        validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
-        self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
+        validations = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
+        self._first, self._last = (validations[0], validations[-1]) if validations else ({}, {})
         self._measured = int(self._last.get("step", 0))
         """Step of the latest validation."""
         both = self._first.keys() & self._last.keys() if self._measured > 0 else set[str]()
-        constants = [beside for role in self._plan.asking for beside in _beside(role.name)]
+        constants = [constant_metric for role in self._plan.asking for constant_metric in _beside(role.name)]
         self._figures = [it for it in (*self._plan.metric_names, *constants) if VALIDATION + it in both]
         """Metrics of both the first and the latest validation; empty if there was only one validation."""
         info = self._folder.info() if lines else None
@@ -224,34 +224,34 @@ class _TrainEnd:
 
     def show(self, output: OutputOptions, seconds: float) -> None:
         """Print the closing tables, the report's path, suggested commands, and the JSON document."""
-        out = output.results()
+        console = output.results()
         for table in self._tables():
-            out.print(table)
+            console.print(table)
         if self._change:
-            out.print(str(self._change), markup=False, highlight=False)
+            console.print(str(self._change), markup=False, highlight=False)
         for text in self._warnings:
             output.warn(text)
         commands = self._next() if self._folder.info_file.exists() else []
         if self._folder.info_file.exists():
             seconds = self._folder.info().seconds or seconds
             cost = sum(line.get(COST[0], 0.0) for line in self._lines)
-            paid = f", {COST[1].format(cost)}" if cost else ""
-            out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}{paid}")
+            cost_note = f", {COST[1].format(cost)}" if cost else ""
+            console.print(f"{self._done} of {self._steps} steps in {clock(seconds)}{cost_note}")
             if self._stopped:
-                out.print(f"stopped early: {self._stopped}", markup=False)
-            if greedy := self._greedy():
-                n = self._lines[-1].get(f"{GREEDY}n/{greedy[0][0]}", 0)
+                console.print(f"stopped early: {self._stopped}", markup=False)
+            if greedy_metrics := self._greedy():
+                n = self._lines[-1].get(f"{GREEDY}n/{greedy_metrics[0][0]}", 0)
                 took = self._lines[-1].get("time/greedy", 0)
-                out.print(
+                console.print(
                     f"greedy: one episode of each validation task at temperature 0 (n {n:.0f}), {took:.1f} s"
                 )
             if self._last_saved and self._done < self._steps:
-                out.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")
+                console.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")
             if self._best:
-                word, why = ("best", f" ({api.BEST_ON_THESE})") if self._best.best else ("last", "")
-                out.print(f"{word} weights: step {self._best.step}{why}")
+                word, best_note = ("best", f" ({api.BEST_ON_THESE})") if self._best.best else ("last", "")
+                console.print(f"{word} weights: step {self._best.step}{best_note}")
             output.next(*commands)
-            out.print(str(self._report or self._folder.path), markup=False)
+            console.print(str(self._report or self._folder.path), markup=False)
         output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
 
     def _document(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class _TrainEnd:
                 name: {"before": self._lines[0].get(key), "now": self._lines[-1][key]}
                 for name, key in self._greedy()
             },
-            "diverged": [it._asdict() for it in self._verdict.diverged],
+            "diverged": [divergence._asdict() for divergence in self._verdict.diverged],
             "warnings": self._warnings,
             "best": self._best and {"step": self._best.step, "policies": [*self._best.policies]},
             "report": self._report and str(self._report),
@@ -282,7 +282,7 @@ class _TrainEnd:
     def _greedy(self) -> list[tuple[str, str]]:
         """Return (metric, its name in the last line) for each metric of the greedy validation at the end."""
         names = self._lines[-1] if self._done else ()
-        return [(it, f"{GREEDY}{it}") for it in self._figures if f"{GREEDY}{it}" in names]
+        return [(metric, f"{GREEDY}{metric}") for metric in self._figures if f"{GREEDY}{metric}" in names]
 
     def _outcome(self) -> api.Outcome:
         """Return the outcome of the training, from which advice is chosen."""
@@ -294,7 +294,7 @@ class _TrainEnd:
                 answers[role.name].failures if role.name in answers else {},
                 next(iter(role.parser.examples), ""),
                 dead=self._is_dead(role.name),
-                diverged=any(it.role == role.name for it in self._verdict.diverged),
+                diverged=any(divergence.role == role.name for divergence in self._verdict.diverged),
             )
             for role in self._plan.roles
         ]
@@ -316,25 +316,25 @@ class _TrainEnd:
     def _is_dead(self, role: str) -> bool:
         """Return True for a trained role if no group and no signal of any step taught it anything."""
         shares = [api.taught_share(line, role) for line in self._lines]
-        taught = [share for share in shares if share is not None]
-        return role in self._plan.trained and bool(taught) and not any(taught)
+        known_shares = [share for share in shares if share is not None]
+        return role in self._plan.trained and bool(known_shares) and not any(known_shares)
 
     def _next(self) -> list[str]:
         """Return the suggested next commands."""
-        return [line for it in self._advice.actions for line in self._commands(it)]
+        return [line for action in self._advice.actions for line in self._commands(action)]
 
     def _commands(self, it: api.NextAction) -> list[str]:
         folder, source = self._folder.path, api.without_project(self._flow.source)
         match it.action:
             case api.Action.TRAIN_LOWER:
-                lower = api.lower_rates(self._plan, [it.role for it in self._verdict.diverged])
-                names = {word.partition("=")[0] for word in lower}
-                kept = [word for word in source.overrides if word.partition("=")[0] not in names]
-                return [command("train", *replace(source, overrides=(*kept, *lower)).arguments())]
+                lower_rates = api.lower_rates(self._plan, [it.role for it in self._verdict.diverged])
+                names = {word.partition("=")[0] for word in lower_rates}
+                overrides = [word for word in source.overrides if word.partition("=")[0] not in names]
+                return [command("train", *replace(source, overrides=(*overrides, *lower_rates)).arguments())]
             case api.Action.RUN_WEIGHTS:
                 policies = [*self._best.policies] if self._best else []
-                trained = api.trained_source(self._flow, folder, policies)
-                return [command("run", *api.without_project(trained).arguments())]
+                trained_source = api.trained_source(self._flow, folder, policies)
+                return [command("run", *api.without_project(trained_source).arguments())]
             case api.Action.EXPORT:
                 return [command("export", *words) for words in api.export_arguments(folder)]
             case _:
@@ -343,15 +343,15 @@ class _TrainEnd:
     def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each remark on a role's answers."""
         yield from self._folder.common_failures()
-        if idle := sum(line.get("optim/data") == 0 for line in self._lines):
-            yield f"{idle} of {self._done} steps had no gradient: every advantage in them is 0"
+        if idle_steps := sum(line.get("optim/data") == 0 for line in self._lines):
+            yield f"{idle_steps} of {self._done} steps had no gradient: every advantage in them is 0"
         if self._done and self._folder.info_file.exists():
-            answers = {name: it.count for name, it in self._folder.answers().items()}
+            answers = {name: tally.count for name, tally in self._folder.answers().items()}
             routes, info = api.summed_routes(self._lines), self._folder.info().roles
             yield from (f"{name}: {text}" for name, text in api.route_remarks(info, answers, routes))
-            chosen = {it: of for it in self._plan.routers if (of := api.routes_of(it, routes))}
-            where = api.last_routes(self._lines).where
-            yield from (f"{router} chose {of} in {where}" for router, of in chosen.items())
+            choices = {tally: of for tally in self._plan.routers if (of := api.routes_of(tally, routes))}
+            step_range = api.last_routes(self._lines).where
+            yield from (f"{router} chose {of} in {step_range}" for router, of in choices.items())
         for role in self._plan.roles:
             for remark in api.REMARKS:
                 if count := sum(line.get(f"{remark}/{role.name}", 0) for line in self._lines):
@@ -368,15 +368,15 @@ class _TrainEnd:
             greedy = dict(self._greedy())
             columns = ("greedy",) if greedy else ()
             table = make_table("validation", "before", f"at step {self._measured}", "change", "n", *columns)
-            for name, *equal in self._distinct_figures():
+            for name, *equal_names in self._distinct_figures():
                 before, now = (line[VALIDATION + name] for line in (self._first, self._last))
                 n = self._last.get(f"{VALIDATION}n/{name}")
-                shown = "–" if n is None else f"{n:,.0f}"
-                ends = [line.get(greedy.get(name, "")) for line in (self._lines[0], self._lines[-1])]
-                values = [f"{value:.3f}" for value in ends if value is not None]
+                n_text = "–" if n is None else f"{n:,.0f}"
+                greedy_means = [line.get(greedy.get(name, "")) for line in (self._lines[0], self._lines[-1])]
+                values = [f"{value:.3f}" for value in greedy_means if value is not None]
                 beside = [" -> ".join(values) or "–"] if greedy else []
-                label = "\n= ".join([name, *equal])
-                add_row(table, label, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown, *beside)
+                label = "\n= ".join([name, *equal_names])
+                add_row(table, label, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", n_text, *beside)
             yield table
         if controls := self._folder.controls():
             headings = ("on the same validation tasks", "figure", "mean and 95 % interval", "n")
@@ -404,8 +404,8 @@ def _n(count: float | None) -> str:
 def _lost(metrics: Metrics) -> Iterator[str]:
     """Yield a text such as `solver timeout 3` for each count of failures or remarks in a step's metrics."""
     for name, count in metrics.items():
-        kind, _, lost = name.partition("/")
+        kind, _, subject = name.partition("/")
         if kind == "failures":
-            yield f"{lost.replace('/', ' ')} {count:.0f}"
+            yield f"{subject.replace('/', ' ')} {count:.0f}"
         elif kind in api.REMARKS:
-            yield f"{lost} {kind} {count:.0f}"
+            yield f"{subject} {kind} {count:.0f}"

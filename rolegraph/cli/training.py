@@ -65,7 +65,7 @@ def train_command(
         raise click.UsageError(
             "observers, --budget and --rollouts-on go with one training of this project's own loop"
         )
-    limit = api.Budget.parse(budget)
+    spending_limit = api.Budget.parse(budget)
     if drop_damaged:
         options.without_damage(out, resume=resume)
     if trainer != OWN_TRAINER:
@@ -76,11 +76,11 @@ def train_command(
         if resume and out is None:
             raise api.UsageError(f"--resume with --trainer {trainer} needs --out, the training's folder")
         folder = out or api.new_folder(f"{Path(source.named_spec).stem}-{trainer}")
-        train = plugin("trainers", trainer)
-        train(source, folder, seed=seed or 0, resume=resume, trackers=track, **of_trainer)
+        train_with = plugin("trainers", trainer)
+        train_with(source, folder, seed=seed or 0, resume=resume, trackers=track, **of_trainer)
         return 0
-    if given := [name for name, value in of_trainer.items() if value]:
-        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+    if given_options := [name for name, value in of_trainer.items() if value]:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given_options)
         raise click.UsageError(f"{flags}: only with --trainer {' or '.join(plugin_names('trainers'))}")
     if multirun:
         from rolegraph.cli.running import run_sweep
@@ -95,6 +95,6 @@ def train_command(
     else:
         job = api.TrainingJob.create(api.open_source(source), out=out, seed=seed or 0)
     with train_display(job, output) as display, watchers.watching(job, display) as observe:
-        work = job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
+        work = job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=spending_limit)
         run_until_done(work)
     return 0

@@ -102,11 +102,11 @@ def require_image(engine: str, image: str) -> None:
     """Raise UsageError if docker or podman is not installed, or does not have the image."""
     if shutil.which(engine) is None:
         raise UsageError(f"{engine} is not installed, which --allow python={engine}:{image} names")
-    asked = subprocess.run(
+    inspection = subprocess.run(
         [engine, "image", "inspect", "--", image], capture_output=True, text=True, check=False
     )
-    if asked.returncode != 0:
-        reason = (asked.stderr.strip().splitlines() or [""])[-1]
+    if inspection.returncode != 0:
+        reason = (inspection.stderr.strip().splitlines() or [""])[-1]
         raise UsageError(
             f"{engine} cannot use the image {image} ({reason}); to fetch it: {engine} pull {image}"
         )
@@ -182,10 +182,10 @@ class _Container:
             WorldError: No line comes in time.
         """
         assert self._process.stdout is not None and self._process.stderr is not None
-        watch = threading.Timer(seconds, self._process.kill)
-        watch.start()
+        kill_timer = threading.Timer(seconds, self._process.kill)
+        kill_timer.start()
         line = self._process.stdout.readline()
-        watch.cancel()
+        kill_timer.cancel()
         if not line:
             self._process.kill()
             self._process.wait()
@@ -239,14 +239,14 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
         raise WorldError(f"cannot reach the sandbox at {url}{route(url)}: {reason}") from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, problem["loc"])) or "the response"
+        field_path = ".".join(map(str, problem["loc"])) or "the response"
         raise WorldError(
-            f"{url}/run_code does not answer as SandboxFusion does: {where}: {problem['msg']}"
+            f"{url}/run_code does not answer as SandboxFusion does: {field_path}: {problem['msg']}"
         ) from error
-    ran = reply.run_result
-    if ran is None or reply.status == "SandboxError" or ran.status == "Error":
+    run_result = reply.run_result
+    if run_result is None or reply.status == "SandboxError" or run_result.status == "Error":
         raise WorldError(f"the sandbox at {url} failed: {printable(reply.message or '')[:200]}")
-    return ScriptOutput((ran.stdout or "")[-_MOST:], ran.status == "TimeLimitExceeded")
+    return ScriptOutput((run_result.stdout or "")[-_MOST:], run_result.status == "TimeLimitExceeded")
 
 
 _RESULT = TypeAdapter(tuple[str | None, str, str | None], config=ConfigDict(strict=True))

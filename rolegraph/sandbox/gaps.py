@@ -115,8 +115,8 @@ def _lacks_attribute(owner: str, name: str, tree: ast.Module) -> bool:
         )
     if any(isinstance(node, ast.ClassDef) and node.name == owner for node in ast.walk(tree)):
         return hasattr(object, name) or name in ("__dict__", "__module__", "__mro__", "__bases__")
-    module, _, of = owner.rpartition(".")
-    return _has(owner, name) if owner in MODULES else _has(module or "builtins", of, name)
+    module, _, type_name = owner.rpartition(".")
+    return _has(owner, name) if owner in MODULES else _has(module or "builtins", type_name, name)
 
 
 @cache
@@ -137,9 +137,9 @@ def _is_unlike(node: ast.AST, text: str) -> bool:
     text."""
     match node:
         case ast.ClassDef():
-            left_out = SILENT | LOUD if f"'{node.name}'" in text else SILENT
-            methods = (part.name for part in node.body if isinstance(part, ast.FunctionDef))
-            return any(name.startswith("__") and name[2:-2] in left_out for name in methods)
+            missing_methods = SILENT | LOUD if f"'{node.name}'" in text else SILENT
+            methods = (statement.name for statement in node.body if isinstance(statement, ast.FunctionDef))
+            return any(name.startswith("__") and name[2:-2] in missing_methods for name in methods)
         case ast.Import():
             return any(_is_missing(alias.name) for alias in node.names)
         case ast.ImportFrom(module=str(module)):
@@ -162,9 +162,9 @@ def _reads_ahead(tree: ast.Module, line: int | None) -> bool:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _callee(node) not in WHOLE:
-            for made in node.args:
-                lines = range(made.lineno, (made.end_lineno or made.lineno) + 1)
-                is_lazy = isinstance(made, ast.GeneratorExp) or _callee(made) in LAZY
+            for argument in node.args:
+                lines = range(argument.lineno, (argument.end_lineno or argument.lineno) + 1)
+                is_lazy = isinstance(argument, ast.GeneratorExp) or _callee(argument) in LAZY
                 if is_lazy and (line is None or line in lines):
                     return True
     return False

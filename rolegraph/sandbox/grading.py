@@ -41,10 +41,10 @@ def run_tests(
     """
     if not tests:
         raise UsageError("no tests for the program; expected at least one")
-    parsed = [_guarded(test) for test in tests]
+    guarded_tests = [_guarded(test) for test in tests]
     limits, names = ProgramLimits(seconds, MEMORY), program_names({})
-    passed = 0
-    for test, (guarded, used) in zip(tests, parsed, strict=True):
+    passed_count = 0
+    for test, (guarded_source, used_names) in zip(tests, guarded_tests, strict=True):
         with open_process(interpreter, limits) as process:
             try:
                 execute_program(process, code, names)
@@ -53,13 +53,13 @@ def run_tests(
             except SandboxError:
                 return 0.0
             try:
-                process.run("judge(test, used, names)", test=guarded, used=used)
-                passed += 1
+                process.run("judge(test, used, names)", test=guarded_source, used=used_names)
+                passed_count += 1
             except SandboxError as error:
-                explained = process.explain(error, f"{code}\n{test}")
-                if isinstance(explained, UnsupportedProgram):
-                    raise explained from None
-    return passed / len(tests)
+                explained_error = process.explain(error, f"{code}\n{test}")
+                if isinstance(explained_error, UnsupportedProgram):
+                    raise explained_error from None
+    return passed_count / len(tests)
 
 
 def _guarded(test: str) -> tuple[str, list[str]]:

@@ -59,14 +59,14 @@ class SandboxProcess:
     def __enter__(self) -> Self:
         require_monty()
         self._monty = importlib.import_module("pydantic_monty")
-        bounds = {"max_feed_duration_secs": self._limits.seconds, "max_memory": self._limits.memory}
+        limit_options = {"max_feed_duration_secs": self._limits.seconds, "max_memory": self._limits.memory}
         with ExitStack() as opened:
             try:
                 # Not AsyncMonty, whose threads sometimes abort a host that exits soon after.
                 with _LOOKING:
                     pool = self._monty.Monty(max_processes=1)
                 opened.enter_context(pool)
-                self._session = opened.enter_context(pool.checkout(limits=bounds, os_policy=_POLICY))
+                self._session = opened.enter_context(pool.checkout(limits=limit_options, os_policy=_POLICY))
             except self._monty.MontyError as error:
                 raise SandboxError(self._problem(error)) from error
             except (OSError, RuntimeError) as error:
@@ -116,19 +116,19 @@ class SandboxProcess:
 
     def _problem(self, error: Any) -> str:
         """Return one line that describes an error of the interpreter."""
-        too_long = f"took longer than {self._limits.seconds:g} s"
+        time_message = f"took longer than {self._limits.seconds:g} s"
         if isinstance(error, self._monty.MontyCrashedError):
-            return too_long if error.timed_out else "the process that ran it died"
+            return time_message if error.timed_out else "the process that ran it died"
         message = str(error.display("type-msg")).partition("\n")[0]
         lines = [frame.line for frame in error.traceback() if frame.filename == "<string>"]
         if message.startswith("TimeoutError: feed time limit exceeded"):
-            return too_long
+            return time_message
         if _TOO_MUCH.match(message):
             return f"used more than {self._limits.memory / (1 << 20):g} MB"
-        message, in_source = _IN_SOURCE.subn(r" (line \1)", message)
-        where = f" (line {lines[-1]})" if lines and not in_source else ""
-        most = PROGRAM_ERROR.most
-        return (message if len(message) <= most else message[:most] + CUT) + where
+        message, replaced_count = _IN_SOURCE.subn(r" (line \1)", message)
+        line_note = f" (line {lines[-1]})" if lines and not replaced_count else ""
+        longest = PROGRAM_ERROR.most
+        return (message if len(message) <= longest else message[:longest] + CUT) + line_note
 
 
 _TOO_MUCH = re.compile("MemoryError: (memory limit exceeded|the worker exceeded its memory limit)")

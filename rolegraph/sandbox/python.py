@@ -118,11 +118,11 @@ def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> Pr
         SandboxError: The program raised an exception or exceeded a limit.
         UnsupportedProgram: The interpreter lacks a part of Python that the program needs.
     """
-    around = f"{_inside()}\nexecute(code, end, names, {PROGRAM_TEXT.most}, {PROGRAM_DEPTH.most})"
+    harness_code = f"{_inside()}\nexecute(code, end, names, {PROGRAM_TEXT.most}, {PROGRAM_DEPTH.most})"
     code = code.replace("\r\n", "\n").replace("\r", "\n")
     start = _last_expression(code)
     try:
-        value, output = process.run(around, code=code[:start], end=code[start:], names=dict(names))
+        value, output = process.run(harness_code, code=code[:start], end=code[start:], names=dict(names))
     except SandboxError as error:
         raise process.explain(error, code) from None
     try:
@@ -137,9 +137,9 @@ def _last_expression(code: str) -> int:
     tree = parse_program(code)
     if tree is None or not tree.body or not isinstance(tree.body[-1], ast.Expr):
         return len(code)
-    before = code.encode().split(b"\n")[: tree.body[-1].lineno]
-    before[-1] = before[-1][: tree.body[-1].col_offset]
-    start = len(b"\n".join(before).decode())
+    lines_before = code.encode().split(b"\n")[: tree.body[-1].lineno]
+    lines_before[-1] = lines_before[-1][: tree.body[-1].col_offset]
+    start = len(b"\n".join(lines_before).decode())
     # A semicolon behind the expression means that it is no value.
     return len(code) if parse_program(f"({code[start:]}\n)") is None else start
 

@@ -30,11 +30,11 @@ def tests(
     require_interpreter(interpreter)
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        written = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
-        if not written or not all(isinstance(test, str) for test in written):
-            got = f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}"
+        test_sources = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
+        if not test_sources or not all(isinstance(test, str) for test in test_sources):
+            got = f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {test_sources!r:.80}"
             raise TypeError(got)
-        share = run_tests(program_of(str(action)), written, seconds=seconds, interpreter=interpreter)
+        share = run_tests(program_of(str(action)), test_sources, seconds=seconds, interpreter=interpreter)
         return Score(share, share >= 1.0)
 
     return Reward(
@@ -68,11 +68,11 @@ def python(
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         raise ValueError("a program that ends with an expression, whose value is the reward")
     reads = _Reads(tree)
-    hidden = tuple(dict.fromkeys([*reads.fields, *reads.others])) if labels is None else tuple(labels)
+    hidden_fields = tuple(dict.fromkeys([*reads.fields, *reads.others])) if labels is None else tuple(labels)
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        inputs_of = {"task": dict(task), "action": action}
-        value = evaluate(code, inputs_of, seconds=seconds, interpreter=interpreter).value
+        program_inputs = {"task": dict(task), "action": action}
+        value = evaluate(code, program_inputs, seconds=seconds, interpreter=interpreter).value
         if not isinstance(value, bool | int | float):
             raise TypeError(f"the value of the program is {value!r:.80}, expected a number")
         return Score(float(value), value >= 1)
@@ -80,7 +80,7 @@ def python(
     fields = tuple(dict.fromkeys([*(labels or ()), *reads.fields]))
     required = fields if labels is None else tuple(labels)
     bounds = bounds_of_text(ast.unparse(tree.body[-1])) or UNIT
-    facts = RewardFacts(fields=fields, labels=hidden, required=required, bounds=bounds)
+    facts = RewardFacts(fields=fields, labels=hidden_fields, required=required, bounds=bounds)
     return Reward(score, facts, timeout=timeout, permissions=("python",))
 
 

@@ -29,12 +29,12 @@ def python(
     memory: the memory limit of a program, in MB
     """
     require_interpreter(interpreter)
-    about = (
+    description = (
         "Runs a Python program and gives what it prints, and the value of the expression that it ends with. "
         "There are no files, no network and no packages; nothing is kept from one program to the next."
     )
     run = partial(_execute, seconds, memory << 20, interpreter)
-    function = function_opener("python", about, "code", "the program", run)
+    function = function_opener("python", description, "code", "the program", run)
     return Tool(function, source=code, permissions=("python",), gives=TEXT)
 
 
@@ -44,8 +44,8 @@ async def _execute(seconds: float, memory: int, interpreter: str, code: Any, hea
     except (UnsupportedProgram, WorldError) as error:
         raise ToolError(str(error)) from None
     except SandboxError as error:
-        fenced = str(error).startswith("SyntaxError") and "```" in str(code)
-        message = f"{error}{'; a Markdown fence stands in the program' if fenced else ''}"
+        has_fence = str(error).startswith("SyntaxError") and "```" in str(code)
+        message = f"{error}{'; a Markdown fence stands in the program' if has_fence else ''}"
         raise ProgramFailure(message, error.output.rstrip("\n")) from None
     value = "" if ran.value is None else ran.value if isinstance(ran.value, str) else repr(ran.value)
     return "\n".join(part for part in (ran.output.rstrip("\n"), value) if part)
@@ -62,6 +62,6 @@ def _sandbox(seconds: float, memory: int, interpreter: str) -> PythonSandbox:
 
 def _unfenced(code: str) -> str:
     """Return a program without a surrounding Markdown fence."""
-    first, *lines = code.strip().split("\n")
-    fenced = lines and first.strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
-    return "\n".join(lines[:-1]) if fenced else code
+    first_line, *lines = code.strip().split("\n")
+    has_fence = lines and first_line.strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
+    return "\n".join(lines[:-1]) if has_fence else code

@@ -40,9 +40,9 @@ class RequestBody(BaseModel):
     @model_validator(mode="after")
     def _refuse_unserved(self) -> Self:
         for name, value in (self.model_extra or {}).items():
-            neutral = self.neutral.get(name)
-            asks = value not in neutral if neutral else bool(value)
-            if asks and value is not None and name not in self.ignored:
+            neutral_values = self.neutral.get(name)
+            has_effect = value not in neutral_values if neutral_values else bool(value)
+            if has_effect and value is not None and name not in self.ignored:
                 raise ValueError(f"{name[:40]} is not served here")
         return self
 
@@ -55,8 +55,8 @@ def without_effect(body: RequestBody) -> set[str]:
         names.add("name")
     for name in type(body).model_fields:
         value: Any = getattr(body, name)
-        parts = cast("list[Any]", value) if isinstance(value, list) else [value]
-        names |= {it for part in parts if isinstance(part, RequestBody) for it in without_effect(part)}
+        values = cast("list[Any]", value) if isinstance(value, list) else [value]
+        names |= {field for item in values if isinstance(item, RequestBody) for field in without_effect(item)}
     return names
 
 
@@ -139,8 +139,8 @@ class BodyMessage(RequestBody):
         """Return the message with its text parts joined."""
         message: dict[str, Any] = {"role": self.role, "content": self.text}
         if self.role == "tool":
-            named = {"name": self.name, "tool_call_id": self.tool_call_id}
-            message |= {key: value for key, value in named.items() if value}
+            optional_fields = {"name": self.name, "tool_call_id": self.tool_call_id}
+            message |= {key: value for key, value in optional_fields.items() if value}
         if self.tool_calls:
             calls = [call.model_dump(exclude_none=True, exclude={"index"}) for call in self.tool_calls]
             message["tool_calls"] = calls
@@ -171,8 +171,8 @@ class BodyTool(RequestBody):
 
     def as_function(self) -> Function:
         """Return the function; its calls run at the client, not at the service."""
-        offered = self.function
-        return Function(offered.name, offered.description, offered.parameters, never_called)
+        function = self.function
+        return Function(function.name, function.description, function.parameters, never_called)
 
 
 class ChosenName(RequestBody):

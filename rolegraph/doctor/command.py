@@ -41,7 +41,7 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     for row in report.rows:
         add_row(table, row.name, row.status, row.seen, row.expected, style=STYLES[row.status])
     output.results().print(table)
-    counts = [f"{n} {word}" for word in STYLES if (n := sum(row.status == word for row in report.rows))]
+    counts = [f"{n} {status}" for status in STYLES if (n := sum(row.status == status for row in report.rows))]
     output.line(
         api.printable(f"{report.model} at {report.url}: {', '.join(counts)}, in {clock(report.seconds)}")
     )

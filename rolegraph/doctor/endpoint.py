@@ -57,18 +57,18 @@ Found = tuple[str, Status]
 
 async def probe_endpoint(ref: ModelRef, trusted_url: str | None, observe: Observer) -> ProbeReport:
     """Probe a model at an OpenAI-compatible endpoint; errors as in `open_served`."""
-    began, url = time.monotonic(), OPENAI.url(ref.base_url)
+    start, url = time.monotonic(), OPENAI.url(ref.base_url)
     key = OPENAI.key(url, explicit=None, trusted_url=trusted_url)
     client = open_client(ServedModel(ref, trusted_url=trusted_url), OPENAI, url, key)
     try:
         cards = await list_models(client, url, key)
-        model = OpenAIModel(client, ref.name or only_model([it.id for it in cards], url), key=key)
+        model = OpenAIModel(client, ref.name or only_model([card.id for card in cards], url), key=key)
         rows: list[ProbeRow] = []
         async with aclosing(_Probes(model, url, key).rows(cards)) as probes:
             async for row in probes:
                 rows.append(row)
                 observe(Note(f"{row.name}: {row.status} …"))
-        left_out, seconds = tuple(sorted(model.left_out)), time.monotonic() - began
+        left_out, seconds = tuple(sorted(model.left_out)), time.monotonic() - start
         return ProbeReport(url, model.name, tuple(rows), seconds, left_out=left_out)
     finally:
         await client.close()
@@ -83,9 +83,9 @@ class _Probes:
 
     async def rows(self, cards: list[ModelCard]) -> AsyncGenerator[ProbeRow]:
         """Yield a row for each probe; if the endpoint gives no answer at all, only the first row."""
-        first = await self._row("an answer", "a text", self._answer)
-        yield first
-        if first.status == "failed":
+        first_row = await self._row("an answer", "a text", self._answer)
+        yield first_row
+        if first_row.status == "failed":
             return
         for name, fields in _FIELDS.items():
             yield await self._row(name, "taken", lambda fields=fields: self._takes(fields))
@@ -93,14 +93,14 @@ class _Probes:
         yield await self._row("log-probabilities", "one for each token", self._scores)
         yield await self._row("token ids", "of prompt and answer", self._ids)
         yield await self._row("tools", "a call", lambda: self._calls("Add 2 and 3 with the tool.", 1))
-        both = "Add 2 and 3, and 4 and 5, with the tool, in two calls at once."
+        both_task = "Add 2 and 3, and 4 and 5, with the tool, in two calls at once."
         yield await self._row(
-            "parallel calls", "two calls with ids of their own", lambda: self._calls(both, 2)
+            "parallel calls", "two calls with ids of their own", lambda: self._calls(both_task, 2)
         )
         yield await self._row("reasoning", "apart from the answer", self._thinks)
-        length = next((it.max_model_len for it in cards if it.id == self._model.name), None)
-        seen = "not in the list of models" if length is None else f"{length:,} tokens"
-        yield ProbeRow("context", "in the list of models", seen, "ok" if length else "not offered")
+        length = next((card.max_model_len for card in cards if card.id == self._model.name), None)
+        length_text = "not in the list of models" if length is None else f"{length:,} tokens"
+        yield ProbeRow("context", "in the list of models", length_text, "ok" if length else "not offered")
         yield await self._row("concurrency", f"{_TOGETHER} calls at once", self._together)
         yield await self._row("a run", "all fields", self._run)
 
@@ -113,10 +113,10 @@ class _Probes:
 
     async def _ask(self, text: str, *tools: Function, **fields: object) -> ServerCompletion:
         async with errors_of_calls(self._url, self._key, OPENAI):
-            asked = {LIMITS[0]: AskedField(_TOKENS)}
-            asked |= {name: AskedField(value, "doctor") for name, value in fields.items()}
+            asked_fields = {LIMITS[0]: AskedField(_TOKENS)}
+            asked_fields |= {name: AskedField(value, "doctor") for name, value in fields.items()}
             return await self._model.send(
-                _request(text, self._sampling, *tools), sent(asked, self._model.taken)
+                _request(text, self._sampling, *tools), sent(asked_fields, self._model.taken)
             )
 
     async def _choice(self, text: str = _OK, *tools: Function, **fields: object) -> Choice:
@@ -126,16 +126,16 @@ class _Probes:
         return answer.choices[0]
 
     async def _answer(self) -> Found:
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             answer = await self._model.complete(_request(_OK, self._sampling))
         except UsageError:  # it takes no limit under any name, and the default one may be left out
             self._sampling = Sampling()
             answer = await self._model.complete(_request(_OK, self._sampling))
-        taken = self._model.taken
-        way = ", as a stream" if taken.streams else ""
-        limit = "no limit" if LIMITS[0] in taken.left_out else f"limit in `{taken.limit}`"
-        seen = f"{len(answer.text)} characters in {time.monotonic() - began:.1f} s{way}, {limit}"
+        accepted = self._model.taken
+        stream_note = ", as a stream" if accepted.streams else ""
+        limit_note = "no limit" if LIMITS[0] in accepted.left_out else f"limit in `{accepted.limit}`"
+        seen = f"{len(answer.text)} characters in {time.monotonic() - start:.1f} s{stream_note}, {limit_note}"
         return seen, "ok" if answer.text.strip() else "differs"
 
     async def _takes(self, fields: Mapping[str, object]) -> Found:
@@ -143,9 +143,9 @@ class _Probes:
         return "taken", "ok"
 
     async def _repeats(self) -> Found:
-        asked = "Write five random words."
-        texts = [await self._choice(asked, temperature=1.0, seed=7) for _ in range(2)]
-        first, second = (it.message.content.text if it.message else "" for it in texts)
+        prompt = "Write five random words."
+        texts = [await self._choice(prompt, temperature=1.0, seed=7) for _ in range(2)]
+        first, second = (choice.message.content.text if choice.message else "" for choice in texts)
         return ("the same answer", "ok") if first == second else ("another answer", "differs")
 
     async def _scores(self) -> Found:
@@ -162,16 +162,16 @@ class _Probes:
         except ModelError:
             answer = await self._ask(_OK, **ids)
         choice = answer.choices[0] if answer.choices else Choice()
-        parts = {"prompt": answer.prompt_ids, "answer": choice.ids}
-        seen = " and ".join(name for name, ids in parts.items() if ids)
-        return (f"of {seen}", "ok") if seen else ("the field is ignored", "not offered")
+        ids_by_part = {"prompt": answer.prompt_ids, "answer": choice.ids}
+        parts_with_ids = " and ".join(name for name, ids in ids_by_part.items() if ids)
+        return (f"of {parts_with_ids}", "ok") if parts_with_ids else ("the field is ignored", "not offered")
 
     async def _calls(self, text: str, wanted: int) -> Found:
         choice = await self._choice(text, _ADD)
         calls = choice.message.tool_calls or [] if choice.message else []
-        alone = len({call.id for call in calls if call.id}) == len(calls)
-        seen = f"{len(calls)} calls" + ("" if alone else ", with equal or missing ids (rewritten)")
-        return seen, "ok" if len(calls) >= wanted else "differs" if calls else "not offered"
+        has_own_ids = len({call.id for call in calls if call.id}) == len(calls)
+        text_ = f"{len(calls)} calls" + ("" if has_own_ids else ", with equal or missing ids (rewritten)")
+        return text_, "ok" if len(calls) >= wanted else "differs" if calls else "not offered"
 
     async def _thinks(self) -> Found:
         choice = await self._choice("How many days have two weeks? Think first.")
@@ -181,12 +181,12 @@ class _Probes:
         return ("in a field of its own", "ok") if message and message.thought else ("none", "not offered")
 
     async def _together(self) -> Found:
-        began = time.monotonic()
+        start = time.monotonic()
         await self._choice()
-        alone = time.monotonic() - began
-        began = time.monotonic()
+        one_call = time.monotonic() - start
+        start = time.monotonic()
         await asyncio.gather(*(self._choice() for _ in range(_TOGETHER)))
-        return f"{(time.monotonic() - began) / max(alone, 1e-3):.1f} times the time of one call", "ok"
+        return f"{(time.monotonic() - start) / max(one_call, 1e-3):.1f} times the time of one call", "ok"
 
     async def _run(self) -> Found:
         await self._model.complete(_request(_OK, self._sampling, seed=7))

@@ -39,37 +39,37 @@ def _is_greedy(**params: Any) -> Callable[[ServiceMeter], ProbeFinding]:
     seed."""
 
     def find(meter: ServiceMeter) -> ProbeFinding:
-        greedy = _tokens(meter, temperature=0.0, seed=1)
-        same = [_tokens(meter, **params, seed=seed) == greedy for seed in (7, 8)]
-        return ProbeFinding("the likeliest tokens" if all(same) else "other tokens", all(same))
+        greedy_tokens = _tokens(meter, temperature=0.0, seed=1)
+        are_greedy = [_tokens(meter, **params, seed=seed) == greedy_tokens for seed in (7, 8)]
+        return ProbeFinding("the likeliest tokens" if all(are_greedy) else "other tokens", all(are_greedy))
 
     return find
 
 
 def _stop_text(meter: ServiceMeter) -> ProbeFinding:
     params: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 4 * ANSWER_TOKENS}
-    alike = _tokens(meter, stop=["\x00\x01 never"], **params) == _tokens(meter, stop=None, **params)
-    return ProbeFinding("the same answer" if alike else "another answer", alike)
+    is_equal = _tokens(meter, stop=["\x00\x01 never"], **params) == _tokens(meter, stop=None, **params)
+    return ProbeFinding("the same answer" if is_equal else "another answer", is_equal)
 
 
 def _no_stop(meter: ServiceMeter) -> ProbeFinding:
     answers = meter.answered(meter.base, count=8, max_tokens=4 * ANSWER_TOKENS).sequences
-    ended = sum(answer.stop_reason == "stop" for answer in answers)
-    return ProbeFinding(f"{ended} of 8 answers ended", ended == 0)
+    ended_answers = sum(answer.stop_reason == "stop" for answer in answers)
+    return ProbeFinding(f"{ended_answers} of 8 answers ended", ended_answers == 0)
 
 
 def _stop_ids(meter: ServiceMeter) -> ProbeFinding:
-    greedy = _tokens(meter, temperature=0.0)
-    end = greedy.index(greedy[2]) + 1
-    answer = meter.answered(meter.base, temperature=0.0, stop=[greedy[2]]).sequences[0]
-    seen = f"{len(answer.tokens)} of {end} tokens, ended by {answer.stop_reason}"
-    return ProbeFinding(seen, [*answer.tokens] == greedy[:end] and answer.stop_reason == "stop")
+    greedy_tokens = _tokens(meter, temperature=0.0)
+    length = greedy_tokens.index(greedy_tokens[2]) + 1
+    answer = meter.answered(meter.base, temperature=0.0, stop=[greedy_tokens[2]]).sequences[0]
+    text = f"{len(answer.tokens)} of {length} tokens, ended by {answer.stop_reason}"
+    return ProbeFinding(text, [*answer.tokens] == greedy_tokens[:length] and answer.stop_reason == "stop")
 
 
 def _max_tokens(meter: ServiceMeter) -> ProbeFinding:
     answer = meter.answered(meter.base, max_tokens=5).sequences[0]
-    seen = f"{len(answer.tokens)} tokens, ended by {answer.stop_reason}"
-    return ProbeFinding(seen, len(answer.tokens) == 5 and answer.stop_reason == "length")
+    description = f"{len(answer.tokens)} tokens, ended by {answer.stop_reason}"
+    return ProbeFinding(description, len(answer.tokens) == 5 and answer.stop_reason == "length")
 
 
 def _num_samples(meter: ServiceMeter) -> ProbeFinding:
@@ -78,23 +78,23 @@ def _num_samples(meter: ServiceMeter) -> ProbeFinding:
 
 
 def _top_prompt(meter: ServiceMeter) -> ProbeFinding:
-    wanted = {"include_prompt_logprobs": True, "topk_prompt_logprobs": _TOP}
-    response = meter.answered(meter.base, wanted=wanted, max_tokens=1)
+    request_options = {"include_prompt_logprobs": True, "topk_prompt_logprobs": _TOP}
+    response = meter.answered(meter.base, wanted=request_options, max_tokens=1)
     rows = [row for row in response.topk_prompt_logprobs or () if row]
     scores = np.array((response.prompt_logprobs or ())[1 - len(PROMPT) :], float)
-    seen = f"{len(rows)} positions with likeliest tokens"
+    description = f"{len(rows)} positions with likeliest tokens"
     if not len(rows) == len(scores) == len(PROMPT) - 1:
-        return ProbeFinding(seen, False)
+        return ProbeFinding(description, False)
     is_ordered = all(len(row) == _TOP and row[0][1] >= row[1][1] for row in rows)
     # No token of the prompt is likelier than the likeliest one, but for rounding.
     return ProbeFinding(
-        seen, is_ordered and bool((np.array([row[0][1] for row in rows]) > scores - 1e-2).all())
+        description, is_ordered and bool((np.array([row[0][1] for row in rows]) > scores - 1e-2).all())
     )
 
 
 def _top_sampled(meter: ServiceMeter) -> ProbeFinding:
-    wanted = {"topk_sample_logprobs": _TOP}
-    answer = meter.answered(meter.base, wanted=wanted, temperature=0.0).sequences[0]
+    request_options = {"topk_sample_logprobs": _TOP}
+    answer = meter.answered(meter.base, wanted=request_options, temperature=0.0).sequences[0]
     rows = [row for row in answer.topk_logprobs or () if row]
     if len(rows) != len(answer.tokens):
         return ProbeFinding(f"{len(rows)} rows for {len(answer.tokens)} tokens", False)
@@ -102,17 +102,17 @@ def _top_sampled(meter: ServiceMeter) -> ProbeFinding:
 
 
 def _last_n(meter: ServiceMeter) -> ProbeFinding:
-    wanted = {"include_prompt_logprobs": True, "prompt_logprobs_last_n": _LAST}
-    entries = meter.answered(meter.base, wanted=wanted, max_tokens=1).prompt_logprobs or []
-    scored = [value is not None for value in entries]
-    ok = sum(scored) == _LAST and all(scored[-_LAST:])
-    return ProbeFinding(f"{sum(scored)} of {len(entries)} entries scored", ok)
+    request_options = {"include_prompt_logprobs": True, "prompt_logprobs_last_n": _LAST}
+    entries = meter.answered(meter.base, wanted=request_options, max_tokens=1).prompt_logprobs or []
+    is_scored = [value is not None for value in entries]
+    is_ok = sum(is_scored) == _LAST and all(is_scored[-_LAST:])
+    return ProbeFinding(f"{sum(is_scored)} of {len(entries)} entries scored", is_ok)
 
 
 def _targets(meter: ServiceMeter) -> ProbeFinding:
     ids = tinker.TensorData.from_numpy(np.array(PROMPT[1:], np.int64)[:, None])
-    wanted = {"include_prompt_logprobs": True, "target_prompt_logprobs": ids}
-    response = meter.answered(meter.base, wanted=wanted, max_tokens=1)
+    request_options = {"include_prompt_logprobs": True, "target_prompt_logprobs": ids}
+    response = meter.answered(meter.base, wanted=request_options, max_tokens=1)
     if response.target_prompt_logprobs is None:
         return ProbeFinding("none", False)
     scores = np.array((response.prompt_logprobs or [])[1 - len(PROMPT) :], float)

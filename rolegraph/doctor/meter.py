@@ -76,19 +76,19 @@ def compared(change: Floats, expected: Floats) -> ProbeFinding:
     agree."""
     size = float(expected @ expected) or 1.0
     ratio = float(change @ expected) / size
-    beside = float(np.linalg.norm(change - ratio * expected)) / size**0.5
-    seen = f"{ratio:.2f} × the expected change"
-    if beside > TOLERANCE:
-        seen += f", and {beside:.2f} × in other directions"
-    return ProbeFinding(seen, abs(ratio - 1) <= TOLERANCE and beside <= TOLERANCE)
+    relative_error = float(np.linalg.norm(change - ratio * expected)) / size**0.5
+    description = f"{ratio:.2f} × the expected change"
+    if relative_error > TOLERANCE:
+        description += f", and {relative_error:.2f} × in other directions"
+    return ProbeFinding(description, abs(ratio - 1) <= TOLERANCE and relative_error <= TOLERANCE)
 
 
 def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
     """Compare two lists of log-probabilities of the same tokens; ok if their mean difference is small."""
     if len(logprobs) != len(expected):
         return ProbeFinding(f"{len(logprobs)} in place of {len(expected)} log-probabilities", False)
-    apart = float(np.abs(logprobs - expected).mean())
-    return ProbeFinding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
+    mean_difference = float(np.abs(logprobs - expected).mean())
+    return ProbeFinding(f"{mean_difference:.1e} nats apart in the mean", mean_difference <= _NATS)
 
 
 def value_of(result: Any) -> Any:
@@ -183,10 +183,10 @@ class ServiceMeter:
 
     def save_state(self, **options: Any) -> str:
         """Save the trainer's state under a fixed name, for an hour and with metadata, and return its path."""
-        saved = self.trainer.save_state(
+        saved_state = self.trainer.save_state(
             "rolegraph-doctor-fields", ttl_seconds=STATE_SECONDS, user_metadata=STATE_METADATA, **options
         )
-        return value_of(saved).path
+        return value_of(saved_state).path
 
     @cached_property
     def checkpoint(self) -> tuple[str, Any]:
@@ -271,12 +271,12 @@ class ServiceMeter:
             inputs: Further inputs of the loss [T].
         """
         count = len(advantages)
-        sampled = self.now[:count] - np.log(np.ones(count) * ratios)
-        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages, **inputs)
+        sampled_logprobs = self.now[:count] - np.log(np.ones(count) * ratios)
+        return make_datum(self.text[: count + 1], logprobs=sampled_logprobs, advantages=advantages, **inputs)
 
     def on_policy(self, *advantages: Floats) -> Pass:
         """Return an on-policy pass of importance_sampling with a datum for each array of advantages."""
-        return Pass("importance_sampling", [self.rated(each) for each in advantages])
+        return Pass("importance_sampling", [self.rated(advantages_T) for advantages_T in advantages])
 
     def step(
         self,
@@ -304,9 +304,9 @@ class ServiceMeter:
 
     def change(self, *passes: Pass, adam: tinker.AdamParams | None = None) -> Floats:
         """Take one optimizer step on the passes; return the change [T] of the text's log-probabilities."""
-        before = self.now
+        old_logprobs = self.now
         self.step(*passes, adam=adam)
-        return self.now - before
+        return self.now - old_logprobs
 
     def effect(self, advantages: Floats, *passes: Pass) -> Floats:
         """Return the change [T] that passes cause, then reverse it by a step back.

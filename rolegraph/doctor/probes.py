@@ -77,8 +77,8 @@ class ProbeReport:
     @property
     def ok(self) -> bool:
         """True if no probe failed, and none of a Tinker service differs."""
-        wrong = ("failed",) if self.traits is None else ("failed", "differs")
-        return all(row.status not in wrong for row in self.rows)
+        bad_statuses = ("failed",) if self.traits is None else ("failed", "differs")
+        return all(row.status not in bad_statuses for row in self.rows)
 
 
 class ServiceProbe(ServiceMeter):
@@ -96,11 +96,11 @@ class ServiceProbe(ServiceMeter):
 
         A probe that fails does not stop the others, unless the service no longer answers.
         """
-        gone = ""
+        failure = ""
         for probe in PROBES:
-            seen, status = self._outcome(probe) if not gone else (gone, "failed")
+            seen, status = self._outcome(probe) if not failure else (failure, "failed")
             if status == "failed" and seen.startswith("no answer"):
-                gone = seen
+                failure = seen
             if status == "differs":
                 self.traits = replace(self.traits, **probe.differing)
             if status != "ok":
@@ -125,8 +125,8 @@ class ServiceProbe(ServiceMeter):
             return f"no answer in {TIMEOUT_SECONDS:.0f} s", "failed"
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             self.recover()
-            refused = probe.name in _OPTIONAL and is_refusal(error)
-            return service_message(error), "not offered" if refused else "failed"
+            is_refused = probe.name in _OPTIONAL and is_refusal(error)
+            return service_message(error), "not offered" if is_refused else "failed"
 
     @cached_property
     def unit(self) -> Floats:
@@ -170,8 +170,8 @@ def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Find], _Fin
 @_probe("models", "the model is offered, with its context length")
 def _models(probe: ServiceProbe) -> ProbeFinding:
     model, lengths = probe.model, probe.session.lengths
-    seen = f"{model}, {lengths.get(model) or 'unknown'} tokens, one of {len(lengths)}"
-    return ProbeFinding(f"{seen}; SDK {tinker.__version__}", lengths.get(model) is not None)
+    description = f"{model}, {lengths.get(model) or 'unknown'} tokens, one of {len(lengths)}"
+    return ProbeFinding(f"{description}; SDK {tinker.__version__}", lengths.get(model) is not None)
 
 
 @_probe("sampled log-probabilities", "those that compute_logprobs gives")
@@ -183,17 +183,17 @@ def _recomputed(probe: ServiceProbe) -> ProbeFinding:
 @_probe("leading None", "an entry for each token, None for the first", has_leading_none=False)
 def _leading_none(probe: ServiceProbe) -> ProbeFinding:
     entries, tokens = probe.entries(probe.base), len(probe.text)
-    first = "None" if entries[0] is None else f"{entries[0]:.3f}"
-    seen = f"{len(entries)} entries for {tokens} tokens, the first is {first}"
-    return ProbeFinding(seen, len(entries) == tokens and entries[0] is None)
+    first_entry = "None" if entries[0] is None else f"{entries[0]:.3f}"
+    description = f"{len(entries)} entries for {tokens} tokens, the first is {first_entry}"
+    return ProbeFinding(description, len(entries) == tokens and entries[0] is None)
 
 
 @_probe("seed", "one seed gives the same tokens, another gives others", has_seed=False)
 def _seed(probe: ServiceProbe) -> ProbeFinding:
-    one, same, other = ([*probe.sampled(probe.base, seed=seed)[0].tokens] for seed in (7, 7, 8))
+    tokens_7, repeated, tokens_8 = ([*probe.sampled(probe.base, seed=seed)[0].tokens] for seed in (7, 7, 8))
     words = {True: "equal", False: "different"}
-    seen = f"one seed: {words[one == same]}; two seeds: {words[one == other]}"
-    return ProbeFinding(seen, one == same and one != other)
+    description = f"one seed: {words[tokens_7 == repeated]}; two seeds: {words[tokens_7 == tokens_8]}"
+    return ProbeFinding(description, tokens_7 == repeated and tokens_7 != tokens_8)
 
 
 PROBES.extend(SAMPLING)
@@ -214,8 +214,8 @@ def _loss_reported(probe: ServiceProbe) -> ProbeFinding:
 @_probe("optimizer settings", "with a large eps, a step is in proportion to the gradient")
 def _settings(probe: ServiceProbe) -> ProbeFinding:
     probe.choose_step()
-    once, twice = (probe.measured(factor * probe.ones) for factor in (1, 2))
-    finding = compared(twice, 2 * once)
+    single, double = (probe.measured(factor * probe.ones) for factor in (1, 2))
+    finding = compared(double, 2 * single)
     probe.is_plain = finding.ok
     return finding
 
@@ -239,11 +239,11 @@ def _coefficients(loss: str, ratios: Floats, advantages: Floats, low: float, hig
     """
     match loss:
         case "ppo":
-            clipped = (advantages > 0) & (ratios > high) | (advantages < 0) & (ratios < low)
-            return np.where(clipped, 0.0, ratios * advantages)
+            is_clipped = (advantages > 0) & (ratios > high) | (advantages < 0) & (ratios < low)
+            return np.where(is_clipped, 0.0, ratios * advantages)
         case "gspo":
-            sequence = np.full(len(ratios), np.exp(np.log(ratios).mean()))
-            return _coefficients("ppo", sequence, advantages, low, high)
+            sequence_ratio = np.full(len(ratios), np.exp(np.log(ratios).mean()))
+            return _coefficients("ppo", sequence_ratio, advantages, low, high)
         case "cispo":
             return np.clip(ratios, low, high) * advantages
         case "dro":
@@ -320,14 +320,14 @@ def _twice(probe: ServiceProbe) -> ProbeFinding:
 @_probe("long datum", "tokens count as much in a long datum as in a short one", takes_means=True)
 def _long(probe: ServiceProbe) -> ProbeFinding:
     unit, ones = probe.unit, probe.ones
-    rest = np.where(np.arange(len(ones)) < _SHORT, 0.0, ones)
-    return compared(unit, probe.measured(ones[:_SHORT]) + probe.measured(rest))
+    rest_ones = np.where(np.arange(len(ones)) < _SHORT, 0.0, ones)
+    return compared(unit, probe.measured(ones[:_SHORT]) + probe.measured(rest_ones))
 
 
 @_probe("two passes", "the gradients of passes before a step are added", accumulates=False)
 def _two_passes(probe: ServiceProbe) -> ProbeFinding:
-    unit, first = probe.unit, np.arange(len(probe.ones)) < len(probe.ones) // 2
-    halves = (probe.on_policy(np.where(half, 1.0, 0.0)) for half in (first, ~first))
+    unit, in_first_half = probe.unit, np.arange(len(probe.ones)) < len(probe.ones) // 2
+    halves = (probe.on_policy(np.where(half, 1.0, 0.0)) for half in (in_first_half, ~in_first_half))
     return compared(probe.effect(probe.ones, *halves), probe.of_two * unit)
 
 
@@ -350,37 +350,37 @@ def _clipping(probe: ServiceProbe) -> ProbeFinding:
 
 @_probe("ranks", f"a step of Adam moves ranks {LOWER_RANK} and {RANK} alike", has_rank_scaling=True)
 def _ranks(probe: ServiceProbe) -> ProbeFinding:
-    one = probe.change(probe.on_policy(probe.ones), adam=ALIKE)
-    before = probe.scores(probe.other)
+    change = probe.change(probe.on_policy(probe.ones), adam=ALIKE)
+    old_logprobs = probe.scores(probe.other)
     probe.step(probe.on_policy(probe.ones), client=probe.other, adam=ALIKE)
-    ratio = float(np.linalg.norm(one) / np.linalg.norm(probe.scores(probe.other) - before))
-    seen = f"rank {RANK} moves {ratio:.2f} × as far as rank {LOWER_RANK}"
-    return ProbeFinding(seen, 2 / 3 < ratio < 3 / 2)
+    ratio = float(np.linalg.norm(change) / np.linalg.norm(probe.scores(probe.other) - old_logprobs))
+    description = f"rank {RANK} moves {ratio:.2f} × as far as rank {LOWER_RANK}"
+    return ProbeFinding(description, 2 / 3 < ratio < 3 / 2)
 
 
 @_probe("adapters at once", "a step moves no other adapter", has_several_adapters=False)
 def _adapters(probe: ServiceProbe) -> ProbeFinding:
-    before, moved = probe.scores(probe.other), probe.measured(probe.ones)
-    apart = float(np.abs(probe.scores(probe.other) - before).max() / np.abs(moved).max())
-    return ProbeFinding(f"the other moves {apart:.2f} × as far", apart < TOLERANCE)
+    old_scores, own_change = probe.scores(probe.other), probe.measured(probe.ones)
+    relative_change = float(np.abs(probe.scores(probe.other) - old_scores).max() / np.abs(own_change).max())
+    return ProbeFinding(f"the other moves {relative_change:.2f} × as far", relative_change < TOLERANCE)
 
 
 @_probe("old samplers", "samplers of old weights and the training are unaffected", keeps_old_samplers=False)
 def _old_samplers(probe: ServiceProbe) -> ProbeFinding:
-    old, before = probe.sampler(), probe.now
-    at_first = probe.sampler_scores(old)
+    old_sampler, old_scores = probe.sampler(), probe.now
+    first_scores = probe.sampler_scores(old_sampler)
     probe.step(probe.on_policy(3 * probe.ones))
-    trained = probe.scores()
-    sampled, again = probe.sampler_scores(probe.sampler()), probe.sampler_scores(old)
+    trained_scores = probe.scores()
+    new_scores, old_again = probe.sampler_scores(probe.sampler()), probe.sampler_scores(old_sampler)
     errors = {
-        "new weights": sampled - at_first - (trained - before),
-        "old weights": again - at_first,
-        "training": probe.scores() - trained,
+        "new weights": new_scores - first_scores - (trained_scores - old_scores),
+        "old weights": old_again - first_scores,
+        "training": probe.scores() - trained_scores,
     }
-    step = np.abs(trained - before).max()
-    shares = {name: float(np.abs(values).max() / step) for name, values in errors.items()}
-    seen = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-    return ProbeFinding(f"errors relative to the step: {seen}", max(shares.values()) <= 3 * TOLERANCE)
+    step = np.abs(trained_scores - old_scores).max()
+    ratios = {name: float(np.abs(values).max() / step) for name, values in errors.items()}
+    description = ", ".join(f"{name} {share:.2f}" for name, share in ratios.items())
+    return ProbeFinding(f"errors relative to the step: {description}", max(ratios.values()) <= 3 * TOLERANCE)
 
 
 @_probe("resume", "a client from a saved state makes the same next step", restores_optimizer=False)
@@ -388,9 +388,9 @@ def _resume(probe: ServiceProbe) -> ProbeFinding:
     adam = tinker.AdamParams(learning_rate=1e-4)
     probe.step(probe.on_policy(probe.ones), adam=adam)
     path = value_of(probe.trainer.save_state("rolegraph-doctor-resume")).path
-    saved, signs = probe.scores(), np.resize(_SIGNS, len(probe.ones))
+    saved_scores, signs = probe.scores(), np.resize(_SIGNS, len(probe.ones))
     probe.step(probe.on_policy(signs), adam=adam)
-    unbroken = probe.scores() - saved
+    expected_change = probe.scores() - saved_scores
     note = ""
     try:
         client = value_of(probe.session.service.create_training_client_from_state_with_optimizer(path))
@@ -399,7 +399,7 @@ def _resume(probe: ServiceProbe) -> ProbeFinding:
         probe.traits = replace(probe.traits, restores_without_client=False)
         client = probe.resumed(path)
     probe.step(probe.on_policy(signs), client=client, adam=adam)
-    seen, ok = compared(probe.scores(client) - saved, unbroken)
+    seen, ok = compared(probe.scores(client) - saved_scores, expected_change)
     return ProbeFinding(note + seen, ok)
 
 
@@ -422,9 +422,9 @@ def _new_session(probe: ServiceProbe) -> ProbeFinding:
 @_probe("speed", "any")
 def _speed(probe: ServiceProbe) -> ProbeFinding:
     start = time.monotonic()
-    sampled = sum(len(each.tokens) for each in probe.sampled(probe.base, count=16, length=64))
-    middle = time.monotonic()
+    sampled_tokens = sum(len(sequence.tokens) for sequence in probe.sampled(probe.base, count=16, length=64))
+    training_start = time.monotonic()
     probe.step(probe.on_policy(*[probe.ones] * 16))
-    trained, end = 16 * len(probe.ones), time.monotonic()
-    sampling, training = sampled / (middle - start), trained / (end - middle)
+    trained_tokens, end = 16 * len(probe.ones), time.monotonic()
+    sampling, training = sampled_tokens / (training_start - start), trained_tokens / (end - training_start)
     return ProbeFinding(f"{sampling:,.0f} tokens/s sampled, {training:,.0f} trained")

@@ -57,21 +57,21 @@ async def doctor_async(
         return await probe_endpoint(ref, base_url, observer)
     with Services(base_url) as services:
         observer(Note("opening the service …"))
-        served = await services.located(ref)
-        session = await open_session(served)
+        served_model = await services.located(ref)
+        session = await open_session(served_model)
         try:
-            probe = ServiceProbe(session, model_of(session, served.ref))
+            probe = ServiceProbe(session, model_of(session, served_model.ref))
             rows = await asyncio.to_thread(probed)
             if ref.served_here:
                 rows.append(_bf16_row())
             is_alive = await asyncio.to_thread(probe.still_samples)
         finally:
             close(session.service, "success")
-    recorded = bool(base_url) and is_alive  # a service that is started for the probes is known
-    if recorded:
+    is_recorded = bool(base_url) and is_alive  # a service that is started for the probes is known
+    if is_recorded:
         probe.traits.save(session.url, probe.model)
     seconds = time.monotonic() - start
-    return ProbeReport(session.url, probe.model, tuple(rows), seconds, probe.traits, recorded=recorded)
+    return ProbeReport(session.url, probe.model, tuple(rows), seconds, probe.traits, recorded=is_recorded)
 
 
 doctor = blocking(doctor_async)

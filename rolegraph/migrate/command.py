@@ -23,14 +23,14 @@ def migrate_command(files: tuple[Path, ...]) -> int:
     """
     from rolegraph.migrate.files import find_files, migrate_file
 
-    code = 0
+    exit_code = 0
     for path in [*find_files(files)]:
-        done = migrate_file(path)
-        if done.is_changed:
+        result = migrate_file(path)
+        if result.is_changed:
             click.echo(api.printable(str(path)))
-        for line, message in done.notes:
+        for line, message in result.notes:
             click.echo(api.printable(f"{path}:{line}: note: {message}"), err=True)
-        for line, message in done.problems:
-            code = 1
+        for line, message in result.problems:
+            exit_code = 1
             click.echo(api.printable(f"{path}:{line}: {message}"), err=True)
-    return code
+    return exit_code

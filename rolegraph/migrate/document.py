@@ -101,19 +101,19 @@ class Document:
     def without(self, mapping: yaml.Node, name: str) -> Change:
         """Return the change that removes a key from a mapping that has further keys."""
         key, value = pairs(mapping)[name]
-        begin, alias = key.start_mark.index, _ALIAS.match(self.text, key.end_mark.index)
+        start, alias = key.start_mark.index, _ALIAS.match(self.text, key.end_mark.index)
         end = alias.end() if alias else self.end(value)
-        line = self.text.rfind("\n", 0, begin) + 1
-        if not is_flow(mapping) and not self.text[line:begin].strip():  # its line, with a comment
+        line = self.text.rfind("\n", 0, start) + 1
+        if not is_flow(mapping) and not self.text[line:start].strip():  # its line, with a comment
             return Change(line, self.text.find("\n", end) + 1 or len(self.text), "")
         if next(iter(pairs(mapping))) == name:
-            return Change(begin, [*pairs(mapping).values()][1][0].start_mark.index, "")
-        return Change(self.text.rfind(",", 0, begin) if is_flow(mapping) else begin, end, "")
+            return Change(start, [*pairs(mapping).values()][1][0].start_mark.index, "")
+        return Change(self.text.rfind(",", 0, start) if is_flow(mapping) else start, end, "")
 
     def start(self, node: yaml.Node) -> int:
         """Return the position at which a node's text starts, after its anchor and tag."""
-        before = _PROPERTIES.match(self.text, node.start_mark.index)
-        return before.end() if before else node.start_mark.index
+        properties = _PROPERTIES.match(self.text, node.start_mark.index)
+        return properties.end() if properties else node.start_mark.index
 
     def end(self, node: yaml.Node) -> int:
         """Return the position at which a node's text ends, before white space and comments."""
@@ -152,12 +152,12 @@ class Document:
     def apply(self, changes: Iterable[Change]) -> Document:
         """Return the document after the changes; of overlapping changes, only the first in the text is
         made."""
-        text, done = list[str](), 0
+        parts, copied_to = list[str](), 0
         for change in sorted(set(changes)):
-            if change.start >= done:
-                text += [self.text[done : change.start], change.text]
-                done = change.end
-        return Document("".join([*text, self.text[done:]]))
+            if change.start >= copied_to:
+                parts += [self.text[copied_to : change.start], change.text]
+                copied_to = change.end
+        return Document("".join([*parts, self.text[copied_to:]]))
 
     def line(self, position: int) -> int:
         """Return the line number of a position, from 1."""
@@ -193,11 +193,11 @@ def between_keys(mapping: yaml.Node, key: yaml.Node) -> str:
 
 def bases(mapping: yaml.Node) -> list[yaml.Node]:
     """Return the mappings that a mapping merges by `<<`, in their order of precedence."""
-    merged = pairs(mapping).get("<<")
-    if merged is None:
+    merge_pair = pairs(mapping).get("<<")
+    if merge_pair is None:
         return []
-    named = merged[1].value if isinstance(merged[1], yaml.SequenceNode) else [merged[1]]
-    return [*chain.from_iterable((it, *bases(it)) for it in named)]
+    base_nodes = merge_pair[1].value if isinstance(merge_pair[1], yaml.SequenceNode) else [merge_pair[1]]
+    return [*chain.from_iterable((base, *bases(base)) for base in base_nodes)]
 
 
 @cache
@@ -214,10 +214,10 @@ def _prefix(root: yaml.MappingNode) -> Path | None:
         return ("loops", "_")
     if ROLE_KEYS & keys.keys():
         return ("roles", "_")
-    inner = [pairs(value).keys() for _, value in keys.values()]
-    if inner and all(LOOP_KEYS & names for names in inner):
+    inner_keys = [pairs(value).keys() for _, value in keys.values()]
+    if inner_keys and all(LOOP_KEYS & names for names in inner_keys):
         return ("loops",)
-    return ("roles",) if inner and all(ROLE_KEYS & names for names in inner) else None
+    return ("roles",) if inner_keys and all(ROLE_KEYS & names for names in inner_keys) else None
 
 
 def _walk(node: yaml.Node, path: Path, seen: set[int]) -> Iterator[Entry]:

@@ -83,12 +83,12 @@ def migrate_file(path: Path, rewrites: Iterable[Rewrite] = REWRITES) -> Migrated
     if path.suffix in PYTHON:
         return Migrated(path, False, [(line, _IN_STRINGS) for line in specs_in_python(text)])
     migrate = migrate_markdown if path.suffix in MARKDOWN else migrate_yaml
-    (changed, problems), (_, notes) = migrate(text, [*rewrites]), migrate(text, NOTES)
-    if changed != text:
-        write_whole(path, changed.encode("utf-8", "surrogateescape"))
+    (new_text, problems), (_, notes) = migrate(text, [*rewrites]), migrate(text, NOTES)
+    if new_text != text:
+        write_whole(path, new_text.encode("utf-8", "surrogateescape"))
         with os_errors_as(WorldError, f"cannot write {path}"):
             path.chmod(mode)
-    return Migrated(path, changed != text, problems, [note for note in notes if note not in problems])
+    return Migrated(path, new_text != text, problems, [note for note in notes if note not in problems])
 
 
 def migrate_yaml(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[int, str]]]:
@@ -109,8 +109,8 @@ def _version(text: str) -> int | None:
     spec."""
     keys = {entry.path[0]: entry for entry in Document(text).every if len(entry.path) == 1}
     if "rolegraph" in keys:
-        written = keys["rolegraph"].value.value
-        return int(written) if written in ("1", "2") else None
+        version_text = keys["rolegraph"].value.value
+        return int(version_text) if version_text in ("1", "2") else None
     return 1 if "extends" in keys else None
 
 
@@ -118,16 +118,16 @@ def migrate_markdown(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[
     """Return (page with rewritten YAML blocks, constructs that could not be rewritten, each with its line of
     the page)."""
     page, changes, problems = Document(text), list[Change](), list[tuple[int, str]]()
-    begun = any(_NEW.search(block[2]) for block in _BLOCK.finditer(text))
+    has_version_2 = any(_NEW.search(block[2]) for block in _BLOCK.finditer(text))
     for block in _BLOCK.finditer(text):
-        first = page.line(block.start(2))
+        first_line = page.line(block.start(2))
         try:
-            is_old = _version(block[2]) == 1 or not (begun or _NEW.search(block[2]))
-            changed, open_problems = rewritten(block[2], rewrites) if is_old else (block[2], [])
+            is_old = _version(block[2]) == 1 or not (has_version_2 or _NEW.search(block[2]))
+            new_block, block_problems = rewritten(block[2], rewrites) if is_old else (block[2], [])
         except (yaml.YAMLError, RecursionError):
-            changed, open_problems = block[2], [(1, "not valid YAML")] if _OLD.search(block[2]) else []
-        changes.append(Change(block.start(2), block.end(2), changed))
-        problems += [(first + line - 1, message) for line, message in open_problems]
+            new_block, block_problems = block[2], [(1, "not valid YAML")] if _OLD.search(block[2]) else []
+        changes.append(Change(block.start(2), block.end(2), new_block))
+        problems += [(first_line + line - 1, message) for line, message in block_problems]
     return page.apply(changes).text, problems
 
 
@@ -139,9 +139,9 @@ def rewritten(text: str, rewrites: Iterable[Rewrite]) -> tuple[str, list[tuple[i
     """
     document, problems = Document(text), list[tuple[int, str]]()
     for rewrite in rewrites:
-        made = [*rewrite(document)]
-        problems += [(document.line(it.position), it.message) for it in made if isinstance(it, Problem)]
-        document = document.apply(it for it in made if isinstance(it, Change))
+        results = [*rewrite(document)]
+        problems += [(document.line(it.position), it.message) for it in results if isinstance(it, Problem)]
+        document = document.apply(it for it in results if isinstance(it, Change))
     return document.text, sorted(problems)
 
 
@@ -156,8 +156,8 @@ def specs_in_python(text: str) -> list[int]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _OLD.search(node.value):
             lines.add(node.lineno)
         if isinstance(node, ast.Dict):
-            keyed = zip(node.keys, node.values, strict=True)
-            if any(_is(key, "rolegraph") and _is(value, 1) for key, value in keyed):
+            key_values = zip(node.keys, node.values, strict=True)
+            if any(_is(key, "rolegraph") and _is(value, 1) for key, value in key_values):
                 lines.add(node.lineno)
     return sorted(lines)
 

@@ -23,17 +23,17 @@ def metrics(document: Document) -> Iterator[Change | Problem]:
         if not keys:
             continue
         role = scalar(keys[kind][1]) or ""
-        text, aggregate = _READS.get(kind, ("", ""))
+        template, aggregate = _READS.get(kind, ("", ""))
         if kind in ("term", "signal") and "name" in keys:
-            text, aggregate = f"{{}}.terms.{scalar(keys['name'][1])}", "mean"
+            template, aggregate = f"{{}}.terms.{scalar(keys['name'][1])}", "mean"
         if kind == "rounds":
-            text = "{}.rounds"
+            template = "{}.rounds"
         elif kind == "skipped" and not graph.is_many(role):
-            text = "not {}.ran"
+            template = "not {}.ran"
         elif kind == "skipped":
             message = f"the metric `skipped` of several instances is gone; count those of {role} that ran"
             yield Problem(keys[kind][0].start_mark.index, message)
-        if text:
-            read = text.format(role)
+        if template:
+            expression = template.format(role)
             many = bool(aggregate) and graph.is_many(role)
-            yield document.replace(entry.value, quoted(f"{aggregate}({read})" if many else read))
+            yield document.replace(entry.value, quoted(f"{aggregate}({expression})" if many else expression))

@@ -17,20 +17,20 @@ def parsers(document: Document) -> Iterator[Change | Problem]:
     """Write `as` for the kind of text at a place, `fence` for `code`, and a schema as the value of `json`."""
     for entry in document.entries("roles.*.parser"):
         name, options = _read(entry.value)
-        which = options.get("which")
-        if which is not None and scalar(which[1]) == "first":
+        which_match = options.get("which")
+        if which_match is not None and scalar(which_match[1]) == "first":
             yield Problem(
-                which[0].start_mark.index,
+                which_match[0].start_mark.index,
                 "`which` is gone, and the last match counts; for the first write "
                 r"`{regex: PATTERN}` with all before it in the pattern, such as `^\D*(\d+)`",
             )
         elif name == "code":
             yield document.replace(entry.value, _flow(document, options, "code", fence="any"))
         elif name == "number" and "tag" in options:
-            inner = {key: pair for key, pair in options.items() if key == "fractions"}
+            kept_options = {key: pair for key, pair in options.items() if key == "fractions"}
             place = {
                 "tag": document.written(*options["tag"]),
-                "as": f"{{number: {_flow(document, inner)}}}" if inner else "number",
+                "as": f"{{number: {_flow(document, kept_options)}}}" if kept_options else "number",
             }
             yield document.replace(entry.value, _flow(document, options, "number", "fractions", **place))
         elif name == "json" and isinstance(entry.value, yaml.MappingNode):
@@ -38,7 +38,7 @@ def parsers(document: Document) -> Iterator[Change | Problem]:
         else:
             if name != "one_of" and "one_of" in options:
                 yield document.replace(options["one_of"][0], "as")
-            if which is not None:
+            if which_match is not None:
                 yield _without_which(document, entry.value, name)
 
 
@@ -55,16 +55,16 @@ def last_matches(document: Document) -> Iterator[Problem]:
 
 def _keys(mapping: yaml.Node) -> _Options:
     """Return the keys of a mapping, with those that it merges (`<<`)."""
-    tables = [pairs(it) for it in (*reversed(bases(mapping)), mapping)]
-    return {name: it for table in tables for name, it in table.items() if name != "<<"}
+    tables = [pairs(pair_table) for pair_table in (*reversed(bases(mapping)), mapping)]
+    return {name: pair_table for table in tables for name, pair_table in table.items() if name != "<<"}
 
 
 def _read(parser: yaml.Node) -> tuple[str, _Options]:
     """Return (name, options) of a parser; the options include those in the mapping beside the name."""
     keys = _keys(parser)
     name = scalar(parser) or next(iter(keys), "")
-    nested = pairs(keys[name][1]) if name in ("number", "code") and keys else {}
-    return name, {**nested, **keys}
+    inner_options = pairs(keys[name][1]) if name in ("number", "code") and keys else {}
+    return name, {**inner_options, **keys}
 
 
 def _flow(document: Document, options: _Options, *without: str, **first: str) -> str:
@@ -76,9 +76,9 @@ def _flow(document: Document, options: _Options, *without: str, **first: str) ->
         *without: Options to leave out.
         **first: New keys with their texts, written first.
     """
-    left_out = {*without, *first, "which"}
-    rest = {key: document.written(*pair) for key, pair in options.items() if key not in left_out}
-    return "{" + ", ".join(f"{key}: {text}" for key, text in {**first, **rest}.items()) + "}"
+    omitted_keys = {*without, *first, "which"}
+    other_texts = {key: document.written(*pair) for key, pair in options.items() if key not in omitted_keys}
+    return "{" + ", ".join(f"{key}: {text}" for key, text in {**first, **other_texts}.items()) + "}"
 
 
 def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) -> Iterator[Change]:
@@ -92,9 +92,9 @@ def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) 
         text = "\n".join(line[shift:] if not line[:shift].strip() else line for line in text.split("\n"))
     if "default" in options:
         text += f"{between_keys(entry.value, key)}default: {document.written(*options['default'])}"
-    between = document.text[key.end_mark.index : value.start_mark.index]
+    gap = document.text[key.end_mark.index : value.start_mark.index]
     is_block = "schema" in options and "\n" in document.written(*options["schema"])
-    if "\n" in between and "#" not in between and not is_block:
+    if "\n" in gap and "#" not in gap and not is_block:
         yield Change(key.end_mark.index, document.end(value), f": {text}")
     else:
         yield document.replace(value, text)
@@ -102,14 +102,14 @@ def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) 
 
 def _without_which(document: Document, parser: yaml.Node, name: str) -> Change:
     keys = _keys(parser)
-    inner = keys[name][1]
-    if "which" not in pairs(inner):
+    parser_value = keys[name][1]
+    if "which" not in pairs(parser_value):
         key = keys["which"][0]
-        merged = [it for it in (parser, *(value for _, value in pairs(parser).values())) if _has(it, key)]
-        return document.without(merged[0], "which")
-    if len(pairs(inner)) > 1:
-        return document.without(inner, "which")
-    return document.replace(*((parser, name) if len(keys) == 1 else (inner, "{}")))
+        holders = [it for it in (parser, *(value for _, value in pairs(parser).values())) if _has(it, key)]
+        return document.without(holders[0], "which")
+    if len(pairs(parser_value)) > 1:
+        return document.without(parser_value, "which")
+    return document.replace(*((parser, name) if len(keys) == 1 else (parser_value, "{}")))
 
 
 def _has(mapping: yaml.Node, key: yaml.Node) -> bool:

@@ -35,9 +35,9 @@ def raters(document: Document) -> Iterator[Change | Problem]:
             except ValueError as error:
                 yield Problem(keys[name][0].start_mark.index, str(error))
             else:
-                right = rater.right(name)
-                beside = key_beside(entry, f"right: {quoted(right)}" if right else "")
-                yield document.replace(entry.value, quoted(text) + beside)
+                right_text = rater.right(name)
+                right_key = key_beside(entry, f"right: {quoted(right_text)}" if right_text else "")
+                yield document.replace(entry.value, quoted(text) + right_key)
 
 
 def rewards_in(document: Document) -> Iterator[Entry]:
@@ -80,21 +80,21 @@ class DocumentRoles:
             entry.name: {key: value for key, (_, value) in pairs(entry.value).items()}
             for entry in document.entries("roles.*")
         }
-        named = document.entries("episode.correct**", "episode.**correct", "roles.**.reward**.agrees_with")
-        measured = [scalar(entry.value) or "" for entry in named]
-        is_whole = document.root is not None and "rolegraph" in pairs(document.root)
-        if is_whole and not any(document.entries("episode.correct")):  # the last one decided
+        entries = document.entries("episode.correct**", "episode.**correct", "roles.**.reward**.agrees_with")
+        measured = [scalar(entry.value) or "" for entry in entries]
+        is_whole_spec = document.root is not None and "rolegraph" in pairs(document.root)
+        if is_whole_spec and not any(document.entries("episode.correct")):  # the last one decided
             measured += [name for name, role in roles.items() if "reward" in role and "tool" not in role][-1:]
         return cls(roles, frozenset(measured))
 
     def is_several(self, reader: str, other: str) -> bool:
         """Return True if more than one instance of `other` may lie on the branch of `reader`."""
-        many = {name for name in self._single(other) if self._count(name) != "1"}
-        return bool(many - self._single(reader))
+        many_roles = {name for name in self._single(other) if self._count(name) != "1"}
+        return bool(many_roles - self._single(reader))
 
     def is_many(self, name: str) -> bool:
         """Return True if a role may have more than one instance."""
-        return any(self._count(it) != "1" for it in self._single(name))
+        return any(self._count(role) != "1" for role in self._single(name))
 
     def may_be_skipped(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
         """Return True if a role has a condition or is not in the document, or if this holds for a role above
@@ -105,7 +105,7 @@ class DocumentRoles:
         return (
             role is None
             or "when" in role
-            or any(self.may_be_skipped(it, seen | {name}) for it in self._single(name) - {name})
+            or any(self.may_be_skipped(other, seen | {name}) for other in self._single(name) - {name})
         )
 
     def reads_all(self, reader: str, other: str) -> bool:
@@ -122,13 +122,13 @@ class DocumentRoles:
         if "one_of" not in keys or not isinstance(keys["one_of"][1], yaml.SequenceNode):
             return None
         default = [scalar(keys["default"][1]) or ""] if "default" in keys else []
-        return frozenset([*(scalar(it) or "" for it in keys["one_of"][1].value), *default])
+        return frozenset([*(scalar(word_node) or "" for word_node in keys["one_of"][1].value), *default])
 
     def gives_numbers(self, name: str) -> bool:
         """Return True if a role's parser returns typed values, as `number` and `json` do."""
         parser = self.roles.get(name, {}).get("parser")
-        named = scalar(parser) if parser is not None else None
-        return bool({"number", "json"} & {named, *(pairs(parser) if parser is not None else ())})
+        parser_name = scalar(parser) if parser is not None else None
+        return bool({"number", "json"} & {parser_name, *(pairs(parser) if parser is not None else ())})
 
     def _count(self, name: str) -> str:
         count = self.roles.get(name, {}).get("count")
@@ -136,14 +136,14 @@ class DocumentRoles:
 
     def _single(self, name: str, seen: frozenset[str] = frozenset()) -> set[str]:
         """Return the roles of which exactly one instance is on the branch of each instance of a role."""
-        single, needs = {name}, self.roles.get(name, {}).get("needs")
+        single_roles, needs = {name}, self.roles.get(name, {}).get("needs")
         for key, (_, value) in (pairs(needs) if needs is not None else {}).items():
-            inside = pairs(value)
-            join = scalar(inside["join"][1] if "join" in inside else value)
-            other = (scalar(inside["of"][1]) if "of" in inside else None) or key
+            edge_pairs = pairs(value)
+            join = scalar(edge_pairs["join"][1] if "join" in edge_pairs else value)
+            other = (scalar(edge_pairs["of"][1]) if "of" in edge_pairs else None) or key
             if join in ("each", "branch") and other not in seen:
-                single |= self._single(other, seen | {name})
-        return single
+                single_roles |= self._single(other, seen | {name})
+        return single_roles
 
 
 class _Rater:
@@ -166,20 +166,20 @@ class _Rater:
             ValueError: No expression has the same meaning.
         """
         other = scalar(self.options[name]) or ""
-        several = self.graph.is_several(self.reader, other)
+        is_several = self.graph.is_several(self.reader, other)
         if name == "agrees_with":
             right, wrong = self._option("right", "correct"), self._option("wrong", "incorrect")
-            judged = f"all({other}.right)" if several else f"{other}.right"
-            text = f"action == ({json.dumps(right)} if {judged} else {json.dumps(wrong)})"
+            condition = f"all({other}.right)" if is_several else f"{other}.right"
+            text = f"action == ({json.dumps(right)} if {condition} else {json.dumps(wrong)})"
         elif name == "same_as":
-            text = f"action == {other}.action" if not several else f"{other}.action == action"
+            text = f"action == {other}.action" if not is_several else f"{other}.action == action"
             if self._option("equal", "text") == "math":
                 text = f"math(action, {other}.action)"
         else:
             text = f"{other}.reward" if name == "of" else self._rating(other)
-        if several and name != "agrees_with":
+        if is_several and name != "agrees_with":
             text = f"mean({text})"
-        return self._or_else(self._scaled(text), other, several, is_bool=name == "agrees_with")
+        return self._or_else(self._scaled(text), other, is_several, is_bool=name == "agrees_with")
 
     def right(self, name: str) -> str:
         """Return the expression for the role's `right`; empty if nothing reads it."""
@@ -200,17 +200,17 @@ class _Rater:
         for key in path.split(".") if path else ():
             if key == "*" and not self.graph.reads_all(other, self.reader):
                 raise ValueError(f"`*` in a path is gone: write the place of {self.reader} in that list")
-            place = key if key.isdecimal() else json.dumps(key)
-            text += f".{key}" if key.isidentifier() else f"[{'self.index - 1' if key == '*' else place}]"
+            index_text = key if key.isdecimal() else json.dumps(key)
+            text += f".{key}" if key.isidentifier() else f"[{'self.index - 1' if key == '*' else index_text}]"
         if "map" not in self.options:
             return text if self.graph.gives_numbers(other) else f"number({text})"
         words = self.graph.words(other)
-        worth = {word: scalar(value) or "" for word, (_, value) in pairs(self.options["map"]).items()}
-        if words is None or not words >= worth.keys():
-            text, worth = f"{text} | trim | lower", {word.lower(): number for word, number in worth.items()}
-        elif words == worth.keys() and sorted(map(float, worth.values())) == [0] * (len(worth) - 1) + [1]:
-            return f"{text} == {json.dumps(max(worth, key=lambda word: float(worth[word])))}"
-        return f"{{{', '.join(f'{json.dumps(word)}: {number}' for word, number in worth.items())}}}[{text}]"
+        values = {word: scalar(value) or "" for word, (_, value) in pairs(self.options["map"]).items()}
+        if words is None or not words >= values.keys():
+            text, values = f"{text} | trim | lower", {word.lower(): number for word, number in values.items()}
+        elif words == values.keys() and sorted(map(float, values.values())) == [0] * (len(values) - 1) + [1]:
+            return f"{text} == {json.dumps(max(values, key=lambda word: float(values[word])))}"
+        return f"{{{', '.join(f'{json.dumps(word)}: {number}' for word, number in values.items())}}}[{text}]"
 
     def _scaled(self, text: str) -> str:
         """Return an expression after applying the options `scale` and `offset`."""
@@ -218,8 +218,8 @@ class _Rater:
         schedule = pairs(self.options["scale"]) if "scale" in self.options else {}
         scale, offset = 1.0 if schedule else self._number("scale", 1), self._number("offset", 0)
         if schedule:
-            ends = (scalar(schedule[key][1]) or "" for key in ("from", "to", "steps"))
-            text = f"ramp({', '.join(ends)}) * {factor}"
+            ramp_arguments = (scalar(schedule[key][1]) or "" for key in ("from", "to", "steps"))
+            text = f"ramp({', '.join(ramp_arguments)}) * {factor}"
         elif scale == -1:
             return f"{offset:g} - {factor}" if offset else f"-{factor}"
         elif scale != 1:
@@ -229,11 +229,11 @@ class _Rater:
     def _or_else(self, text: str, other: str, several: bool, *, is_bool: bool) -> str:
         """Return an expression after applying the option `else`; in a sum, 0 if the other role was
         skipped."""
-        given = self._option("else", "")
-        left_out = not given and self.is_term and self.graph.may_be_skipped(other)
-        if given in ("mask", "null") or not (given or left_out):
+        default = self._option("else", "")
+        skips_term = not default and self.is_term and self.graph.may_be_skipped(other)
+        if default in ("mask", "null") or not (default or skips_term):
             return text
-        if left_out and not several:
+        if skips_term and not several:
             return f"({text} if {other}.ran else 0)"
-        value = {"0": "false", "1": "true"}.get(given, given) if is_bool else given or "0"
+        value = {"0": "false", "1": "true"}.get(default, default) if is_bool else default or "0"
         return f"{text if _VALUE.fullmatch(text) else f'({text})'} | default({value})"

@@ -29,9 +29,9 @@ def expressions(document: Document) -> Iterator[Change | Problem]:
             message = "`right` of a term is gone: give the role `right: …`"
             yield Problem(options["right"][0].start_mark.index, message)
         elif scalar(text) is not None and reward_call(scalar(text)).is_bare:
-            right = options["right"][1] if "right" in options else None
-            beside = f"right: {_written(document, right)}" if right else ""
-            yield document.replace(entry.value, _written(document, text) + key_beside(entry, beside))
+            right_node = options["right"][1] if "right" in options else None
+            right_key = f"right: {_written(document, right_node)}" if right_node else ""
+            yield document.replace(entry.value, _written(document, text) + key_beside(entry, right_key))
 
 
 def _written(document: Document, text: yaml.Node) -> str:

@@ -23,15 +23,15 @@ from rolegraph.migrate.words import argument_types, bodies, numbers, short_forms
 def header(document: Document) -> Iterator[Change]:
     """Write `rolegraph: 2` for `rolegraph: 1`, and add it to a spec that has `extends` and no version."""
     root = document.root
-    top = pairs(root) if root is not None else {}
-    if "rolegraph" in top:
-        node = top["rolegraph"][1]
+    top_pairs = pairs(root) if root is not None else {}
+    if "rolegraph" in top_pairs:
+        node = top_pairs["rolegraph"][1]
         if scalar(node) == "1":
             yield document.replace(node, "2")
-    elif root is not None and "extends" in top:
-        first = min(key.start_mark.index for key, _ in top.values())
-        begin = document.text.rfind("\n", 0, first) + 1
-        between = ", " if document.text[begin:first].strip() else f"\n{document.text[begin:first]}"
+    elif root is not None and "extends" in top_pairs:
+        first = min(key.start_mark.index for key, _ in top_pairs.values())
+        line_start = document.text.rfind("\n", 0, first) + 1
+        between = ", " if document.text[line_start:first].strip() else f"\n{document.text[line_start:first]}"
         yield Change(first, first, f"rolegraph: 2{between}")
 
 

@@ -49,21 +49,21 @@ def _unwrapped(
     """Yield the change that replaces a mapping with a single key by the key's value."""
     key, value = pair
     start, end = document.start(entry.value), document.end(entry.value)
-    written = document.text[key.end_mark.index : end - 1 if is_flow(entry.value) else end]
-    written = written.lstrip().removeprefix(":").strip().removesuffix(",")
+    inner_text = document.text[key.end_mark.index : end - 1 if is_flow(entry.value) else end]
+    inner_text = inner_text.lstrip().removeprefix(":").strip().removesuffix(",")
     text = scalar(value) or ""
     if name == "file":
         yield from _misnamed(value)
     elif FILE_LIKE.fullmatch(text) and value.start_mark.index > key.start_mark.index:
-        written = f"\"{{{{ '{text}' }}}}\""
+        inner_text = f"\"{{{{ '{text}' }}}}\""
     if is_flow(entry.value) or entry.key is None:
-        yield Change(start, end, written)
+        yield Change(start, end, inner_text)
         return
-    before = entry.key.end_mark.index
+    key_end = entry.key.end_mark.index
     anchor = document.text[entry.value.start_mark.index : start].strip()
-    comment = re.search(r"#.*", document.text[before : entry.value.start_mark.index])
-    first, *rest = written.split("\n")
+    comment = re.search(r"#.*", document.text[key_end : entry.value.start_mark.index])
+    first_line, *other_lines = inner_text.split("\n")
     shift = key.start_mark.column - entry.key.start_mark.column
-    lines = [line[shift:] if not line[:shift].strip() else line for line in rest]
-    first = " ".join(filter(None, (":", anchor, first, comment and f" {comment[0]}")))
-    yield Change(before, end, "\n".join([first, *lines]))
+    lines = [line[shift:] if not line[:shift].strip() else line for line in other_lines]
+    first_line = " ".join(filter(None, (":", anchor, first_line, comment and f" {comment[0]}")))
+    yield Change(key_end, end, "\n".join([first_line, *lines]))

@@ -25,8 +25,8 @@ def precomputed(document: Document) -> Iterator[Change | Problem]:
     for entry in document.entries("roles.*.estimator"):
         name = scalar(entry.value) or next(iter(pairs(entry.value)), "")
         if name == "precomputed" and not _is_frozen(entry.parent):
-            given = _is_open(document, entry.parent, "estimator") or len(pairs(entry.parent)) == 1
-            yield document.replace(entry.value, "null") if given else _removed(document, entry)
+            is_elsewhere = _is_open(document, entry.parent, "estimator") or len(pairs(entry.parent)) == 1
+            yield document.replace(entry.value, "null") if is_elsewhere else _removed(document, entry)
 
 
 def trainable(document: Document) -> Iterator[Change | Problem]:
@@ -35,25 +35,25 @@ def trainable(document: Document) -> Iterator[Change | Problem]:
         key = pairs(entry.parent).get("trainable")
         if key is None:
             continue
-        begin, keys = key[0].start_mark.index, pairs(entry.parent)
-        others = [it for it in _LEARNS if _is_open(document, entry.parent, it)]
+        start, keys = key[0].start_mark.index, pairs(entry.parent)
+        inherited_keys = [name for name in _LEARNS if _is_open(document, entry.parent, name)]
         if _is_false(entry.value):
-            if others or len(keys) == 1:
-                between = between_keys(entry.parent, key[0])
-                nulls = between.join(f"{it}: null" for it in others or ["estimator"])
-                yield Change(begin, document.end(entry.value), nulls)
+            if inherited_keys or len(keys) == 1:
+                separator = between_keys(entry.parent, key[0])
+                nulls = separator.join(f"{name}: null" for name in inherited_keys or ["estimator"])
+                yield Change(start, document.end(entry.value), nulls)
             else:
                 yield _removed(document, entry)
         elif not keys.keys() & {*_LEARNS} and (
             _is_extending(document) or any(map(_is_frozen, bases(entry.parent)))
         ):
-            yield Problem(begin, "`trainable` is gone: give the role its estimator here")
+            yield Problem(start, "`trainable` is gone: give the role its estimator here")
         else:
             yield _removed(document, entry)
     for entry in document.entries("roles.*"):
-        merged = {key for base in bases(entry.value) for key in pairs(base)}
-        is_silent = "trainable" not in pairs(entry.value)
-        if is_silent and merged & {*_LEARNS} and _is_frozen(entry.value):
+        merged_keys = {key for base in bases(entry.value) for key in pairs(base)}
+        is_unset = "trainable" not in pairs(entry.value)
+        if is_unset and merged_keys & {*_LEARNS} and _is_frozen(entry.value):
             message = "`trainable` is gone, and `<<` gives this role an estimator: write `estimator: null`"
             yield Problem(document.start(entry.value), message)
 
@@ -63,7 +63,7 @@ def stops(document: Document) -> Iterator[Change | Problem]:
     for entry in document.entries("train.stop"):
         keys = pairs(entry.value)
         figure, patience = keys.get("figure"), keys.get("patience")
-        best = next((scalar(it.value) for it in document.entries("train.validation.best")), None)
+        best = next((scalar(entry_.value) for entry_ in document.entries("train.validation.best")), None)
         if figure and scalar(figure[1]) != (best or (None if _is_extending(document) else "correct")):
             message = "`stop` counts by `validation.best`, and no longer by a figure of its own"
             yield Problem(figure[0].start_mark.index, message)
@@ -100,9 +100,9 @@ def _removed(document: Document, entry: Entry) -> Change | Problem:
 
 def _is_frozen(mapping: yaml.Node) -> bool:
     """Return True for a role with `trainable: false`, in its own mapping or in a merged one."""
-    written = (pairs(it).get("trainable") for it in (mapping, *bases(mapping)))
-    first = next(filter(None, written), None)
-    return first is not None and _is_false(first[1])
+    trainable_pairs = (pairs(node).get("trainable") for node in (mapping, *bases(mapping)))
+    first_pair = next(filter(None, trainable_pairs), None)
+    return first_pair is not None and _is_false(first_pair[1])
 
 
 def _is_false(node: yaml.Node) -> bool:

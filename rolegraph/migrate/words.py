@@ -41,9 +41,9 @@ def argument_types(document: Document) -> Iterator[Change]:
     for entry in document.entries("roles.*.tool.arguments.*"):
         keys = pairs(entry.value)
         if keys and "type" not in keys:
-            first, _ = next(iter(keys.values()))
-            begin, between = first.start_mark.index, between_keys(entry.value, first)
-            yield Change(begin, begin, f"type: string{between}")
+            first_key, _ = next(iter(keys.values()))
+            start, separator = first_key.start_mark.index, between_keys(entry.value, first_key)
+            yield Change(start, start, f"type: string{separator}")
 
 
 def bodies(document: Document) -> Iterator[Change | Problem]:
@@ -55,11 +55,11 @@ def bodies(document: Document) -> Iterator[Change | Problem]:
             message = "`body` of a role is gone; write it in the `model` of the role, or of its policy"
             yield Problem(entry.key.start_mark.index, message)
             continue
-        begin, end = entry.key.start_mark.index, document.end(entry.value)
-        text, indent = document.text[begin:end], " " * entry.key.start_mark.column
-        inner = "\n  ".join(text.split("\n"))
-        model = f" {{{text}}}" if is_flow(entry.value) else f"\n{indent}  {inner}"
-        yield Change(begin, end, f"model:{model}")
+        start, end = entry.key.start_mark.index, document.end(entry.value)
+        text, indent = document.text[start:end], " " * entry.key.start_mark.column
+        indented_text = "\n  ".join(text.split("\n"))
+        model = f" {{{text}}}" if is_flow(entry.value) else f"\n{indent}  {indented_text}"
+        yield Change(start, end, f"model:{model}")
 
 
 def short_forms(document: Document) -> Iterator[Change]:
@@ -73,18 +73,18 @@ def short_forms(document: Document) -> Iterator[Change]:
             )
     for entry in document.entries("roles.**.needs.**.join", "roles.**.memory.chat"):
         alias = "each" if entry.name == "join" else "own"
-        beside = pairs(entry.parent)
+        sibling_pairs = pairs(entry.parent)
         if scalar(entry.value) == alias and entry.key is not None:
-            if alias == "own" and len(beside) == 1:
+            if alias == "own" and len(sibling_pairs) == 1:
                 yield document.replace(entry.parent, "chat")
-            elif alias == "own" or "chunks" in beside:
+            elif alias == "own" or "chunks" in sibling_pairs:
                 yield document.without(entry.parent, entry.name)
     for entry in document.entries("roles.**.credit"):
         keys = pairs(entry.value)
         if "kind" in keys:
             kind, discount = keys["kind"][1], keys.get("discount")
-            word = f"{{return: {document.source(discount[1])}}}" if discount else document.source(kind)
-            yield as_scalar(document, entry, word)
+            new_form = f"{{return: {document.source(discount[1])}}}" if discount else document.source(kind)
+            yield as_scalar(document, entry, new_form)
 
 
 def verdicts(document: Document) -> Iterator[Change]:

@@ -115,19 +115,19 @@ class Forecast(Summarized):
         """Return the bound of calls, and a row for each role; unknown figures are None."""
         rows = [
             (
-                it.name,
-                f"{it.calls_at_most:,}",
-                it.prompt_tokens and f"{it.prompt_tokens.mean:,.0f}",
-                f"{it.response_tokens.mean:,.0f}"
-                if it.response_tokens
-                else f"≤ {it.response_tokens_at_most:,}",
-                None if it.groups is None else f"{it.groups:,.0f}",
-                "–".join(dict.fromkeys(map(str, it.group_sizes or ()))) or None,
-                it.teaching and it.teaching.share,
-                None if it.share is None else f"{it.share:.0%}",
-                it.failing and it.failing.share,
+                role.name,
+                f"{role.calls_at_most:,}",
+                role.prompt_tokens and f"{role.prompt_tokens.mean:,.0f}",
+                f"{role.response_tokens.mean:,.0f}"
+                if role.response_tokens
+                else f"≤ {role.response_tokens_at_most:,}",
+                None if role.groups is None else f"{role.groups:,.0f}",
+                "–".join(dict.fromkeys(map(str, role.group_sizes or ()))) or None,
+                role.teaching and role.teaching.share,
+                None if role.share is None else f"{role.share:.0%}",
+                role.failing and role.failing.share,
             )
-            for it in self.roles.values()
+            for role in self.roles.values()
         ]
         columns = ("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share", "failed")
         title = f"Forecast: {self.episodes} episodes, at most {self.calls_at_most:,} calls"
@@ -163,20 +163,20 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     mass_of_policy = Counter[str]()
     for groups in observed_groups.values():
         mass_of_policy.update(groups.mass)
-    rows: dict[str, RoleForecast] = {}
-    for position, role in enumerate(plan.roles):
+    forecasts: dict[str, RoleForecast] = {}
+    for role_index, role in enumerate(plan.roles):
         name, is_trained = role.name, role.name in plan.trained
-        turns = plan.turns[position]
+        turns = plan.turns[role_index]
         calls = calls_of(role) * turns * episodes
-        longest = max((sampling.max_tokens for sampling in role.samplings), default=0)
+        longest_answer = max((sampling.max_tokens for sampling in role.samplings), default=0)
         sizes = _planned_sizes(plan, role)
-        taught = is_trained and role.signal is not None and bool(role.signal.all_teachers)
+        has_teacher = is_trained and role.signal is not None and bool(role.signal.all_teachers)
         row = RoleForecast(
             name,
             is_trained,
             calls,
-            calls * longest,
-            scorings_at_most=calls * taught + len(role.likelihoods) * turns * episodes,
+            calls * longest_answer,
+            scorings_at_most=calls * has_teacher + len(role.likelihoods) * turns * episodes,
             group_sizes=sizes,
         )
         if observed and role.run is None:
@@ -189,24 +189,24 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
             counted = _mean_in(name, lambda step: step.usage.get("cost", 0.0), observed, episodes).mean
             if counted or of_model is not None:
                 sampling = of_model.of(prompt.mean, response.mean) if of_model and not counted else counted
-                trained = (prompt.mean + response.mean) * is_trained
-                row = replace(row, cost=sampling + (of_model.of(0, 0, trained) if of_model else 0.0))
+                trained_tokens = (prompt.mean + response.mean) * is_trained
+                row = replace(row, cost=sampling + (of_model.of(0, 0, trained_tokens) if of_model else 0.0))
         if groups := observed_groups.get(name):
             total = groups.outcomes.total()
             # Groups of a few tasks do not tell the number and sizes of groups over more tasks.
-            spans = any(grouping.over is not Extent.TASK for grouping in role.groupings)
+            spans_tasks = any(grouping.over is not Extent.TASK for grouping in role.groupings)
             observed_sizes = (min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes
-            whole = sum(mass_of_policy[policy] for policy in plan.policies_of(name))
+            policy_mass = sum(mass_of_policy[policy] for policy in plan.policies_of(name))
             row = replace(
                 row,
-                groups=None if spans else total / len(groups.tasks) * train.batch_size,
-                group_sizes=None if spans else observed_sizes,
+                groups=None if spans_tasks else total / len(groups.tasks) * train.batch_size,
+                group_sizes=None if spans_tasks else observed_sizes,
                 teaching=SampleMean(groups.outcomes[GroupOutcome.TAUGHT] / total, total),
                 failing=SampleMean(groups.outcomes[GroupOutcome.FAILED] / total, total),
-                share=sum(groups.mass.values()) / whole if whole else None,
+                share=sum(groups.mass.values()) / policy_mass if policy_mass else None,
             )
-        rows[name] = row
-    costs = [row.cost for row in rows.values() if row.cost is not None]
+        forecasts[name] = row
+    costs = [row.cost for row in forecasts.values() if row.cost is not None]
     seconds = None
     if observed and observed.seconds and observed.episodes:
         seconds = (observed.seconds + observed.update_seconds) * episodes / len(observed.episodes)
@@ -216,11 +216,11 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         rollouts=train.rollouts,
         calls_at_most=size.calls * episodes,
         chain=size.chain,
-        roles=rows,
+        roles=forecasts,
         numbers=plan.numbers.curves(plan.last_step) if plan.numbers else {},
         seconds=seconds,
         cost=sum(costs) if costs else None,
-        warnings=tuple(_warnings(plan, rows, observed)),
+        warnings=tuple(_warnings(plan, forecasts, observed)),
     )
 
 
@@ -245,9 +245,9 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     by_task: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in observed:
         by_task[episode.task_id].append(episode)
-    whole = [e for episodes in by_task.values() if len(episodes) >= rollouts for e in episodes[:rollouts]]
+    complete = [e for episodes in by_task.values() if len(episodes) >= rollouts for e in episodes[:rollouts]]
     roles = {name: role for name, role in plan.trained.items() if role.compares_rewards}
-    ledger = add_advantages(Membership(roles, plan.policy_of).add(whole).ledger())
+    ledger = add_advantages(Membership(roles, plan.policy_of).add(complete).ledger())
     by_role: dict[str, _RoleGroups] = {}
     for role, task, outcome in group_results(credit_rows(ledger)):
         role_groups = by_role.setdefault(role, _RoleGroups())
@@ -256,8 +256,8 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     for group in ledger.groups:
         if group.role in roles:
             by_role[group.role].sizes.append(len(group.members))
-    filled = (t for episode in ledger.filled_episodes() for t in episode.trajectories)
-    for trajectory in (t for t in filled if t.name in by_role):
+    filled = (trajectory_ for episode in ledger.filled_episodes() for trajectory_ in episode.trajectories)
+    for trajectory in (trajectory_ for trajectory_ in filled if trajectory_.name in by_role):
         values = [
             value
             for step in trajectory.steps
@@ -293,15 +293,15 @@ def _mean_in(
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if the sizes
     depend on answers or tasks, or for a role without groups."""
-    plain = len(role.groupings) == 1 and all(
+    is_plain = len(role.groupings) == 1 and all(
         grouping.by in ("task", "turn") and grouping.over is Extent.TASK for grouping in role.groupings
     )
-    if role.name not in plan.trained or not role.compares_rewards or not plain:
+    if role.name not in plan.trained or not role.compares_rewards or not is_plain:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]
-    per_turn = role.compares_turns and role.groupings[0].by == "task"
+    is_per_turn = role.compares_turns and role.groupings[0].by == "task"
     members = {
-        (node.id.index, node.id.round if per_turn else 0)
+        (node.id.index, node.id.round if is_per_turn else 0)
         for node in nodes
         if node.id.index not in role.frozen
     }
@@ -327,7 +327,7 @@ def _warnings(
             "calls, tokens and seconds"
         )
     if observed is not None:
-        yield from (line for _, line in failure_lines(plan.roles, observed.episodes))
+        yield from (warning for _, warning in failure_lines(plan.roles, observed.episodes))
     for name, role in plan.trained.items():
         row = rows[name]
         if not role.compares_rewards:
@@ -346,22 +346,22 @@ def _warnings(
         elif row.teaching.mean == 0 and not (row.failing and row.failing.mean == 1):
             yield f"{name}: every advantage was 0; {_reward_spread(observed, name)}"
         # A dead role, without a gradient, has a line of its own; a lower weight of this one does not wake it.
-        sharing = {
+        companions = {
             other
             for other in plan.trained
             if plan.policies_of(other) & plan.policies_of(name) and (rows[other].share or other == name)
         }
-        if row.share is not None and row.share > CAPTURED_SHARE and len(sharing) > 1:
+        if row.share is not None and row.share > CAPTURED_SHARE and len(companions) > 1:
             yield (
                 f"{name} has {row.share:.0%} of the gradient that it shares with "
-                f"{', '.join(sorted(sharing - {name}))}; lower its `weight`, raise theirs, or give them "
+                f"{', '.join(sorted(companions - {name}))}; lower its `weight`, raise theirs, or give them "
                 "policies of their own"
             )
 
 
 def _reward_spread(observed: ObservedEpisodes, name: str) -> str:
     """Return a text that explains why no group of a role had different rewards."""
-    trajectories = [t for e in observed.episodes for t in e.trajectories if t.name == name]
+    trajectories = [t for episode in observed.episodes for t in episode.trajectories if t.name == name]
     rewards = {t.reward for t in trajectories if t.reward is not None}
     if len(rewards) == 1:
         return f"its reward was {rewards.pop():g} every time"

@@ -69,10 +69,10 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
     flow = api.open_source(source)
     with progress_line(output, "looking at the spec …") as observe:
         forecast = run_until_done(rg.forecast_async(flow, observe=observe, **settings))
-    words = api.without_project(source).arguments()
-    following = [command("forecast", *words, "--probe", "32")]
+    spec_arguments = api.without_project(source).arguments()
+    next_commands = [command("forecast", *spec_arguments, "--probe", "32")]
     if settings["probe"] is not None or settings["run"] is not None:
-        following = [command("train", *source.arguments())] if flow.is_trainable else []
+        next_commands = [command("train", *source.arguments())] if flow.is_trainable else []
     _show_forecast(forecast, output)
     calls = None if budget is None else forecast.calls_of_an_episode * budget
     if calls is not None:
@@ -86,36 +86,36 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
         "response_tokens": forecast.tokens("response"),
         "optimize_calls_at_most": calls,
     }
-    output.end(document, *following)
+    output.end(document, *next_commands)
     return 0
 
 
 def _show_forecast(forecast: Forecast, output: OutputOptions) -> None:
     """Print a forecast and its warnings."""
-    out = output.results()
-    out.print(
+    console = output.results()
+    console.print(
         f"a step: {forecast.tasks} tasks × {forecast.rollouts} rollouts = {forecast.episodes:,} episodes"
     )
-    out.print(
+    console.print(
         f"at most {forecast.calls_at_most:,} model calls, {forecast.chain} of them one after another; "
         f"estimated from {forecast.source}",
         markup=False,
     )
     if forecast.scorings_at_most:
-        out.print(
+        console.print(
             f"at most {forecast.scorings_at_most:,} requests for log-probabilities "
             "by teachers and likelihoods"
         )
-    out.print(summary_table(forecast.summary()))
+    console.print(summary_table(forecast.summary()))
     if (tokens := forecast.tokens()) is not None:
-        out.print(f"tokens: about {forecast.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
+        console.print(f"tokens: about {forecast.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
     if forecast.seconds is not None:
-        out.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
+        console.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
     if forecast.cost is not None:
-        out.print(f"cost: about ${forecast.cost:,.4f}")
+        console.print(f"cost: about ${forecast.cost:,.4f}")
     for path, curve in forecast.numbers.items():
         values = [f"{value:g} in step {step}" for step, value in curve]
-        more = ["…", values[-1]] if len(values) > CORNERS else values[-1:]
-        out.print(f"{path}: {', '.join([*values[: CORNERS - 1], *more])}", markup=False)
+        last_values = ["…", values[-1]] if len(values) > CORNERS else values[-1:]
+        console.print(f"{path}: {', '.join([*values[: CORNERS - 1], *last_values])}", markup=False)
     for warning in forecast.warnings:
         output.warn(warning)

@@ -54,12 +54,12 @@ async def forecast_async(
         raise UsageError(f"{flow.name} has no training data; a forecast needs `data.train` in the spec")
     if probe is not None and run is not None:
         raise UsageError("a forecast takes either a probe or a run, not both")
-    observed = None
+    observed_episodes = None
     if probe is not None:
-        observed = await _probe_episodes(flow, probe, seed, observe or ignore_event)
+        observed_episodes = await _probe_episodes(flow, probe, seed, observe or ignore_event)
     elif run is not None:
-        observed = _recorded_episodes(flow.plan, RunFolder(Path(run)))
-    return forecast_of(flow.plan, observed, price=price)
+        observed_episodes = _recorded_episodes(flow.plan, RunFolder(Path(run)))
+    return forecast_of(flow.plan, observed_episodes, price=price)
 
 
 forecast = blocking(forecast_async)
@@ -74,14 +74,14 @@ async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Obser
     rows = shuffled(flow.tasks("train"), seed)
     sizes = probe_sizes(wanted, rollouts, batch_size, len(rows))
     rows, count = rows[: len(sizes)], sum(sizes)
-    left_out = [(row["id"], n) for row, size in zip(rows, sizes, strict=True) for n in range(size, rollouts)]
+    excluded = [(row["id"], n) for row, size in zip(rows, sizes, strict=True) for n in range(size, rollouts)]
     observe(Note("starting the model …"))
-    async with flow.open() as opened:
+    async with flow.open() as open_flow:
         observe(Note("the probe …", episodes=count))
         start = time.monotonic()
-        made = jobs(rows, rollouts, derive_seed(seed, "train", 1), step=flow.plan.first_step_of_rl)
-        planned = missing(made, left_out)
-        stream = run_jobs(planned, partial(opened.make, observe=observe), count)
+        all_jobs = jobs(rows, rollouts, derive_seed(seed, "train", 1), step=flow.plan.first_step_of_rl)
+        probe_jobs = missing(all_jobs, excluded)
+        stream = run_jobs(probe_jobs, partial(open_flow.make, observe=observe), count)
         episodes = [episode async for episode in stream]
     return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - start)
 
@@ -102,15 +102,15 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
     if wanted < rollouts:
         return [wanted]
     tasks = min(batch_size, rows)
-    whole = next((n for n in range(1, rows) if n * rollouts + max(0, tasks - n) >= wanted), rows)
-    whole = min(max(whole, round(wanted / rollouts / 2)), wanted // rollouts, rows)
-    sizes = [rollouts] * whole + [0] * (rows - whole)
-    missing = wanted - whole * rollouts
-    for most in (1, rollouts):
-        for index in range(whole, tasks if most == 1 else rows):
-            more = min(missing, most - sizes[index])
-            sizes[index] += more
-            missing -= more
+    whole_groups = next((n for n in range(1, rows) if n * rollouts + max(0, tasks - n) >= wanted), rows)
+    whole_groups = min(max(whole_groups, round(wanted / rollouts / 2)), wanted // rollouts, rows)
+    sizes = [rollouts] * whole_groups + [0] * (rows - whole_groups)
+    missing_episodes = wanted - whole_groups * rollouts
+    for size_limit in (1, rollouts):
+        for index in range(whole_groups, tasks if size_limit == 1 else rows):
+            added = min(missing_episodes, size_limit - sizes[index])
+            sizes[index] += added
+            missing_episodes -= added
     return [size for size in sizes if size]
 
 
@@ -122,18 +122,18 @@ def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
         UsageError: The folder has no episodes, or episodes of another workflow.
     """
     info = folder.info()
-    file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
+    file, seconds, update_seconds = folder.episodes, info.seconds or 0.0, 0.0
     if info.kind == "train":
         files = folder.episodes_files("train")
-        of_rl = [(step, file) for step, file in files if step >= plan.first_step_of_rl]
-        step, file = next(iter(of_rl or files), (0, file))
+        rl_files = [(step, file) for step, file in files if step >= plan.first_step_of_rl]
+        step, file = next(iter(rl_files or files), (0, file))
         figures = next((line for line in folder.metrics() if line["step"] == step), dict[str, float]())
-        seconds, update = figures.get("time/rollout", 0.0), figures.get("time/update", 0.0)
+        seconds, update_seconds = figures.get("time/rollout", 0.0), figures.get("time/update", 0.0)
     episodes = [*read_episodes(file)] if file.exists() else []
     if not episodes:
         raise UsageError(f"{folder.path} has no episodes yet")
-    recorded = {trajectory.name for episode in episodes for trajectory in episode.trajectories}
-    if unknown := recorded - {role.name for role in plan.roles}:
-        missing = f"{plan.name} has no role {sorted(unknown)[0]}"
-        raise UsageError(f"{folder.path} is a run of another workflow: {missing}")
-    return ObservedEpisodes(str(folder.path), episodes, seconds, update)
+    recorded_roles = {trajectory.name for episode in episodes for trajectory in episode.trajectories}
+    if unknown_roles := recorded_roles - {role.name for role in plan.roles}:
+        missing_role = f"{plan.name} has no role {sorted(unknown_roles)[0]}"
+        raise UsageError(f"{folder.path} is a run of another workflow: {missing_role}")
+    return ObservedEpisodes(str(folder.path), episodes, seconds, update_seconds)

@@ -90,18 +90,18 @@ class RolePrompts:
         """Rows of plain data, one for each message of a prompt, each argument of a tool, and each problem."""
         messages: list[Mapping[str, object]] = [
             {
-                "turns": self.who(asked),
+                "turns": self.who(prompt),
                 "speaker": message["role"],
                 "content": message_text(message),
-                "tokens": asked.tokens,
-                "note": asked.note,
+                "tokens": prompt.tokens,
+                "note": prompt.note,
             }
-            for asked in self.asked
-            for message in asked.messages
+            for prompt in self.asked
+            for message in prompt.messages
         ]
-        others = (("tool", self.values), ("problem", self.problems))
+        other_texts = (("tool", self.values), ("problem", self.problems))
         return messages + [
-            {"speaker": speaker, "content": text} for speaker, texts in others for text in texts
+            {"speaker": speaker, "content": text} for speaker, texts in other_texts for text in texts
         ]
 
     def who(self, asked: SentPrompt) -> str:
@@ -114,12 +114,12 @@ class RolePrompts:
     def _rounds(self, asked: SentPrompt) -> str:
         """Return the rounds of a prompt, such as `rounds 2–3`, or in a nested loop `round 1 of outer rounds
         1–2`."""
-        inner: dict[int, list[int]] = {}
+        inner_rounds: dict[int, list[int]] = {}
         for node in asked.nodes:
             number, outer = self.role.round_at(node.round)
-            inner.setdefault(outer, []).append(number)
+            inner_rounds.setdefault(outer, []).append(number)
         alike: dict[str, list[int]] = {}
-        for outer, numbers in inner.items():
+        for outer, numbers in inner_rounds.items():
             alike.setdefault(_counted("round", numbers), []).append(outer)
         if not self.role.is_nested:
             return ", ".join(alike)
@@ -156,7 +156,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     Returns:
         The prompts by role. If no example answer leads to a prompt, its condition is the note.
     """
-    hidden = [key for key in task if key in plan.hidden]
+    hidden_fields = [key for key in task if key in plan.hidden]
     shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
     runs = _Runs(plan, shown, recorded and without_quoting(recorded, disclosure_rule_of(plan)))
     parsers = [role.parser for role in plan.roles if role.spec.parses and recorded is None]
@@ -167,14 +167,14 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
         for way in (*range(1, ways), None) if ways > 1 else ():
             await runs.run(way, only_new=True)
         await runs.run(0, only_new=True, ignores_conditions=True)
-    return TaskPrompts(shown, hidden, runs.roles)
+    return TaskPrompts(shown, hidden_fields, runs.roles)
 
 
 def _words(shape: Mapping[str, Any]) -> int:
     """Return the number of words that an action, or one of its fields, may be, because a prompt may depend on
     each word."""
-    parts = (shape, *cast("Mapping[str, Any]", shape.get("properties", {})).values())
-    return max(len(part.get("enum", ())) for part in parts if part not in (True, False))
+    schemas = (shape, *cast("Mapping[str, Any]", shape.get("properties", {})).values())
+    return max(len(schema.get("enum", ())) for schema in schemas if schema not in (True, False))
 
 
 async def made_up(
@@ -207,8 +207,8 @@ class _Runs:
         self._answering = {it.name for it in recorded.trajectories} if recorded else set[str]()
         """Names of the roles with a recorded answer."""
         self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
-        self._by_name = {asked.role.name: asked for asked in self.roles}
-        self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
+        self._by_name = {prompts.role.name: prompts for prompts in self.roles}
+        self._seen: dict[str, dict[object, int]] = {prompts.role.name: {} for prompts in self.roles}
         """Position in `asked` of each prompt, by role; -1 for a prompt that is left out."""
 
     async def run(
@@ -223,7 +223,7 @@ class _Runs:
             ignores_conditions: True to run every turn, with its condition as note.
             answer: Text that replaces the placeholder of the example.
         """
-        reached = {
+        reached_rounds = {
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
@@ -238,7 +238,7 @@ class _Runs:
             )
         for request in sorted(model.requests, key=lambda each: (each.id.node.round, each.id.node.index)):
             node = request.id.node
-            if not only_new or node.round not in reached[node.role]:
+            if not only_new or node.round not in reached_rounds[node.role]:
                 self._add(request, self._condition(node) if ignores_conditions else "")
         for failure in episode.failures.values():
             problem = self._unknown(failure) or f"{failure['name']}: {failure['message']}"
@@ -269,32 +269,32 @@ class _Runs:
         """Return a text that explains a failed prompt that reads the unknown answer of a service; empty for
         any other failure."""
         needs = self._by_name[failure["role"]].role.spec.needs
-        upstream = [edge.of or name for name, edge in needs.items()]
-        runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
-        unknown = [f"{name} ({it.name})" for name, it in runs if it and it.tool.example == PLACEHOLDER]
+        input_roles = [edge.of or name for name, edge in needs.items()]
+        runs = [(name, self._by_name[name].role.run) for name in input_roles if name in self._by_name]
+        services = [f"{name} ({run.name})" for name, run in runs if run and run.tool.example == PLACEHOLDER]
         is_prompt_error = FailureName(failure["name"]) is FailureName.PROMPT_ERROR
-        if not is_prompt_error or not unknown or self._recorded is not None:
+        if not is_prompt_error or not services or self._recorded is not None:
             return ""
-        answer = f"the answer of {' and '.join(unknown)}"
+        answer = f"the answer of {' and '.join(services)}"
         return f"the prompt reads parts of {answer}, which is unknown without a run; show one by --with RUN"
 
     def _add(self, request: Request, note: str) -> None:
         node = request.id.node
-        of, seen = self._by_name[node.role], self._seen[node.role]
+        prompts, prompt_places = self._by_name[node.role], self._seen[node.role]
         key = _unmarked(repr(request.messages))
-        place = seen.get(key)
-        if place is None and len(of.asked) < MOST and max(of.role.round_at(node.round)) <= ROUNDS:
-            seen[key] = len(of.asked)
+        index = prompt_places.get(key)
+        if index is None and len(prompts.asked) < MOST and max(prompts.role.round_at(node.round)) <= ROUNDS:
+            prompt_places[key] = len(prompts.asked)
             call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
             remark = ", ".join(filter(None, (call, note)))
-            endpoint = of.role.endpoints[node.index - 1]
-            of.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, remark))
-        elif place is None:
-            seen[key] = -1
-            of.more += 1
-        elif place >= 0 and node not in of.asked[place].nodes:
-            before = of.asked[place]
-            of.asked[place] = before._replace(nodes=(*before.nodes, node))
+            endpoint = prompts.role.endpoints[node.index - 1]
+            prompts.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, remark))
+        elif index is None:
+            prompt_places[key] = -1
+            prompts.more += 1
+        elif index >= 0 and node not in prompts.asked[index].nodes:
+            old_prompt = prompts.asked[index]
+            prompts.asked[index] = old_prompt._replace(nodes=(*old_prompt.nodes, node))
 
     def _harmless(self, way: int, answer: str, ignores_conditions: bool) -> Plan:
         """Return a copy of the plan for `preview` that computes no reward, runs no tool and changes no
@@ -322,7 +322,7 @@ class _Runs:
         return not env.environment.permissions and self._answering.issuperset(players)
 
     def _harmless_role(self, role: RolePlan, way: int, answer: str, ignores_conditions: bool) -> RolePlan:
-        run, closed = role.run, _closed_tools(self._plan, role)
+        run, closed_tools = role.run, _closed_tools(self._plan, role)
         if run is not None and run.tool.choose is None:
             run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
         if run is not None and run.parser is not None and role.name not in self._answering:
@@ -338,7 +338,7 @@ class _Runs:
             tools=tuple(
                 example_tool(tool, self._recorded)
                 for tool in role.tools
-                if tool not in closed and tool.agent is None
+                if tool not in closed_tools and tool.agent is None
             ),
         )
 
@@ -346,36 +346,36 @@ class _Runs:
 def _on_itself(condition: Expression | None) -> bool:
     """Return True for a condition that reads only `self`, such as `self.round > 1`, so that no answer changes
     it."""
-    return condition is not None and {it.partition(".")[0] for it in condition.mentions} == {"self"}
+    return condition is not None and {name.partition(".")[0] for name in condition.mentions} == {"self"}
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """Return facts about a role for the preview page, by name: its inputs, loop, condition, tools."""
-    written, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
+    role_spec, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
     if role.loop is not None:
         of = plan.loops[role.loop]
         rounds = f"{of.times}" if of.outer is None else f"{plan.loops[of.outer].times} × {of.times}"
         until = f", until {of.until.source}" if of.until is not None else ""
         loop = f"{of.name}, at most {rounds} rounds{until}"
-    if written.tools:
-        closed = _closed_tools(plan, role)
+    if role_spec.tools:
+        closed_tools = _closed_tools(plan, role)
         names = [callee.function.name for callee in role.callees]
-        opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]
-        for name, tool in zip(opened, role.tools, strict=True):
-            names.append(f"{name} (not opened: it is not allowed)" if tool in closed else name)
-        tools = f"{', '.join(names)}; at most {written.max_calls} calls of the model"
-    sources = (shown.source for of, shown in demonstrations(plan).values() if of.name == role.name)
+        opened_names = [call.name for call in role_spec.tools if call.name != CALL_OF_A_ROLE]
+        for name, tool in zip(opened_names, role.tools, strict=True):
+            names.append(f"{name} (not opened: it is not allowed)" if tool in closed_tools else name)
+        tools = f"{', '.join(names)}; at most {role_spec.max_calls} calls of the model"
+    sources = (shot.source for of, shot in demonstrations(plan).values() if of.name == role.name)
     facts = {
         "prompt": ", ".join(role.prompt_files),
-        "needs": ", ".join(_edge(name, edge) for name, edge in written.needs.items()),
+        "needs": ", ".join(_edge(name, edge) for name, edge in role_spec.needs.items()),
         "loop": loop,
         "when": role.when.source if role.when else "",
         "runs": role.run.name if role.run else "",
-        "parser": written.parser.name if role.run and role.run.parser else "",
+        "parser": role_spec.parser.name if role.run and role.run.parser else "",
         "tools": tools,
         "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
-        "sees hidden": ", ".join(sorted(written.sees)),
-        "memory": str(written.memory or ""),
+        "sees hidden": ", ".join(sorted(role_spec.sees)),
+        "memory": str(role_spec.memory or ""),
         "imitates": "; ".join(dict.fromkeys(sources)),
         "learning rate": ", ".join(str(policy_rate(plan.policies[it])) for it in plan.policies_of(role.name)),
     }
@@ -385,12 +385,12 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
 def _edge(name: str, edge: Edge) -> str:
     """Return a text for an edge, without defaults, such as `rival (of candidate, each, history)`."""
     join = f"chunks of {edge.chunk_size}" if edge.chunks else edge.join
-    parts = (
+    options = (
         f"of {edge.of}" if edge.of not in (None, name) else "",
         join if join != "all" else "",
         {"this": "", "previous": "previous round", "history": "all rounds before"}[edge.round],
     )
-    return f"{name} ({', '.join(filter(None, parts))})" if any(parts) else name
+    return f"{name} ({', '.join(filter(None, options))})" if any(options) else name
 
 
 def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
@@ -402,15 +402,15 @@ def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
 def _numbers(numbers: Iterable[int]) -> str:
     """Return numbers as ranges, such as `1–3, 5`."""
     numbers = sorted(set(numbers))
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+    starts = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
+    return ", ".join(str(a) if a == end else f"{a}–{end}" for a, end in zip(starts, ends, strict=True))
 
 
 def _counted(noun: str, numbers: Iterable[int]) -> str:
     """Return a noun with its numbers, such as `round 2` or `rounds 1–3`."""
-    shown = _numbers(numbers)
-    return f"{noun}{'' if shown.isdigit() else 's'} {shown}"
+    ranges = _numbers(numbers)
+    return f"{noun}{'' if ranges.isdigit() else 's'} {ranges}"
 
 
 def _unmarked(text: str) -> str:

@@ -59,20 +59,20 @@ def preview_command(
 
 
 def _show(preview: Preview) -> None:
-    out = Console(highlight=False)
+    console = Console(highlight=False)
     made_up = ", in [brackets]" if preview.answers == "made up" else ""
-    out.print(_text(f"{preview.name}: no model was asked; answers are {preview.answers}{made_up}", "dim"))
+    console.print(_text(f"{preview.name}: no model was asked; answers are {preview.answers}{made_up}", "dim"))
     if preview.no_tokens:
-        out.print(_text(f"no tokens are shown: {preview.no_tokens}", "yellow"))
+        console.print(_text(f"no tokens are shown: {preview.no_tokens}", "yellow"))
     for task in preview.tasks:
-        out.print()
-        out.rule(_text(f"task {task.task.get('id', '')}", "bold"))
+        console.print()
+        console.rule(_text(f"task {task.task.get('id', '')}", "bold"))
         for name, value in task.task.items():
             if name != "id":
-                shown = _text("hidden", "magenta") if name in task.hidden else _text(value)
-                out.print(_text(f"{name}: ", "dim") + shown)
-        for of in task.roles:
-            _show_role(out, of)
+                shown_value = _text("hidden", "magenta") if name in task.hidden else _text(value)
+                console.print(_text(f"{name}: ", "dim") + shown_value)
+        for role_prompts in task.roles:
+            _show_role(console, role_prompts)
 
 
 def _show_role(out: Console, of: RolePrompts) -> None:
@@ -85,16 +85,16 @@ def _show_role(out: Console, of: RolePrompts) -> None:
     for value in of.values:
         verb = "writes" if of.facts["runs"] == "text" else "is asked"
         _panel(out, f"{of.facts['runs']} {verb}", _text(value), "tool")
-    for asked in of.asked:
-        tokens = "" if asked.tokens is None else f"{asked.tokens:,} tokens"
-        head = " · ".join(filter(None, (of.who(asked), asked.note, tokens)))
-        if asked.pieces:
-            parts = [_text(text, "reverse" if special else "") for text, special in asked.pieces]
-            _panel(out, head, Text.assemble(*parts), "user")
+    for prompt in of.asked:
+        tokens = "" if prompt.tokens is None else f"{prompt.tokens:,} tokens"
+        heading = " · ".join(filter(None, (of.who(prompt), prompt.note, tokens)))
+        if prompt.pieces:
+            text_parts = [_text(text, "reverse" if is_special else "") for text, is_special in prompt.pieces]
+            _panel(out, heading, Text.assemble(*text_parts), "user")
             continue
-        for message in asked.messages:
-            _panel(out, f"{head} · {message['role']}", _text(message_text(message)), message["role"])
-        for function in asked.functions:
+        for message in prompt.messages:
+            _panel(out, f"{heading} · {message['role']}", _text(message_text(message)), message["role"])
+        for function in prompt.functions:
             out.print(_text(f"may call {function.name}: {function.description}", "yellow"))
     if of.more:
         out.print(_text(f"and {of.more} more that differ, of later rounds or other answers", "dim"))

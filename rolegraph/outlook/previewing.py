@@ -53,10 +53,10 @@ class Preview(Summarized):
     def records(self) -> list[dict[str, Any]]:
         """Rows of plain data, one for each message of a prompt, each argument of a tool, and each problem."""
         return [
-            {"task": str(task.task.get("id", "")), "role": of.role.name, **row}
+            {"task": str(task.task.get("id", "")), "role": role_prompts.role.name, **row}
             for task in self.tasks
-            for of in task.roles
-            for row in of.records
+            for role_prompts in task.roles
+            for row in role_prompts.records
         ]
 
     def table(self) -> Any:
@@ -90,9 +90,9 @@ class Preview(Summarized):
         """
         from rolegraph.pages.report.html import render  # prompts are shown in a terminal without it
 
-        path, here = Path(file), Path(__file__).parent
+        path, folder = Path(file), Path(__file__).parent
         texts = {name: getattr(self, name) for name in ("name", "description", "answers", "no_tokens")}
-        page = render(here / "preview.html.j2", here / "preview.css", tasks=self.tasks, **texts)
+        page = render(folder / "preview.html.j2", folder / "preview.css", tasks=self.tasks, **texts)
         write_output(path, page.encode("utf-8", "replace"), "html")
         return path
 
@@ -133,14 +133,14 @@ async def preview_async(
     if not rows:
         raise UsageError(f"the data of {flow.name} holds no task to look at")
     previews = [await preview_task(plan, task, episode) for task, episode in rows]
-    missing = ""
+    missing_reason = ""
     if tokens:
-        load = cache(_chat_format)
-        formats = [load(endpoint.model.provider, endpoint.model.name) for endpoint in plan.endpoints]
+        load_format = cache(_chat_format)
+        formats = [load_format(endpoint.model.provider, endpoint.model.name) for endpoint in plan.endpoints]
         previews = [_with_tokens(task, formats) for task in previews]
-        missing = "; ".join(dict.fromkeys(reason for reason in formats if isinstance(reason, str)))
+        missing_reason = "; ".join(dict.fromkeys(reason for reason in formats if isinstance(reason, str)))
     answers = "made up" if recorded is None else f"those of {recorded}; what is not there is made up"
-    return Preview(plan.name, plan.spec.description, previews, answers, missing)
+    return Preview(plan.name, plan.spec.description, previews, answers, missing_reason)
 
 
 preview = blocking(preview_async)
@@ -169,7 +169,7 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
             break
     if not episodes:
         raise DataError(f"{file} holds no episode; give what `rolegraph run` wrote")
-    return [without_quoting(it, rule) if rule else it for it in episodes.values()]
+    return [without_quoting(episode_, rule) if rule else episode_ for episode_ in episodes.values()]
 
 
 def _chat_format(provider: str, name: str) -> ChatFormat | str:

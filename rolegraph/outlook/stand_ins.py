@@ -114,8 +114,8 @@ def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
                 _with_leaves(item, f"{name} {n}", leaf) for n, item in enumerate(cast("list[Any]", value), 1)
             ]
         case dict():
-            parts = cast("dict[str, Any]", value)
-            return {key: _with_leaves(part, f"{name}.{key}", leaf) for key, part in parts.items()}
+            items_ = cast("dict[str, Any]", value)
+            return {key: _with_leaves(value_, f"{name}.{key}", leaf) for key, value_ in items_.items()}
         case _:
             return leaf(value, name)
 
@@ -157,8 +157,8 @@ class PreviewModel:
             return Completion("", calls=calls, usage={"prompt_tokens": 1, "completion_tokens": 1})
         node = request.id.node
         way = (node.index - 1) % max(len(role.parser.examples), 1) if self._way is None else self._way
-        made = example_answer(role, way, self._answer or f"[{_name(node, role)}]")
-        text = self._texts.get(role.name, made)
+        example = example_answer(role, way, self._answer or f"[{_name(node, role)}]")
+        text = self._texts.get(role.name, example)
         return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
 
     async def aclose(self) -> None:
@@ -218,13 +218,13 @@ def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callabl
     """
     trajectories = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
     steps = (step for trajectory in trajectories for step in trajectory.steps)
-    given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
+    given_results: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
 
     async def call(arguments: Mapping[str, Any]) -> Any:
         keep(value := str(next(iter(arguments.values()), "")))
         if run.tool.open is None:
             return value
-        for result in given:
+        for result in given_results:
             return result
         return rewritten(run.tool.example, lambda text: text.replace(PLACEHOLDER, f"[{role}]"))
 
@@ -233,10 +233,10 @@ def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callabl
 
 def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
     """Return a tool whose functions compute nothing: each returns its recorded result, or else `[NAME]`."""
-    given = _results(recorded)
+    given_results = _results(recorded)
 
     async def call(name: str, arguments: Mapping[str, Any]) -> Any:
-        return given.get(_key(name, arguments), f"[{name}]")
+        return given_results.get(_key(name, arguments), f"[{name}]")
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Sequence[Function], None]:
@@ -248,15 +248,15 @@ def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
 
 def _results(recorded: Episode | None) -> Mapping[str, str]:
     """Return the results of tool calls in an episode's chats, by the call's name and arguments."""
-    given: dict[str, str] = {}
+    results_by_call: dict[str, str] = {}
     for trajectory in recorded.trajectories if recorded else ():
         for step in trajectory.steps:
-            waiting: list[str] = []
+            waiting_calls: list[str] = []
             for message in step.chat_completions:
-                waiting += [_key(call.name, call.arguments) for call in calls_of(message)]
-                if message["role"] == "tool" and waiting:
-                    given[waiting.pop(0)] = message["content"]
-    return given
+                waiting_calls += [_key(call.name, call.arguments) for call in calls_of(message)]
+                if message["role"] == "tool" and waiting_calls:
+                    results_by_call[waiting_calls.pop(0)] = message["content"]
+    return results_by_call
 
 
 def _key(name: str, arguments: Mapping[str, Any]) -> str:
@@ -269,9 +269,9 @@ def still_environment(env: EnvPlan) -> EnvPlan:
 
     An environment that needs a permission is not opened at all.
     """
-    moving = env.environment
-    start = None if moving.permissions else moving.open
-    return env._replace(environment=replace(moving, open=lambda: _StillEnvironment(start and start())))
+    environment = env.environment
+    start = None if environment.permissions else environment.open
+    return env._replace(environment=replace(environment, open=lambda: _StillEnvironment(start and start())))
 
 
 class _StillEnvironment:
@@ -282,9 +282,9 @@ class _StillEnvironment:
         self._shown = Transition({})
 
     async def reset(self, seed: int, players: int) -> Transition:
-        first = await self._live.reset(seed, players) if self._live else Transition({})
-        unseen = {player: f"[what player {player + 1} sees]" for player in range(players)}
-        self._shown = Transition({**unseen, **first.observations})
+        first_transition = await self._live.reset(seed, players) if self._live else Transition({})
+        made_up = {player: f"[what player {player + 1} sees]" for player in range(players)}
+        self._shown = Transition({**made_up, **first_transition.observations})
         return self._shown
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:

@@ -84,13 +84,13 @@ def read_columns(rows: Sequence[Row], named: str | None, shown: str) -> Columns:
             as input.
     """
     columns = [column for column in rows[0] if column != "id"]
-    column, why = _label_column(rows, columns, named, shown)
-    label = _label(column, why, [row[column] for row in rows], shown)
+    column, reason = _label_column(rows, columns, named, shown)
+    label = _label(column, reason, [row[column] for row in rows], shown)
     left_out = dict(_left_out(rows, columns, label))
-    inputs = [it for it in columns if it != column and it not in left_out]
+    inputs = [name for name in columns if name != column and name not in left_out]
     if not inputs:
-        has = _listed(left_out) or "it has no other column"
-        raise UsageError(f"{shown}: no column is left to ask about {column!r}: {has}")
+        columns_note = _listed(left_out) or "it has no other column"
+        raise UsageError(f"{shown}: no column is left to ask about {column!r}: {columns_note}")
     return Columns(label, inputs, left_out, _fields([*inputs, column]))
 
 
@@ -107,18 +107,18 @@ def _label_column(
             hint = did_you_mean(named, columns)
             raise UsageError(f"{shown} has no column {named!r}; {hint or _found(rows, columns)}")
         return named, "as --label says"
-    usual = [it for it in columns if it.strip().lower() in LABEL_NAMES]
-    if len(usual) == 1:
-        return usual[0], "by its name"
-    if usual:
-        raise _undecided(f"{len(usual)} columns have a label's name", rows, usual, shown)
+    usual_columns = [name for name in columns if name.strip().lower() in LABEL_NAMES]
+    if len(usual_columns) == 1:
+        return usual_columns[0], "by its name"
+    if usual_columns:
+        raise _undecided(f"{len(usual_columns)} columns have a label's name", rows, usual_columns, shown)
     if len(columns) == 2:
         return columns[1], "as the last of two columns"
-    coded = [it for it in columns if _are_classes(_texts(row[it] for row in rows))]
+    coded = [name for name in columns if _are_classes(_texts(row[name] for row in rows))]
     if len(coded) == 1:
         return coded[0], "as the only column with few values"
-    what = "no column has a label's name"
-    raise _undecided(f"{what}, and {len(coded) or 'none'} of them has few values", rows, columns, shown)
+    problem = "no column has a label's name"
+    raise _undecided(f"{problem}, and {len(coded) or 'none'} of them has few values", rows, columns, shown)
 
 
 def _undecided(what: str, rows: Sequence[Row], columns: Sequence[str], shown: str) -> UsageError:
@@ -127,12 +127,12 @@ def _undecided(what: str, rows: Sequence[Row], columns: Sequence[str], shown: st
 
 def _found(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return a text that lists columns with the number and an example of their values."""
-    parts: list[str] = []
+    descriptions: list[str] = []
     for column in columns[:12]:
         values = [row[column] for row in rows if not _is_missing(row[column])]
         example = short_repr(values[0]) if values else "nothing"
-        parts.append(f"{column!r} ({len({*_texts(values)})} values, such as {example})")
-    return f"found {', '.join(parts)}{', …' if len(columns) > 12 else ''}"
+        descriptions.append(f"{column!r} ({len({*_texts(values)})} values, such as {example})")
+    return f"found {', '.join(descriptions)}{', …' if len(columns) > 12 else ''}"
 
 
 def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
@@ -141,19 +141,19 @@ def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
     Raises:
         UsageError: The column has fewer than two values.
     """
-    present = [value for value in raw if not _is_missing(value)]
-    if len({*_texts(present)}) < 2:
-        only = f"has one value, {short_repr(present[0])}" if present else "is empty"
+    present_values = [value for value in raw if not _is_missing(value)]
+    if len({*_texts(present_values)}) < 2:
+        fault = f"has one value, {short_repr(present_values[0])}" if present_values else "is empty"
         raise UsageError(
-            f"{shown}: the label {column!r} {only}, so there is nothing to learn; --label COLUMN"
+            f"{shown}: the label {column!r} {fault}, so there is nothing to learn; --label COLUMN"
         )
-    objects, texts = _objects(present), [*_texts(present)]
-    small = [text.lower() for text in texts]
+    objects, texts = _objects(present_values), [*_texts(present_values)]
+    lower_texts = [text.lower() for text in texts]
     kind: Kind
     if objects is not None:
         kind, values = "fields", objects
-    elif {*small} in _BOOLEANS:
-        kind, values = "boolean", small
+    elif {*lower_texts} in _BOOLEANS:
+        kind, values = "boolean", lower_texts
     elif all(len(text) <= MOST_DIGITS and _NUMBER.fullmatch(text) for text in texts):
         values = [_number(text) for text in texts]
         kind = "class" if len({*values}) == 2 else "rating" if _are_ratings(values) else "number"
@@ -162,10 +162,10 @@ def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
         longest = max(map(len, texts))
         short: Kind = "text" if longest <= SHORT_TEXT and not any("\n" in it for it in texts) else "long text"
         kind, values = ("class" if _are_classes(texts) else short), texts
-    of_rows = iter(values)
-    by_row = [None if _is_missing(value) else next(of_rows) for value in raw]
+    row_values = iter(values)
+    values_by_row = [None if _is_missing(value) else next(row_values) for value in raw]
     counts = Counter(str(it) for it in values) if kind in ("class", "boolean", "rating") else Counter[str]()
-    return Label(column, why, kind, by_row, dict(counts.most_common()))
+    return Label(column, why, kind, values_by_row, dict(counts.most_common()))
 
 
 def _left_out(rows: Sequence[Row], columns: Sequence[str], label: Label) -> Iterator[tuple[str, str]]:
@@ -175,13 +175,13 @@ def _left_out(rows: Sequence[Row], columns: Sequence[str], label: Label) -> Iter
         if column == label.column:
             continue
         values = [_text(row[column]) for row in rows]
-        different = len({*values})
+        distinct_count = len({*values})
         pairs = {pair for pair in zip(values, labels, strict=True) if pair[1] is not None}
-        if different == 1:
+        if distinct_count == 1:
             yield column, "it has one value"
-        elif label.classes and different == len(pairs) == len(label.classes) < len(rows) // 2:
+        elif label.classes and distinct_count == len(pairs) == len(label.classes) < len(rows) // 2:
             yield column, f"it says the same as {label.column!r}"
-        elif different == len(rows) and values in (_numbered(rows, 0), _numbered(rows, 1)):
+        elif distinct_count == len(rows) and values in (_numbered(rows, 0), _numbered(rows, 1)):
             yield column, "it numbers the rows"
 
 
@@ -193,8 +193,8 @@ def _fields(columns: Sequence[str]) -> dict[str, str]:
     """Return a unique field name of letters, digits and _ for each column."""
     fields: dict[str, str] = {}
     for number, column in enumerate(columns, 1):
-        plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
-        name = re.sub(r"\W+", "_", plain).strip("_")[:40] or f"column_{number}"
+        ascii_name = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
+        name = re.sub(r"\W+", "_", ascii_name).strip("_")[:40] or f"column_{number}"
         name = f"column_{name}" if name[0].isdigit() else name
         while name in _TAKEN or name in fields.values():
             name += "_"
@@ -223,14 +223,14 @@ def _are_classes(texts: Iterator[str] | Sequence[str]) -> bool:
     rows."""
     counts = Counter(text for text in texts if text)
     is_short = all(len(text) <= CLASS_TEXT and text.isprintable() for text in counts)
-    differ = len({text.lower() for text in counts}) == len(counts)
-    few = 2 <= len(counts) <= MOST_CLASSES and counts.total() >= ROWS_OF_A_CLASS * len(counts)
-    return few and is_short and differ and all(any(it.isalnum() for it in text) for text in counts)
+    case_differs = len({text.lower() for text in counts}) == len(counts)
+    are_few = 2 <= len(counts) <= MOST_CLASSES and counts.total() >= ROWS_OF_A_CLASS * len(counts)
+    return are_few and is_short and case_differs and all(any(it.isalnum() for it in text) for text in counts)
 
 
 def _are_ratings(values: Sequence[int | float]) -> bool:
-    whole = all(isinstance(value, int) and 0 <= value <= MOST_STARS for value in values)
-    return whole and len(values) >= ROWS_OF_A_CLASS * len({*values})
+    are_whole = all(isinstance(value, int) and 0 <= value <= MOST_STARS for value in values)
+    return are_whole and len(values) >= ROWS_OF_A_CLASS * len({*values})
 
 
 def _number(text: str) -> int | float:

@@ -40,10 +40,10 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
         click.echo(str(file))
     if folder / api.PROJECT_FILE in files:
         api.trust(folder)
-    words = f"{folder.resolve().name}.yaml"
-    tested = [command("test")] if any(map(api.is_tests_file, files)) else []
-    following = [*tested, command("preview", words), command("run", words)]
-    OutputOptions().next(shlex.join(["cd", str(folder)]), *following)
+    spec_name = f"{folder.resolve().name}.yaml"
+    test_commands = [command("test")] if any(map(api.is_tests_file, files)) else []
+    next_commands = [*test_commands, command("preview", spec_name), command("run", spec_name)]
+    OutputOptions().next(shlex.join(["cd", str(folder)]), *next_commands)
     return 0
 
 
@@ -52,16 +52,16 @@ def _new_for_data(folder: Path, data: Path, label: str | None) -> int:
     from rolegraph.engine.shipped import FIRST_MODEL
     from rolegraph.starter.data_starting import new_for_data
 
-    made = new_for_data(folder, data, label)
-    for file in made.files:
+    started = new_for_data(folder, data, label)
+    for file in started.files:
         click.echo(str(file))
-    for note in made.notes:
+    for note in started.notes:
         click.echo(api.printable(note))
-    words, trained = str(folder / f"{folder.resolve().name}.yaml"), str(folder / "trained")
-    on_test = ("data.validation=test.jsonl", "--tasks", str(made.test_tasks))
+    spec_path, trained_folder = str(folder / f"{folder.resolve().name}.yaml"), str(folder / "trained")
+    test_options = ("data.validation=test.jsonl", "--tasks", str(started.test_tasks))
     OutputOptions().next(
         command("fetch", FIRST_MODEL),
-        command("train", words, "--out", trained),
-        command("eval", words, *on_test, "--checkpoint", trained),
+        command("train", spec_path, "--out", trained_folder),
+        command("eval", spec_path, *test_options, "--checkpoint", trained_folder),
     )
     return 0

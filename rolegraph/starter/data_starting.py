@@ -93,25 +93,25 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
     """
     folder, data = Path(folder), Path(data)
     name = workflow_name(folder)
-    read = _read(data)
-    rows = read[:MOST_ROWS]
+    table_rows = _read(data)
+    rows = table_rows[:MOST_ROWS]
     columns = read_columns(rows, label, data.name)
-    kept, notes = _labelled(rows, columns)
-    if len(kept) < LEAST_ROWS:
-        raise UsageError(f"{data.name}: {len(kept)} rows have a label; expected {LEAST_ROWS} or more")
-    splits = _divided(kept, columns)
-    different = len(splits["train"])
+    labelled, notes = _labelled(rows, columns)
+    if len(labelled) < LEAST_ROWS:
+        raise UsageError(f"{data.name}: {len(labelled)} rows have a label; expected {LEAST_ROWS} or more")
+    splits = _divided(labelled, columns)
+    train_size = len(splits["train"])
     if columns.label.kind in ("class", "boolean"):
         splits["train"] = _balanced(splits["train"], columns.fields[columns.label.column])
-    about = _about(name, columns, splits)
-    with new_files(folder) as new:
-        new.write(_first_files(name, columns, splits, about))
-        made = load(folder / f"{name}.yaml")
-        new.write(await _later_files(made, columns, splits["train"], about))
-    cut = [f"only the first {MOST_ROWS:,} rows are used"] if len(read) > MOST_ROWS else []
+    template_values = _about(name, columns, splits)
+    with new_files(folder) as new_folder:
+        new_folder.write(_first_files(name, columns, splits, template_values))
+        workflow = load(folder / f"{name}.yaml")
+        new_folder.write(await _later_files(workflow, columns, splits["train"], template_values))
+    cut_note = [f"only the first {MOST_ROWS:,} rows are used"] if len(table_rows) > MOST_ROWS else []
     return StartedData(
-        sorted(new.written),
-        [*_decisions(columns), *cut, *notes, *_sizes(splits, different)],
+        sorted(new_folder.written),
+        [*_decisions(columns), *cut_note, *notes, *_sizes(splits, train_size)],
         len(splits["test"]),
     )
 
@@ -134,18 +134,18 @@ def _labelled(rows: Sequence[Row], columns: Columns) -> tuple[list[Row], list[st
     with several labels.
     """
     label, fields = columns.label, columns.fields
-    kept: list[Row] = []
+    labelled_rows: list[Row] = []
     for row, value in zip(rows, label.values, strict=True):
         if value is not None:
             inputs = {fields[column]: row[column] for column in columns.inputs}
-            kept.append({"id": row["id"], **inputs, fields[label.column]: value})
-    notes = [f"{n:,} rows without a label are left out"] if (n := len(rows) - len(kept)) else []
+            labelled_rows.append({"id": row["id"], **inputs, fields[label.column]: value})
+    notes = [f"{n:,} rows without a label are left out"] if (n := len(rows) - len(labelled_rows)) else []
     answers: dict[str, set[str]] = {}
-    for row in kept:
+    for row in labelled_rows:
         answers.setdefault(_asked(row, columns), set()).add(str(row[fields[label.column]]))
-    if several := sum(len(values) > 1 for values in answers.values()):
-        notes.append(f"{several:,} questions have more than one label, so no answer is right every time")
-    return kept, notes
+    if ambiguous := sum(len(values) > 1 for values in answers.values()):
+        notes.append(f"{ambiguous:,} questions have more than one label, so no answer is right every time")
+    return labelled_rows, notes
 
 
 def _asked(row: Row, columns: Columns) -> str:
@@ -165,12 +165,12 @@ def _divided(rows: Sequence[Row], columns: Columns) -> dict[str, list[Row]]:
     for row in rows:
         groups.setdefault(_asked(row, columns), []).append(row)
     splits: dict[str, list[Row]] = {"test": [], "validation": [], "train": []}
-    wanted = {
-        name: min(most, round(share * len(rows)))
-        for name, (share, most) in (("test", TEST), ("validation", VALIDATION))
+    split_sizes = {
+        name: min(largest, round(share * len(rows)))
+        for name, (share, largest) in (("test", TEST), ("validation", VALIDATION))
     }
     for digest in sorted(groups, key=lambda it: sha256(it.encode()).digest()):
-        name = next((it for it, size in wanted.items() if len(splits[it]) < size), "train")
+        name = next((it for it, size in split_sizes.items() if len(splits[it]) < size), "train")
         splits[name] += groups[digest]
     train, field = splits["train"], columns.fields[columns.label.column]
     if not all(splits.values()) or not any(row[field] != train[0][field] for row in train):
@@ -189,9 +189,9 @@ def _balanced(rows: Sequence[Row], field: str) -> list[Row]:
         field: Field of the label.
     """
     counts = Counter(str(row[field]) for row in rows)
-    most = max(counts.values())
-    copies = {value: min(MOST_COPIES, round(most / count)) for value, count in counts.items()}
-    written = [
+    largest_count = max(counts.values())
+    copies = {value: min(MOST_COPIES, round(largest_count / count)) for value, count in counts.items()}
+    rows_with_copies = [
         (
             sha256(f"{row['id']}:{copy}".encode()).digest(),
             {**row, "id": row["id"] + (f"-{copy}" if copy > 1 else "")},
@@ -199,7 +199,7 @@ def _balanced(rows: Sequence[Row], field: str) -> list[Row]:
         for row in rows
         for copy in range(1, copies[str(row[field])] + 1)
     ]
-    return [row for _, row in sorted(written, key=lambda pair: pair[0])]
+    return [row for _, row in sorted(rows_with_copies, key=lambda pair: pair[0])]
 
 
 # words of the prompts
@@ -207,8 +207,8 @@ def _balanced(rows: Sequence[Row], field: str) -> list[Row]:
 
 def _caption(column: str) -> str:
     """Return a column's name for a prompt: in one line, without characters of the template language."""
-    plain = " ".join(re.sub(r"[{}%#<>|\[\]\x00-\x1f\x7f-\x9f]", " ", column).replace("_", " ").split())
-    return plain[:60].strip() or "value"
+    plain_text = " ".join(re.sub(r"[{}%#<>|\[\]\x00-\x1f\x7f-\x9f]", " ", column).replace("_", " ").split())
+    return plain_text[:60].strip() or "value"
 
 
 def _about(name: str, columns: Columns, splits: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
@@ -285,13 +285,13 @@ def _rewarded(label: Label, field: str) -> dict[str, object]:
         case "long text":
             return {"reward": {"f1": {"field": field}}}
         case "rating":
-            right, near = f"action == task.{field}", f"(action - task.{field}) | abs == 1"
+            right_condition, near_condition = f"action == task.{field}", f"(action - task.{field}) | abs == 1"
             # A quarter for a rating next to the right one; half would pay for always saying the middle one.
-            return {"reward": f"({right}) + 0.25 * ({near})", "right": right}
+            return {"reward": f"({right_condition}) + 0.25 * ({near_condition})", "right": right_condition}
         case "fields":
             keys = [json.dumps(key, ensure_ascii=False) for key in _keys(label)]
-            equal = [f"(action[{key}] == task.{field}[{key}])" for key in keys]
-            return {"reward": f"({' + '.join(equal)}) / {len(keys)}", "right": " and ".join(equal)}
+            key_tests = [f"(action[{key}] == task.{field}[{key}])" for key in keys]
+            return {"reward": f"({' + '.join(key_tests)}) / {len(keys)}", "right": " and ".join(key_tests)}
 
 
 def _keys(label: Label) -> list[str]:
@@ -300,9 +300,9 @@ def _keys(label: Label) -> list[str]:
     Raises:
         UsageError: The objects have no key in common.
     """
-    objects: list[Mapping[str, Any]] = [it for it in label.values if it is not None]
-    shared = set(objects[0]).intersection(*objects)
-    keys = [key for key in objects[0] if key in shared][:MOST_KEYS]
+    objects: list[Mapping[str, Any]] = [value for value in label.values if value is not None]
+    shared_keys = set(objects[0]).intersection(*objects)
+    keys = [key for key in objects[0] if key in shared_keys][:MOST_KEYS]
     if not keys:
         raise UsageError(f"the objects of {label.column!r} have no key in common; --label COLUMN")
     return keys
@@ -322,9 +322,9 @@ def _written(label: Label, value: object) -> str:
 
 def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, Any]:
     label, field = columns.label, about["field"]
-    few = 2 * EXAMPLES_SHOWN
-    is_few = bool(label.classes) and len(label.classes) <= few
-    examples: dict[str, Any] = {"count": len(label.classes) if is_few else EXAMPLES_SHOWN, "sees": [field]}
+    few_classes = 2 * EXAMPLES_SHOWN
+    has_few = bool(label.classes) and len(label.classes) <= few_classes
+    examples: dict[str, Any] = {"count": len(label.classes) if has_few else EXAMPLES_SHOWN, "sees": [field]}
     if label.classes:
         examples["by"] = field
     return {
@@ -376,10 +376,10 @@ def _first_files(
 ) -> Files:
     """Return the spec, prompts and rows by file name, which are needed to load the workflow."""
     spec = dump_yaml(_spec(name, columns, about))
-    head = f"# yaml-language-server: $schema={SCHEMA}\n"
+    schema_line = f"# yaml-language-server: $schema={SCHEMA}\n"
     rows = {f"{split}.jsonl": b"".join(json_line(dict(row)) for row in its) for split, its in splits.items()}
     prompts = {f"prompts/{file}": rendered(STARTER, template, about) for file, template in PROMPTS.items()}
-    return {f"{name}.yaml": f"{head}{spec}".encode(), **prompts, **rows}
+    return {f"{name}.yaml": f"{schema_line}{spec}".encode(), **prompts, **rows}
 
 
 async def _later_files(
@@ -387,9 +387,9 @@ async def _later_files(
 ) -> Files:
     """Return README, AGENTS.md, the test with its recorded answers, and the JSON Schema, by file name."""
     label, field = columns.label, about["field"]
-    right, wrong = train[:2]  # the two tasks that the test runs
-    another = next(row[field] for row in train if row[field] != wrong[field])
-    answers = [(right, right[field]), (wrong, another)]
+    right_task, wrong_task = train[:2]  # the two tasks that the test runs
+    wrong_answer = next(row[field] for row in train if row[field] != wrong_task[field])
+    answers = [(right_task, right_task[field]), (wrong_task, wrong_answer)]
     tasks = {task["id"]: task for task in made.tasks("train", None)}
     episodes = [
         await made_up(made.plan, tasks[row["id"]], texts={"solver": _written(label, value)})

@@ -70,22 +70,22 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     """
     folder = Path(folder)
     name = workflow_name(folder)
-    shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
+    shipped_names = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
     if (recipe := recipe_named(spec)) is not None:
         return _from_recipe(folder, name, recipe)
-    if spec not in shipped:
-        hint = did_you_mean(spec, [*shipped, *recipes()])
-        hint = hint or f"expected a name of `rolegraph list recipes`, or one of {', '.join(shipped)}"
+    if spec not in shipped_names:
+        hint = did_you_mean(spec, [*shipped_names, *recipes()])
+        hint = hint or f"expected a name of `rolegraph list recipes`, or one of {', '.join(shipped_names)}"
         raise UsageError(f"no shipped spec or recipe {spec!r}; {hint}")
     shipped_flow = load(spec)
-    about = _about(shipped_flow.plan, name)
+    template_values = _about(shipped_flow.plan, name)
     text = (SPECS / f"{spec}.yaml").read_text("utf-8")
-    with new_files(folder) as new:
-        new.write(_first_files(shipped_flow.plan, text, about))
-        imports = [folder / "rewards.py"] if about["reward"] else []
-        made = load(folder / f"{name}.yaml", imports=imports)
-        new.write(await _later_files(made, imports, about))
-    return sorted(new.written)
+    with new_files(folder) as new_folder:
+        new_folder.write(_first_files(shipped_flow.plan, text, template_values))
+        imports = [folder / "rewards.py"] if template_values["reward"] else []
+        workflow = load(folder / f"{name}.yaml", imports=imports)
+        new_folder.write(await _later_files(workflow, imports, template_values))
+    return sorted(new_folder.written)
 
 
 new = blocking(new_async)
@@ -94,13 +94,13 @@ new = blocking(new_async)
 def _from_recipe(folder: Path, name: str, recipe: Recipe) -> list[Path]:
     """Write a recipe's specs and a row into a new folder, with the permissions, AGENTS.md and the JSON
     Schema."""
-    with new_files(folder) as made:
-        made.write({file: text.encode() for file, text in recipe.files(name).items()})
-        allow = list(dict.fromkeys(it.name for it in load(folder / f"{name}.yaml").plan.permissions))
-        if allow:
-            made.write({PROJECT_FILE: f"allow = {json.dumps(allow)}\n".encode()})
-        made.write({"AGENTS.md": language_text(f"{name}.yaml").encode(), SCHEMA: schema_file([])})
-    return sorted(made.written)
+    with new_files(folder) as new_folder:
+        new_folder.write({file: text.encode() for file, text in recipe.files(name).items()})
+        permissions = list(dict.fromkeys(it.name for it in load(folder / f"{name}.yaml").plan.permissions))
+        if permissions:
+            new_folder.write({PROJECT_FILE: f"allow = {json.dumps(permissions)}\n".encode()})
+        new_folder.write({"AGENTS.md": language_text(f"{name}.yaml").encode(), SCHEMA: schema_file([])})
+    return sorted(new_folder.written)
 
 
 def workflow_name(folder: Path) -> str:
@@ -111,23 +111,23 @@ def workflow_name(folder: Path) -> str:
     """
     name = folder.resolve().name
     if not _IDENTIFIER.fullmatch(name):
-        fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
-        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
+        valid_name = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
+        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {valid_name!r}")
     return name
 
 
 def _about(plan: Plan, name: str) -> dict[str, Any]:
     """Return the variables for the templates of `rolegraph new`: name, data splits, reward, permissions, …"""
     rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
-    rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
-    reward = f"{name}_reward" if rows and rewarded else ""
+    rewarded_roles = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
+    reward = f"{name}_reward" if rows and rewarded_roles else ""
     return {
         "name": name,
         "description": plan.spec.description,
         "rows": rows,
         "hidden": sorted({field for split in rows for field in plan.data[split].hidden}),
         "reward": reward,
-        "rewarded": rewarded[0] if reward else "",
+        "rewarded": rewarded_roles[0] if reward else "",
         "words": f"{name}.yaml",
         "allow": list(dict.fromkeys(permission.name for permission in plan.permissions)),
         "split": "train" if "train" in plan.data else "validation",
@@ -141,8 +141,8 @@ def _is_generated(item: Item) -> bool:
 def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
     """Return the spec, rows, reward and project file by file name, which are needed to load a new spec."""
     # The text is kept as it is written, unless it extends another spec: then the whole is copied.
-    written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
-    spec = written if parse_yaml(written, "").data == parse_yaml(whole, "").data else whole
+    spec_text, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
+    spec = spec_text if parse_yaml(spec_text, "").data == parse_yaml(whole, "").data else whole
     files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{spec}".encode()}
     for split in about["rows"]:
         rows = (json.dumps(dict(row), ensure_ascii=False) for row in plan.data[split].rows(ROWS))
@@ -160,8 +160,8 @@ async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, 
     files = {**guide_files("README.md.j2", about), SCHEMA: schema_file(imports)}
     if not about["allow"]:
         split: Split = about["split"]
-        right, wrong = made.tasks(split, 2)
-        answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
+        right_task, wrong_task = made.tasks(split, 2)
+        answers = [(right_task, str(right_task.get("solution", "1"))), (wrong_task, "0")]
         files |= recorded_tests([await made_up(made.plan, task, answer) for task, answer in answers], about)
     return files
 
@@ -182,10 +182,10 @@ def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Fil
         about: Variables of the templates; `rewarded` is the role whose reward is tested, or empty.
     """
     name, role = about["name"], about["rewarded"]
-    expected = zip(episodes, ({"at_least": 1}, {"at_most": 0.99}), strict=True)
-    tasks = {episode.task_id: {"reward": {role: bounds}} for episode, bounds in expected} if role else {}
-    expect: dict[str, Any] = {"failures": 0, **({"tasks": tasks} if tasks else {})}
-    tests = dump_yaml({"tasks": 2, "split": about["split"], "prompts": "any", "expect": expect})
+    bounded = zip(episodes, ({"at_least": 1}, {"at_most": 0.99}), strict=True)
+    tasks = {episode.task_id: {"reward": {role: bounds}} for episode, bounds in bounded} if role else {}
+    expectations: dict[str, Any] = {"failures": 0, **({"tasks": tasks} if tasks else {})}
+    tests = dump_yaml({"tasks": 2, "split": about["split"], "prompts": "any", "expect": expectations})
     lines = b"".join(json_line(episode.to_dict()) for episode in episodes)
     return {
         f"{name}{TESTS_SUFFIX}": rendered(STARTER, "test.yaml.j2", {**about, "tests": tests}),
@@ -250,26 +250,26 @@ def new_files(folder: Path) -> Generator[NewFiles]:
     """
     NEW.check(folder)
     confined.make_folder(folder)
-    new = NewFiles(folder)
+    files = NewFiles(folder)
     with confined.held(folder):
         try:
-            yield new
+            yield files
         except BaseException:
-            new.remove()
+            files.remove()
             raise
 
 
 def prompt_files(plan: Plan) -> Files:
     """Return the template files named by a plan's roles, by their paths relative to the spec."""
     return {
-        f"prompts/{written}": template.source.encode()
+        f"prompts/{template_call}": template.source.encode()
         for role in plan.roles
-        for written, template in (
+        for template_call, template in (
             (role.spec.prompt, role.prompt),
             (role.spec.system, role.system),
             (role.spec.examples, role.examples),
         )
-        if written is not None and names_file(written) and template is not None
+        if template_call is not None and names_file(template_call) and template is not None
     }
 
 
@@ -278,13 +278,13 @@ def spec_files(plan: Plan, source: Source) -> Files:
     data: dict[str, Any] = yaml.safe_load(plan.resolved)
     files: dict[str, bytes] = {Path(name).name: Path(name).read_bytes() for name in source.imports}
     files |= prompt_files(plan)
-    of_files = {split: dataset for split, dataset in plan.data.items() if dataset.file is not None}
-    for split, dataset in of_files.items():
+    file_datasets = {split: dataset for split, dataset in plan.data.items() if dataset.file is not None}
+    for split, dataset in file_datasets.items():
         files[f"{split}.jsonl"] = b"".join(map(json_line, dataset.rows(None)))
         data["data"][split] = f"{split}.jsonl"
-    if of_files:
-        hidden = {field for dataset in of_files.values() for field in dataset.hidden}
-        data["data"]["hidden"] = sorted({*data["data"].get("hidden", ()), *hidden})
+    if file_datasets:
+        hidden_fields = {field for dataset in file_datasets.values() for field in dataset.hidden}
+        data["data"]["hidden"] = sorted({*data["data"].get("hidden", ()), *hidden_fields})
         data["data"].pop("split", None)  # its rows are divided already
         data["data"].pop("examples", None)  # its rows carry them already
     if plan.spec.model.served_here and not plan.spec.model.is_shipped:

@@ -251,6 +251,24 @@ def test_controls_are_shown_with_their_intervals(tmp_path: Path) -> None:
     assert learning.count('<svg class="interval') == 1
 
 
+def test_the_verdict_says_whether_a_role_alone_is_ahead_of_the_workflow(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    names = ("untrained workflow", "trained solver alone", "trained workflow")
+    controls = [
+        {"name": name, "figure": "correct", "mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 64}
+        for name, mean in zip(names, (0.2, 0.8, 0.6), strict=True)
+    ]
+    (folder / "controls.json").write_text(json.dumps(controls))
+    assert "The trained solver alone is ahead of the workflow : 0.800 against 0.600 (correct)" in verdict(
+        page(folder)
+    )
+    controls[1]["mean"] = 0.5
+    (folder / "controls.json").write_text(json.dumps(controls))
+    text = page(folder)
+    assert "The workflow is ahead of the trained solver alone: 0.600 against 0.500 (correct)" in verdict(text)
+    assert '<svg xmlns="http://www.w3.org/2000/svg" class="flow"' in section(text, "workflow")
+
+
 def test_advantages_for_each_token_are_shown_by_their_mean_and_ends(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     episode = rollout("t", 0, [1.0])

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +25,7 @@ from rolegraph import Episode, Step
 from rolegraph.engine.records.episodes import read_episodes
 from tests.cli.conftest import ENVIRONMENT
 from tests.documents import cases_in
+from tests.forks import ForkedCommand, run_forked
 from tests.waiting import soon
 
 INPUTS = cases_in(Path(__file__).parent / "data" / "inputs.md")
@@ -99,17 +99,14 @@ class Case:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.variables = folder, url, {"OPENAI_API_KEY": KEY}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of the commands."""
+        return {**os.environ, **ENVIRONMENT, **self.variables}
+
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command line to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "rolegraph", *words],
-            cwd=self.folder,
-            env={**os.environ, **ENVIRONMENT, **self.variables},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        return run_forked(words, cwd=self.folder, env=self.environment)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the spec into the folder `out`."""
@@ -155,13 +152,8 @@ class Case:
     def train_and_kill(self, after: int) -> None:
         """Train the spec, and kill the training when its metrics have `after` lines."""
         metrics = self.folder / "out" / "metrics.jsonl"
-        with subprocess.Popen(
-            [sys.executable, "-m", "rolegraph", "train", "s.yaml", "--out", "out"],
-            cwd=self.folder,
-            env={**os.environ, **ENVIRONMENT, **self.variables},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        words = ("train", "s.yaml", "--out", "out")
+        with ForkedCommand(words, cwd=self.folder, env=self.environment) as process:
             assert soon(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= after)
             process.send_signal(signal.SIGKILL)
 

@@ -94,20 +94,20 @@ def test_a_key_with_white_space_is_sent_without_it_and_is_echoed_nowhere(
 )
 @pytest.mark.parametrize("bad", ["\n", "\x01", "é", "\udc80"])
 def test_a_key_that_no_header_carries_is_named_by_its_variable(
-    tmp_path: Path, process: Command, provider: str, variable: str, bad: str
+    tmp_path: Path, forked: Command, provider: str, variable: str, bad: str
 ) -> None:
     with served(Starlette(routes=[Route("/{rest:path}", _nothing, methods=["GET", "POST"])])) as url:
         words = [spec(tmp_path, {"provider": provider, "base_url": url}), "--out", "r"]
-        done = process("run", *words, **{variable: f"tml-{CORE}{bad}{CORE}"})
+        done = forked("run", *words, **{variable: f"tml-{CORE}{bad}{CORE}"})
     assert done.returncode == 2
     assert f"{variable}: " in done.stderr
     check_clean(tmp_path, done)
 
 
-def test_a_short_key_changes_no_text_and_is_warned_of_once(tmp_path: Path, process: Command) -> None:
+def test_a_short_key_changes_no_text_and_is_warned_of_once(tmp_path: Path, forked: Command) -> None:
     with serving(lambda _: chat_answer("a")) as endpoint:
         words = [spec(tmp_path, {"provider": "openai", "base_url": endpoint.base_url}), "--out", "r"]
-        done = process("run", *words, OPENAI_API_KEY="e")
+        done = forked("run", *words, OPENAI_API_KEY="e")
     log = (tmp_path / "r" / "log.txt").read_text()
     assert done.returncode == 0, done.stderr
     assert "[key]" not in done.stderr + done.stdout + log
@@ -253,8 +253,8 @@ def test_a_fault_in_a_line_with_a_key_shows_the_line_without_it(tmp_path: Path, 
         check_clean(tmp_path, done)
 
 
-def test_the_key_of_a_served_model_is_checked(tmp_path: Path, process: Command) -> None:
-    done = process("serve", "--port", "0", ROLEGRAPH_SERVE_KEY=f"tml-{CORE}é")
+def test_the_key_of_a_served_model_is_checked(tmp_path: Path, forked: Command) -> None:
+    done = forked("serve", "--port", "0", ROLEGRAPH_SERVE_KEY=f"tml-{CORE}é")
     assert done.returncode == 2
     assert "ROLEGRAPH_SERVE_KEY: " in done.stderr
     check_clean(tmp_path, done)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Command
+
 SPEC = "rolegraph: 2\nname: mine\nroles:\n  solver: {prompt: solver.j2}\n"
 
 
@@ -27,11 +29,12 @@ SPEC = "rolegraph: 2\nname: mine\nroles:\n  solver: {prompt: solver.j2}\n"
         ("preview", 2, "next: rolegraph preview mine.yaml"),
     ],
 )
-def test_a_first_word_is_answered(words: str, code: int, answer: str, tmp_path: Path) -> None:
+def test_a_first_word_is_answered(
+    words: str, code: int, answer: str, rolegraph: Command, tmp_path: Path
+) -> None:
     (tmp_path / "mine.yaml").write_text(SPEC)
     (tmp_path / "mine.test.yaml").write_text("tasks: 2\n")
-    command = [sys.executable, "-m", "rolegraph", *words.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = rolegraph(*words.split())
     assert done.returncode == code
     assert answer in done.stdout + done.stderr
 

@@ -18,6 +18,7 @@ from rolegraph.engine.records import RunFolder, read_episodes
 from tests.cli.conftest import ENVIRONMENT
 from tests.cli.printed import write_spec
 from tests.cli.test_next_as_printed import ROWS, HeldEndpoint, rows
+from tests.forks import run_forked
 from tests.models.edges import serving
 
 
@@ -105,7 +106,7 @@ def test_the_pages_of_view_end_alike_with_both_signals(number: int, folder: Path
     held = HeldEndpoint(ROWS)
     with serving(held) as endpoint:
         words = ("run", "own.yaml", "--base-url", endpoint.base_url, "--out", "out")
-        subprocess.run([sys.executable, "-m", "rolegraph", *words], cwd=folder, env=ENVIRONMENT, check=True)
+        assert run_forked(words, cwd=folder, env=ENVIRONMENT).returncode == 0
     view = [sys.executable, "-m", "rolegraph", "view", "out"]
     with subprocess.Popen(view, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and b"http://" in process.stdout.readline()

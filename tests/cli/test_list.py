@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.forks import ForkedCommand
 
 
 def test_everything_there_is_has_a_line(rolegraph: Command) -> None:
@@ -100,12 +100,12 @@ def test_a_name_that_is_not_there_brings_the_nearest(
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "keys"], ["--help"], ["validate", "solver_judge"]])
-def test_a_reader_that_has_seen_enough_ends_any_command_as_sigpipe_does(words: list[str]) -> None:
+def test_a_reader_that_has_seen_enough_ends_any_command_as_sigpipe_does(
+    words: list[str], tmp_path: Path
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "rolegraph", *words]
-    with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run(
-            command, env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (141, "")
+    done = ForkedCommand(words, cwd=tmp_path, env=ENVIRONMENT, stdout=writing)
+    os.close(writing)
+    _, noted = done.communicate()
+    assert (done.returncode, noted) == (141, "")

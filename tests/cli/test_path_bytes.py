@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,13 @@ from rolegraph.engine.records import RunFolder, read_episodes
 from tests.cli.conftest import ENVIRONMENT
 from tests.cli.printed import write_spec
 from tests.cli.test_next_as_printed import rows
+from tests.forks import run_forked
 from tests.models.edges import Endpoint, chat_answer, serving
 
 
 def run(folder: bytes, *words: str | bytes) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rolegraph", "run", *words]
-    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    decoded = ("run", *map(os.fsdecode, words))
+    return run_forked(decoded, cwd=Path(os.fsdecode(folder)), env=ENVIRONMENT)
 
 
 @pytest.fixture

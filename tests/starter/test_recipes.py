@@ -11,23 +11,20 @@ from pathlib import Path
 import pytest
 
 from rolegraph.api.recipes import recipes
+from tests.cli.conftest import Command
+from tests.cli.conftest import forked as forked
 
 ROOT = Path(__file__).parents[2]
 
 
-def rolegraph(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rolegraph", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("name", ["tree-of-thoughts", "Groups over a batch", "reflexion"])
 def test_a_recipe_is_written_with_what_it_needs_and_is_valid(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, forked: Command
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    made = rolegraph(tmp_path, "new", "mine", "--from", name)
+    config = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    made = forked("new", "mine", "--from", name, **config)
     assert made.returncode == 0, made.stderr
-    checked = rolegraph(tmp_path, "validate", "mine/mine.yaml")
+    checked = forked("validate", "mine/mine.yaml", **config)
     assert checked.returncode == 0, checked.stderr
     assert "error" not in checked.stderr
     assert (tmp_path / "mine" / "alone.yaml").exists() == name.startswith("Groups")
@@ -37,15 +34,15 @@ def test_a_recipe_is_written_with_what_it_needs_and_is_valid(
     )
 
 
-def test_an_unknown_recipe_has_a_hint_and_the_list_has_every_name(tmp_path: Path) -> None:
-    refused = rolegraph(tmp_path, "new", "mine", "--from", "werewolff")
+def test_an_unknown_recipe_has_a_hint_and_the_list_has_every_name(tmp_path: Path, forked: Command) -> None:
+    refused = forked("new", "mine", "--from", "werewolff")
     assert (refused.returncode, "did you mean 'werewolf'?" in refused.stderr) == (2, True)
     assert not (tmp_path / "mine").exists()
-    listed = rolegraph(tmp_path, "list", "recipes").stdout
+    listed = forked("list", "recipes").stdout
     assert {line.split()[0] for line in listed.splitlines()[1:]} == set(recipes())
-    shown = rolegraph(tmp_path, "list", "recipes", "tree-of-thoughts").stdout
+    shown = forked("list", "recipes", "tree-of-thoughts").stdout
     assert shown.startswith("roles:\n  idea:")
-    assert rolegraph(tmp_path, "list", "recipes", "tree").returncode == 2
+    assert forked("list", "recipes", "tree").returncode == 2
 
 
 def test_a_wheel_holds_the_recipes(tmp_path: Path) -> None:

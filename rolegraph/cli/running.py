@@ -169,11 +169,10 @@ def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
     if evaluation.figures:
         console.print(summary_table(summary, caption=api.STAR))
     for name, side in evaluation.sides.items():
-        for failure, count in side.failures.items():
-            text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
-            console.print(text, style="yellow", markup=False)
-        for remark, count in side.remarks.items():
-            text = plain(f"{name}: {remark} {count}: {api.REMARKS[remark.partition('/')[2]]}")
+        remarks = {remark: api.REMARKS[remark.partition("/")[2]] for remark in side.remarks}
+        meanings = {**remarks, **side.messages}
+        for lost, count in (*side.failures.items(), *side.remarks.items()):
+            text = plain(f"{name}: {lost} {count}: {meanings[lost]}")
             console.print(text, style="yellow", markup=False)
         if side.answered < side.asked:
             text = f"{side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"

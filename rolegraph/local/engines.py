@@ -44,9 +44,9 @@ class EngineStart:
     model: str
     """Folder of the model, or its name at the hub."""
     port: int
-    rank: int
-    """Largest rank of an adapter."""
     key: str
+    rank: int = 32
+    """Largest rank of an adapter."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,6 @@ def serve_engine(
     state_dir: Path,
     say: Callable[[str], object],
     seconds: float = START_SECONDS,
-    rank: int = 32,
     key: str = "tml-any",
 ) -> None:
     """Install an engine if necessary, serve a model with it until interrupted, and say how to train on it.
@@ -133,7 +132,6 @@ def serve_engine(
         state_dir: Folder of checkpoints, log and other files of the service.
         say: Function that gets each line for the user.
         seconds: Seconds until a start counts as failed.
-        rank: Largest rank of an adapter.
         key: Key that clients send.
 
     Raises:
@@ -148,7 +146,7 @@ def serve_engine(
     with os_errors_as(UsageError, f"cannot keep checkpoints in {state_dir}"):
         state_dir.mkdir(parents=True, exist_ok=True)
     install(engine, say)
-    engine_start = EngineStart(engine.folder, state_dir.absolute(), model, port, rank, key)
+    engine_start = EngineStart(engine.folder, state_dir.absolute(), model, port, key)
     log = state_dir / f"{engine.name}.log"
     url = f"http://127.0.0.1:{port}"
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -173,9 +171,7 @@ def serve_engine(
                 say(f"to train on it, this environment needs {fault}")
             variables = f"TINKER_API_KEY={key} rolegraph"
             say(f"probe it: {variables} doctor --base-url {url}")
-            say(
-                f"train on it: {variables} train solver_judge --base-url {url} train.lora.rank={min(8, rank)}"
-            )
+            say(f"train on it: {variables} train solver_judge --base-url {url} train.lora.rank=8")
             raise WorldError(f"{engine.name} ended with exit code {process.wait()}:\n{_tail(log)}")
         finally:
             _stop(process)

@@ -41,13 +41,13 @@ _LIBRARIES = {"httpx", "httpx2", "httpcore", "openai", "urllib3", "huggingface_h
 
 def _cut_secrets_of_logs() -> None:
     """Remove secrets from all log messages of HTTP libraries, before any handler gets them."""
-    make = logging.getLogRecordFactory()
+    make_record = logging.getLogRecordFactory()
 
     def record(*args: Any, **options: Any) -> logging.LogRecord:
-        made = make(*args, **options)
-        if made.name.partition(".")[0] in _LIBRARIES:
-            made.msg, made.args = without_secrets(made.getMessage()), None
-        return made
+        log_record = make_record(*args, **options)
+        if log_record.name.partition(".")[0] in _LIBRARIES:
+            log_record.msg, log_record.args = without_secrets(log_record.getMessage()), None
+        return log_record
 
     logging.setLogRecordFactory(record)
 
@@ -89,8 +89,8 @@ def proxy_for(url: str) -> str | None:
     value = os.environ[variable].strip()
     proxy = value if "://" in value else f"http://{value}"
     if fault := _fault_of_proxy(proxy):
-        shown = re.sub(r"[^/]*@", "", value)
-        raise UsageError(f"{variable}: {shown!r} {fault}")
+        hidden = re.sub(r"[^/]*@", "", value)
+        raise UsageError(f"{variable}: {hidden!r} {fault}")
     return proxy
 
 
@@ -99,25 +99,25 @@ def _fault_of_proxy(proxy: str) -> str:
     import httpx
 
     try:
-        parsed = httpx.Proxy(proxy).url
+        parsed_url = httpx.Proxy(proxy).url
     except (ValueError, httpx.InvalidURL):
         return f"is not a proxy that can be used; {_A_PROXY}"
-    if not parsed.host or not 0 < (1080 if parsed.port is None else parsed.port) < 1 << 16:
+    if not parsed_url.host or not 0 < (1080 if parsed_url.port is None else parsed_url.port) < 1 << 16:
         return f"has no host or port; {_A_PROXY}"
-    if parsed.scheme.startswith("socks") and find_spec("socksio") is None:
+    if parsed_url.scheme.startswith("socks") and find_spec("socksio") is None:
         return "needs the library socksio: pip install 'httpx[socks]'"
     return ""
 
 
 def _proxy_variable(url: str) -> str:
     """Return the name of the variable with the proxy for calls to a URL; empty without a proxy."""
-    parts = urlsplit(url)
-    if is_here(url) or _bypassed(parts.netloc.rpartition("@")[2]):
+    url_parts = urlsplit(url)
+    if is_here(url) or _bypassed(url_parts.netloc.rpartition("@")[2]):
         return ""
     proxies = getproxies()
-    scheme = next((scheme for scheme in (parts.scheme, "all") if proxies.get(scheme)), None)
+    scheme = next((scheme for scheme in (url_parts.scheme, "all") if proxies.get(scheme)), None)
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), *os.environ)
-    return next((it for it in names if it.lower() == f"{scheme}_proxy" and os.environ.get(it)), "")
+    return next((name for name in names if name.lower() == f"{scheme}_proxy" and os.environ.get(name)), "")
 
 
 def _bypassed(host: str) -> bool:
@@ -157,14 +157,14 @@ def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
     (_, file), (_, folders), _ = variables
     if file and not Path(file).is_file():
         raise UsageError(f"SSL_CERT_FILE: there is no file {file!r}; {_CERTIFICATES}")
-    if folders and not any(Path(it).is_dir() for it in folders.split(os.pathsep)):
+    if folders and not any(Path(folder).is_dir() for folder in folders.split(os.pathsep)):
         raise UsageError(f"SSL_CERT_DIR: there is no folder {folders!r}; {_CERTIFICATES}")
     try:
         return httpx.create_ssl_context()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        given = [name for name, value in variables if value]
-        named = [name for name, value in variables if value and value in str(error)] or given
-        raise UsageError(f"{' or '.join(named) or 'certificates'}: cannot be used: {error}") from error
+        set_names = [name for name, value in variables if value]
+        guilty_names = [name for name, value in variables if value and value in str(error)] or set_names
+        raise UsageError(f"{' or '.join(guilty_names) or 'certificates'}: cannot be used: {error}") from error
 
 
 def bypass_proxies(url: str) -> None:
@@ -183,7 +183,7 @@ def bypass_proxies(url: str) -> None:
         if host not in hosts and "*" not in hosts:
             os.environ[variable] = ",".join((*hosts, host))
     file, folders = (os.environ.get(name, "") for name in CERTIFICATES[:2])
-    if not any(Path(it).exists() for it in (file, *folders.split(os.pathsep)) if it):
+    if not any(Path(path).exists() for path in (file, *folders.split(os.pathsep)) if path):
         _removed.update((name, os.environ.pop(name)) for name in CERTIFICATES[:2] if name in os.environ)
 
 
@@ -198,11 +198,11 @@ def naming_variables(*prefixes: str) -> Generator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, RuntimeError) as error:
-        given = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
-        named = [name for name, value in given.items() if repr(value) in str(error)]
-        if not named:
+        given_variables = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+        mentioned_names = [name for name, value in given_variables.items() if repr(value) in str(error)]
+        if not mentioned_names:
             raise
-        raise UsageError(f"{' or '.join(named)}: cannot be used: {first_line(error)}") from error
+        raise UsageError(f"{' or '.join(mentioned_names)}: cannot be used: {first_line(error)}") from error
 
 
 def route(url: str) -> str:
@@ -210,7 +210,7 @@ def route(url: str) -> str:
     empty if it uses none."""
     proxy = _proxy_variable(url)
     is_encrypted = urlsplit(url).scheme in ("https", "wss")
-    trusted = [name for name in CERTIFICATES[:2] if is_encrypted and _certificates(name)]
+    certificate_variables = [name for name in CERTIFICATES[:2] if is_encrypted and _certificates(name)]
     notes = [f"by the proxy of {proxy}"] if proxy else []
-    notes += [f"with the certificates of {trusted[0]}"] if trusted else []
+    notes += [f"with the certificates of {certificate_variables[0]}"] if certificate_variables else []
     return f" ({', '.join(notes)})" if notes else ""

@@ -240,20 +240,20 @@ def _nearest(name: str, names: Iterable[str]) -> list[str]:
     """Return the known names that are equally close to a misspelt one, closer than all others."""
     import difflib  # slow to import, and needed only for a misspelt name
 
-    spelt: dict[str, list[str]] = {}
+    spellings: dict[str, list[str]] = {}
     for word in dict.fromkeys(names):
-        spelt.setdefault(word.lower(), []).append(word)
-    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
+        spellings.setdefault(word.lower(), []).append(word)
+    candidates = difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.6)
     # Two swapped letters are the likeliest slip; difflib counts them as two wrong ones.
-    swapped = [word for word in close if sorted(word) == sorted(name.lower())]
+    anagrams = [word for word in candidates if sorted(word) == sorted(name.lower())]
     matcher = difflib.SequenceMatcher(None, "", name.lower())  # the order of get_close_matches
     ratios: list[float] = []
-    for word in close:
+    for word in candidates:
         matcher.set_seq1(word)
         ratios.append(matcher.ratio())
-    best = swapped or [word for word, ratio in zip(close, ratios, strict=True) if ratio == max(ratios)]
+    best = anagrams or [word for word, ratio in zip(candidates, ratios, strict=True) if ratio == max(ratios)]
     best.sort(key=lambda word: word[0] != name[:1].lower())  # the first letter is seldom wrong
-    return [word for key in best for word in reversed(spelt[key])]
+    return [word for key in best for word in reversed(spellings[key])]
 
 
 def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
@@ -267,8 +267,8 @@ def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
     Returns:
         The hint, a Suggestion, or an empty string if no known name is close.
     """
-    close = _nearest(name, names)
-    return Suggestion(name, close[0], len(close) == 1, shown) if close else ""
+    suggestions = _nearest(name, names)
+    return Suggestion(name, suggestions[0], len(suggestions) == 1, shown) if suggestions else ""
 
 
 FOREIGN_ERRORS = (Exception, SystemExit)
@@ -321,8 +321,8 @@ def place_of(error: BaseException) -> str:
         empty if no such code raised it. The path of a file below the working folder is relative to it; for
         any other file, only the name is given.
     """
-    if marked := getattr(error, PLACE_NOTE, ""):
-        return str(marked)
+    if marked_place := getattr(error, PLACE_NOTE, ""):
+        return str(marked_place)
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = Path(frame.f_code.co_filename)
@@ -350,7 +350,7 @@ def _is_users(file: Path) -> bool:
 
 
 def _shown_file(file: Path) -> str:
-    """Return a path relative to the working folder; for a file elsewhere, only the file's name."""
+    """Return a path relative to the working folder; for a file outside of it, only the file's name."""
     with suppress(OSError, ValueError):  # it lies elsewhere, or the working folder was deleted
         return str(file.resolve().relative_to(Path.cwd()))
     return file.name

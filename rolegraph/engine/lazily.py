@@ -37,8 +37,8 @@ def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
         if name not in homes:
             from difflib import get_close_matches  # slow to import
 
-            near = [] if name.startswith("_") else get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near_names = [] if name.startswith("_") else get_close_matches(name, names, 1)
+            hint = f"; did you mean {near_names[0]!r}?" if near_names else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         home = import_module(homes[name])
         value = getattr(home, name) if hasattr(home, name) else import_module(f"{homes[name]}.{name}")

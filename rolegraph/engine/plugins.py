@@ -35,7 +35,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @cache
 def own_points(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of Rolegraph itself by name, without reading those of other packages.
+    """Return Rolegraph's own entry points of a group, by name, without reading those of other packages.
 
     Entry points of an integration whose folder was deleted are left out.
 
@@ -96,8 +96,8 @@ def plugin(group: Group, name: str) -> Any:
     """
     points, kind = points_of(f"rolegraph.{group}"), group.removesuffix("s")
     if name not in points:
-        others = f"expected one of {', '.join(sorted(points))}" if points else "no package has any"
-        raise UsageError(f"no {kind} {name!r}; {did_you_mean(name, points) or others}")
+        expected_names = f"expected one of {', '.join(sorted(points))}" if points else "no package has any"
+        raise UsageError(f"no {kind} {name!r}; {did_you_mean(name, points) or expected_names}")
     return load_point(points[name], kind)
 
 
@@ -107,15 +107,15 @@ def plugins(group: Group) -> dict[str, Any]:
     A part that needs a deleted folder of Rolegraph is left out; so is, with a warning, any other part that
     cannot be imported.
     """
-    parts: dict[str, Any] = {}
+    plugins_by_name: dict[str, Any] = {}
     for name in plugin_names(group):
         try:
-            parts[name] = plugin(group, name)
+            plugins_by_name[name] = plugin(group, name)
         except UsageError as error:
-            lacking = getattr(error.__cause__, "name", None) or ""
-            if not lacking.startswith("rolegraph."):
+            missing_module = getattr(error.__cause__, "name", None) or ""
+            if not missing_module.startswith("rolegraph."):
                 _LOGGER.warning("%s", error)
-    return parts
+    return plugins_by_name
 
 
 def optional_plugin(group: Group, name: str) -> Any | None:
@@ -134,5 +134,5 @@ def load_point(point: EntryPoint, kind: str) -> Any:
     try:
         return point.load()
     except FOREIGN_ERRORS as error:  # importing the module runs the package's own code
-        what = f"the {kind} {point.name!r} of {package_of(point)}"
-        raise UsageError(f"{what} cannot be loaded: {describe_error(error)}") from error
+        noun = f"the {kind} {point.name!r} of {package_of(point)}"
+        raise UsageError(f"{noun} cannot be loaded: {describe_error(error)}") from error

@@ -93,13 +93,14 @@ def rewritten(value: Any, write: Callable[[str], str]) -> Any:
 
 
 def remember(value: str) -> None:
-    """Remove a secret, and each of its words, from all texts from now on, if they have at least 8
-    characters."""
+    """Register a secret, so that it and each of its words with at least 8 characters are removed from all
+    texts from now on."""
     _remembered.update(_words(value))
 
 
 def remember_url(url: str) -> None:
-    """Remove the secrets of a URL from all texts from now on, even where the URL itself is missing."""
+    """Register the secrets of a URL, so that they are removed from all texts from now on, even without the
+    URL."""
     for secret in _secrets_of_url(url):
         remember(secret)
 
@@ -117,8 +118,8 @@ def secrets_of(name: str, value: str) -> set[str]:
     """
     urls: list[str] = _URL.findall(value)
     values = {secret for url in urls for secret in _secrets_of_url(url)}
-    pairs = ((part, text.strip()) for part, text in _PAIR.findall(value))
-    values |= {f"{text} {unquote(text)}" for part, text in pairs if text and is_secret_name(part)}
+    pairs = ((name_part, text.strip()) for name_part, text in _PAIR.findall(value))
+    values |= {f"{text} {unquote(text)}" for name_part, text in pairs if text and is_secret_name(name_part)}
     if urls and "webhook" in name.lower():  # Slack's and Discord's carry their secret in the path
         values |= {urlsplit(url).path.rpartition("/")[2] for url in urls}
     is_list = name.upper().endswith("HEADERS")
@@ -131,14 +132,14 @@ def _secrets_of_url(url: str) -> set[str]:
     """Return the secrets of a URL: the password, a user that is a token, both as base64, and secret
     parameters."""
     try:
-        parts = urlsplit(url)
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        url_parts = urlsplit(url)
+        user, password = unquote(url_parts.username or ""), unquote(url_parts.password or "")
     except ValueError:  # an invalid URL is refused by its reader
         return set()
     values = {password} if password and len(user) < _TOKEN_AS_USER else {user, password}
     if user or password:
         values.add(b64encode(f"{user}:{password}".encode()).decode())
-    for pair in re.split("[&;]", f"{parts.query}&{parts.fragment}"):
+    for pair in re.split("[&;]", f"{url_parts.query}&{url_parts.fragment}"):
         name, _, value = pair.partition("=")
         if is_secret_name(unquote_plus(name)):
             values |= {unquote_plus(value), value}
@@ -170,11 +171,11 @@ def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
 
 def _forms(key: str) -> set[str]:
     """Return a key unchanged, and in the forms in which Python, JSON, HTML and URLs escape it."""
-    escaped = {key, repr(key)[1:-1], ascii(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}
-    escaped |= {json.dumps(form)[1:-1] for form in escaped}  # such as JSON in a message of JSON
-    encoded = key.encode("utf-8", "surrogateescape")
-    escaped |= {quote(encoded, safe=""), quote(encoded), quote_plus(encoded)}
-    return escaped | {b64encode(encoded).decode().rstrip("=")}
+    spellings = {key, repr(key)[1:-1], ascii(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}
+    spellings |= {json.dumps(form)[1:-1] for form in spellings}  # such as JSON in a message of JSON
+    key_bytes = key.encode("utf-8", "surrogateescape")
+    spellings |= {quote(key_bytes, safe=""), quote(key_bytes), quote_plus(key_bytes)}
+    return spellings | {b64encode(key_bytes).decode().rstrip("=")}
 
 
 def _loose(form: str) -> str:

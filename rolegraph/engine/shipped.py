@@ -35,9 +35,9 @@ def fetched_models() -> Path:
     As in the libraries of Hugging Face, HF_HOME is by default `huggingface` in XDG_CACHE_HOME, which is by
     default `~/.cache`.
     """
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(home, "rolegraph").expanduser().absolute()
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    hub_home = os.environ.get("HF_HOME") or f"{cache_folder}/huggingface"
+    return Path(hub_home, "rolegraph").expanduser().absolute()
 
 
 def fetched_folder(name: str) -> Path | None:
@@ -60,7 +60,8 @@ def hub_name(folder: Path) -> str | None:
 
 
 def names_model(name: str) -> bool:
-    """Return True for the name of a shipped, known or fetched model, which takes precedence over a path."""
+    """Return True if a name is that of a shipped, known or fetched model; such a name takes precedence over a
+    path."""
     folder = fetched_folder(name)
     return name in MODELS or name in HUB_NAMES or (folder is not None and folder.is_dir())
 
@@ -73,9 +74,9 @@ def model_folder(name: str | None) -> Path:
             without `local:`; None means the shipped base model.
     """
     name = (name or BASE_NAME).removeprefix("local:")
-    short = next((it for it, of_hub in HUB_NAMES.items() if of_hub == name), None)
-    if short is not None and not Path(name).is_dir() and (fetched_models() / short).is_dir():
-        name = short
+    short_name = next((local_name for local_name, hub_name in HUB_NAMES.items() if hub_name == name), None)
+    if short_name is not None and not Path(name).is_dir() and (fetched_models() / short_name).is_dir():
+        name = short_name
     folder = fetched_folder(name) if names_model(name) else None
     return MODELS.get(name) or folder or Path(name)
 

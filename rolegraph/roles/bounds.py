@@ -7,9 +7,9 @@ from math import inf, isnan
 Bounds = tuple[float, float]
 """Smallest and largest value; an infinity means no bound."""
 UNIT: Bounds = (0.0, 1.0)
-"""Bounds of a share, and of a bool as a number."""
+"""Bounds of a share (0 to 1), and of a bool as a number."""
 COUNT: Bounds = (0.0, inf)
-"""Bounds of a number of things."""
+"""Bounds of a count, such as a number of tokens or of calls."""
 
 
 def scaled(bounds: Bounds, factor: float) -> Bounds:

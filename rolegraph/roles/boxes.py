@@ -28,8 +28,8 @@ def last_box(text: str) -> str | None:
 
 
 def _content(text: str, start: int) -> str | None:
-    r"""Return the text between balanced braces at `start`, or a bare number as in `\boxed 5`; None if neither
-    is there."""
+    r"""Return the text between balanced braces at `start`, or a bare number as in `\boxed 5`; None if `start`
+    has neither."""
     if text[start : start + 1] != "{":
         bare = _NUMBER.match(text, start)
         return None if bare is None else bare[0]

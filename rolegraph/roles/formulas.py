@@ -87,7 +87,7 @@ class Reading(NamedTuple):
     """Names and fields that an expression reads; empty for a text with a syntax fault."""
 
     parts: list[nodes.Node]
-    """Nodes of the syntax tree, the root first."""
+    """All nodes of the expression's syntax tree, the root first."""
 
     @classmethod
     def of(cls, text: str) -> Reading:
@@ -105,7 +105,7 @@ class Reading(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names that may be roles."""
+        """Names in the expression that may be roles."""
         called = {id(part.node) for part in self.parts if isinstance(part, nodes.Call)}
         named = (it for it in self.parts if isinstance(it, nodes.Name) and id(it) not in called)
         return tuple(dict.fromkeys(it.name for it in named if it.name not in _NO_ROLES))

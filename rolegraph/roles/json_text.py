@@ -103,7 +103,8 @@ def find_json(text: str, check: Check | None = None) -> Any:
 
 
 WAYS = 3
-"""Number of different examples of a number or a JSON value, so that a workflow takes different branches."""
+"""Number of different made-up examples for a number or a JSON value; with several, a preview takes different
+branches."""
 
 
 def example_of(schema: Mapping[str, Any], depth: int = 0, way: int = 0, like: object = None) -> Any:

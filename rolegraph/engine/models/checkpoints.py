@@ -16,7 +16,7 @@ from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
 
 
 def with_base(ref: ModelRef) -> ModelRef:
-    """Return a reference that names a model: the one of its checkpoint if it names none itself.
+    """Return a reference that names a model; a missing name is taken from the reference's checkpoint.
 
     Args:
         ref: The model. Its checkpoint's model is found only if the checkpoint is a training's folder.
@@ -28,31 +28,31 @@ def with_base(ref: ModelRef) -> ModelRef:
         UsageError: There are no such weights, or they are at a service of another machine that only the
             training's folder names.
     """
-    training = PolicyPath.parse(ref.checkpoint) if ref.checkpoint is not None else None
-    if ref.names_model or training is None:
+    folder_of_policy = PolicyPath.parse(ref.checkpoint) if ref.checkpoint is not None else None
+    if ref.names_model or folder_of_policy is None:
         return ref
-    run = RunFolder(FilePath(training.folder))
-    path = run.best_of(training.policy).sampler
+    run = RunFolder(FilePath(folder_of_policy.folder))
+    path = run.best_of(folder_of_policy.policy).sampler
     folder = checkpoint_folder(path, run.weights)
     if folder is not None and folder.is_dir():
         return ref.model_copy(update={"name": base_name(path, run.weights)})
-    trained = _trained_model(run, training.policy)
-    if trained.served_here:
+    found_model = _trained_model(run, folder_of_policy.policy)
+    if found_model.served_here:
         raise UsageError(f"{run.weights} does not hold the weights {path}")
-    if trained.base_url is not None and not is_loopback(urlsplit(trained.base_url).hostname or ""):
+    if found_model.base_url is not None and not is_loopback(urlsplit(found_model.base_url).hostname or ""):
         raise UsageError(
-            f"the weights of {run.path} are at {trained.base_url}, which would get your key; give "
-            f"--base-url {trained.base_url} if you want that"
+            f"the weights of {run.path} are at {found_model.base_url}, which would get your key; give "
+            f"--base-url {found_model.base_url} if you want that"
         )
-    return ref.model_copy(update={"provider": trained.provider, "base_url": trained.base_url})
+    return ref.model_copy(update={"provider": found_model.provider, "base_url": found_model.base_url})
 
 
 def _trained_model(run: RunFolder, policy: str | None) -> ModelRef:
     """Return the model that a training's spec names for a policy; raises UsageError for a damaged spec."""
     data = parse_yaml(run.spec(), str(run.spec_file)).data
-    places: tuple[Path, ...] = ("policies", policy or MAIN, "model"), ("model",)
-    written = [value for place in places if (value := value_at(data, place)) is not None]
+    key_paths: tuple[Path, ...] = ("policies", policy or MAIN, "model"), ("model",)
+    model_values = [value for key_path in key_paths if (value := value_at(data, key_path)) is not None]
     try:
-        return ModelRef.model_validate(written[0]) if written else ModelRef()
+        return ModelRef.model_validate(model_values[0]) if model_values else ModelRef()
     except ValidationError as error:
         raise UsageError(f"{run.spec_file} names no valid model: {first_line(error)}") from error

@@ -35,8 +35,8 @@ async def _fetch_archive(url: str, folder: Path) -> None:
                 for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
                     content = archive.extractfile(members[name])
                     assert content is not None  # it is a file
-                    with content, open_to_write(folder / name) as out:
-                        shutil.copyfileobj(content, out)
+                    with content, open_to_write(folder / name) as target:
+                        shutil.copyfileobj(content, target)
             complete_config(folder)
         except (tarfile.TarError, KeyError, ValueError) as error:
             raise WorldError(f"the service gave no archive of an adapter: {error}") from error
@@ -54,24 +54,24 @@ async def fetch_adapter(
         folder: An existing folder, which receives the adapter's two files.
     """
     in_archive = not hasattr(client, "save_weights_external")  # an older SDK
-    save = client.save_weights_for_sampler if in_archive else client.save_weights_external
-    saved = await pulse.result(save("export", ttl_seconds=_LIFE_SECONDS))
+    save_weights = client.save_weights_for_sampler if in_archive else client.save_weights_external
+    saved_weights = await pulse.result(save_weights("export", ttl_seconds=_LIFE_SECONDS))
     try:
         if in_archive:
-            run, _, name = saved.path.removeprefix("tinker://").partition("/")
+            run, _, name = saved_weights.path.removeprefix("tinker://").partition("/")
             archive = archive_url(rest, run, name.removeprefix("sampler_weights/"))
             await _fetch_archive(await pulse.result(archive), folder)
         else:
-            urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
+            urls = (await pulse.result(rest.get_external_weights_urls(saved_weights.path))).urls
             for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
                 if file not in urls:
                     raise WorldError(f"the service gave no {file}, but {', '.join(urls) or 'nothing'}")
-                with open_to_write(folder / file) as out:
-                    await _fetch(urls[file], out)
+                with open_to_write(folder / file) as target:
+                    await _fetch(urls[file], target)
     finally:
         # The service deletes it after an hour.
         with contextlib.suppress(tinker.TinkerError, ValueError):
-            await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
+            await pulse.result(rest.delete_checkpoint_from_tinker_path(saved_weights.path))
 
 
 async def _fetch(url: str, file: IO[bytes]) -> None:
@@ -85,5 +85,5 @@ async def _fetch(url: str, file: IO[bytes]) -> None:
     client = httpx.AsyncClient(timeout=60, follow_redirects=True, **client_options(url))
     async with client, client.stream("GET", url) as answer:
         answer.raise_for_status()
-        async for part in answer.aiter_bytes(1 << 20):
-            file.write(part)
+        async for chunk in answer.aiter_bytes(1 << 20):
+            file.write(chunk)

@@ -31,9 +31,9 @@ class KeyRule:
 
     def url(self, base_url: str | None) -> str:
         """Return the URL to call, without a trailing slash; raises UsageError for an invalid URL."""
-        of_environment = os.environ.get(self.url_variable, "").strip()
-        url = ((base_url or "").strip() or of_environment or self.default_url).rstrip("/")
-        source = self.url_variable if url == of_environment.rstrip("/") else "base_url"
+        environment_url = os.environ.get(self.url_variable, "").strip()
+        url = ((base_url or "").strip() or environment_url or self.default_url).rstrip("/")
+        source = self.url_variable if url == environment_url.rstrip("/") else "base_url"
         if not _is_url(url):
             raise UsageError(
                 f"{source}: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
@@ -67,7 +67,7 @@ class KeyRule:
         """Return True if secrets of the environment may be sent to `url`: the provider's own URL, the URL of
         the environment variable, `trusted_url`, or this machine."""
         urls = (self.default_url, os.environ.get(self.url_variable), trusted_url)
-        return is_here(url) or _origin(url) in {_origin(it) for it in urls if it and _is_url(it)}
+        return is_here(url) or _origin(url) in {_origin(other) for other in urls if other and _is_url(other)}
 
     def withheld(self, url: str, variable: str | None = None) -> str:
         """Return the error message that says why the key, or the secret in `variable`, is not sent to
@@ -97,10 +97,10 @@ def header_value(name: str, value: str) -> str:
         UsageError: The value has a character that headers cannot carry.
     """
     stripped = value.strip()
-    wrong = next((it for it in stripped if not (it.isascii() and it.isprintable())), None)
-    if wrong is not None:
-        place = f"the character U+{ord(wrong):04X}, number {stripped.index(wrong) + 1}"
-        raise UsageError(f"{name}: it has {place}, which a header cannot carry; expected printable ASCII")
+    bad_character = next((char for char in stripped if not (char.isascii() and char.isprintable())), None)
+    if bad_character is not None:
+        location = f"the character U+{ord(bad_character):04X}, number {stripped.index(bad_character) + 1}"
+        raise UsageError(f"{name}: it has {location}, which a header cannot carry; expected printable ASCII")
     return stripped
 
 
@@ -138,13 +138,13 @@ def _is_url(url: str) -> bool:
     import httpx  # slow to import, and imported for the call anyway
 
     try:
-        parts, parsed = urlsplit(url), httpx.URL(url)
-        is_whole = bool(parsed.host) and parts.port != 0 and not re.search(r"\s", url)
-        return parts.scheme in ("http", "https") and is_whole
+        url_parts, httpx_url = urlsplit(url), httpx.URL(url)
+        is_whole = bool(httpx_url.host) and url_parts.port != 0 and not re.search(r"\s", url)
+        return url_parts.scheme in ("http", "https") and is_whole
     except (ValueError, httpx.InvalidURL):  # an invalid port, host or IPv6 address
         return False
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    split = urlsplit(url)
+    return split.scheme, split.hostname, split.port or {"http": 80, "https": 443}.get(split.scheme)

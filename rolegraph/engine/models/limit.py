@@ -49,9 +49,9 @@ class LimitedModel:
     def with_model(self, model: Model) -> LimitedModel:
         """Return a LimitedModel for another model, such as newer weights, that shares this model's limit on
         calls."""
-        limited = copy(self)
-        limited.model = model
-        return limited
+        limited_model = copy(self)
+        limited_model.model = model
+        return limited_model
 
     async def complete(
         self,
@@ -75,7 +75,7 @@ class LimitedModel:
             ModelError: The model refused, or failed `ATTEMPTS` times.
             TimeoutError: The attempt took longer than `seconds`.
         """
-        answer, start, taken = await self._call(self.model.complete, request, seconds, observe)
+        answer, start_time, duration = await self._call(self.model.complete, request, seconds, observe)
         answer = answer.checked()
         if answer.unusable_numbers and "unusable numbers" not in self._warned:
             self._warned.add("unusable numbers")
@@ -85,7 +85,7 @@ class LimitedModel:
                 request.id,
                 answer.unusable_numbers[0],
             )
-        return answer, start, taken
+        return answer, start_time, duration
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
         """Return the natural log-probabilities of given response tokens, [T], at temperature 1.
@@ -116,27 +116,27 @@ class LimitedModel:
         attempt = 1
         while True:
             async with self._slots:
-                start, answered = time.monotonic(), False
+                start_time, is_answered = time.monotonic(), False
                 try:
                     async with asyncio.timeout(seconds):
                         answer = await call(argument)
-                    answered = True
-                    return answer, start, time.monotonic() - start
+                    is_answered = True
+                    return answer, start_time, time.monotonic() - start_time
                 except ModelError as error:
                     if not error.transient or attempt == ATTEMPTS:
                         raise
-                    wait = backoff(attempt, error.after)
+                    delay = backoff(attempt, error.after)
                 finally:
                     if observe is not None and isinstance(argument, Request):
-                        observe(CallDone(argument.id, time.monotonic() - start, answered))
-            await asyncio.sleep(wait)
+                        observe(CallDone(argument.id, time.monotonic() - start_time, is_answered))
+            await asyncio.sleep(delay)
             attempt += 1
 
 
 def left_out(models: Iterable[tuple[ModelRef, LimitedModel]]) -> dict[str, tuple[str, ...]]:
     """Return the fields of requests that servers have refused, by model."""
-    refused = {str(ref): tuple(sorted(getattr(limited.model, "left_out", ()))) for ref, limited in models}
-    return {name: fields for name, fields in refused.items() if fields}
+    left_out = {str(ref): tuple(sorted(getattr(m.model, "left_out", ()))) for ref, m in models}
+    return {name: fields for name, fields in left_out.items() if fields}
 
 
 async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: float | None) -> Any:
@@ -159,8 +159,8 @@ async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: f
         except ToolError as error:
             if error.retry_headers is None or attempt == ATTEMPTS:
                 raise
-            wait = backoff(attempt, retry_after(error.retry_headers))
-        await asyncio.sleep(wait)
+            seconds_to_wait = backoff(attempt, retry_after(error.retry_headers))
+        await asyncio.sleep(seconds_to_wait)
         attempt += 1
 
 
@@ -171,8 +171,8 @@ def backoff(attempt: int, asked: float | None = None) -> float:
         attempt: The attempt's number, from 1.
         asked: Seconds that the server asked for; the wait is at least as long, up to `LONGEST_ASKED`.
     """
-    wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
-    return max(wait, min(asked or 0.0, LONGEST_ASKED)) + wait * random.random()
+    delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
+    return max(delay, min(asked or 0.0, LONGEST_ASKED)) + delay * random.random()
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

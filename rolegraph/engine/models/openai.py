@@ -89,8 +89,8 @@ _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
 _MAY_BE_FULL = (200, 400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
 _FIRST_SECONDS = 2.0
-"""Longest wait in seconds of other calls for the first call, whose refusals teach them which fields to
-send."""
+"""Longest wait in seconds of other calls for the first call, whose refusals show which fields the server
+accepts."""
 _OPENAI = Taken(
     # OpenAI knows no return_token_ids, and its reasoning models refuse the others.
     frozenset({"return_token_ids", "return_prompt_token_ids", "temperature", "top_p"}),
@@ -179,15 +179,15 @@ class OpenAIModel:
         return completion
 
     async def aclose(self) -> None:
-        """Close the HTTP connections to the endpoint."""
+        """Close the client's HTTP connections."""
         await self._client.close()
 
     def _no_answer(self, error: object) -> ModelError:
         """Return the ModelError for a response with status 200 that has an error in place of an answer."""
-        why = message_of(error)
-        if says_context_full(why, *_codes_of(error)):
-            return ContextFull(f"{self._url}: {why}")
-        return ModelError(f"{self._url} gave no answer: {why}", transient=True)
+        reason = message_of(error)
+        if says_context_full(reason, *_codes_of(error)):
+            return ContextFull(f"{self._url}: {reason}")
+        return ModelError(f"{self._url} gave no answer: {reason}", transient=True)
 
     async def _ask(self, request: Request) -> ServerCompletion:
         """Send a request again with fewer fields, or as a stream, until the server accepts it.
@@ -197,48 +197,48 @@ class OpenAIModel:
         Raises:
             UsageError: The server refuses a field that the spec asks for.
         """
-        asked = fields_of(request, self._body, tokens=self._tokens)
-        kind = kind_of(asked, request)
+        asked_fields = fields_of(request, self._body, tokens=self._tokens)
+        kind = kind_of(asked_fields, request)
         is_first, self._has_begun = not self._has_begun, True
         if not is_first and not self._is_open.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FIRST_SECONDS):
                     await self._is_open.wait()
             self._is_open.set()
-        trial: Taken | None = None
+        trial_fields: Taken | None = None
         try:
             while True:
-                taken = trial or self._known.get(kind, self.taken)
+                taken = trial_fields or self._known.get(kind, self.taken)
                 try:
-                    answer = await self.send(request, sent(asked, taken))
+                    answer = await self.send(request, sent(asked_fields, taken))
                 except _REFUSALS as error:
                     if says_context_full(_said(error), error.code, error.type):
                         raise
-                    learned = self._learned(request, asked, taken, error, is_known=kind in self._known)
+                    learned = self._learned(request, asked_fields, taken, error, is_known=kind in self._known)
                     if learned is None:
                         is_failure = error.status_code >= _SERVER_FAILS
                         if is_failure or kind in self._known or kind in self._refused:
                             raise
                         # The refusal may be about the prompt, so what is left out is kept after an answer.
-                        trial = after_unclear_refusal(asked, taken)
-                        if trial is None:
+                        trial_fields = after_unclear_refusal(asked_fields, taken)
+                        if trial_fields is None:
                             self._refused.add(kind)
                             raise
                         continue
                 else:
-                    learned = _learned_from_error(asked, taken, answer)
+                    learned = _learned_from_error(asked_fields, taken, answer)
                     if learned is None:
                         if not answer.choices or answer.fault:
                             return answer
-                        if trial is not None:
+                        if trial_fields is not None:
                             self.taken = taken._replace(left_out=taken.left_out | self.taken.left_out)
                         self._known[kind] = taken
-                        self._tell(asked, taken)
+                        self._tell(asked_fields, taken)
                         return answer
-                if trial is None:
+                if trial_fields is None:
                     self.taken = learned
                 else:
-                    trial = learned
+                    trial_fields = learned
                 self._known.pop(kind, None)
         finally:
             self._is_open.set()
@@ -252,7 +252,8 @@ class OpenAIModel:
         *,
         is_known: bool,
     ) -> Taken | None:
-        """Return the fields that the server accepts after a refusal; None if the refusal names no field.
+        """Return the fields that the server accepts, as learnt from a refusal; None if the refusal names no
+        field.
 
         Args:
             request: The request.
@@ -266,27 +267,27 @@ class OpenAIModel:
         """
         is_certain = error.status_code < _SERVER_FAILS
         refusal = f"{error.message}\n{error.response.text}"
-        learned = after_refusal(asked, taken, refusal, error.param, is_certain=is_certain)
-        if isinstance(learned, str):
+        new_taken = after_refusal(asked, taken, refusal, error.param, is_certain=is_certain)
+        if isinstance(new_taken, str):
             if is_known or not is_certain:
                 raise error
-            if learned not in asked:  # a stream, which was sent because the server refused to do without
+            if new_taken not in asked:  # a stream, which was sent because the server refused to do without
                 self.taken = self.taken._replace(streams=False, left_out=self.taken.left_out | {"stream"})
                 raise error
-            raise self._insists(learned, asked[learned], error) from error
-        return learned
+            raise self._insists(new_taken, asked[new_taken], error) from error
+        return new_taken
 
     def _tell(self, asked: Mapping[str, AskedField], taken: Taken) -> None:
-        """Log a warning of fields that this answer is the first to lack.
+        """Log a warning that names the optional fields which the server newly refuses.
 
         Args:
             asked: Fields of the request.
             taken: Fields that the server accepts.
         """
-        new = [it for it in asked if it in taken.left_out - self._at_first - self.left_out - {*EXTRAS}]
-        if new := [it for it in new if not asked[it].place]:
-            self.left_out.update(new)
-            _logger.warning("%s %s", self._url, warning_of(new))
+        new_names = [n for n in asked if n in taken.left_out - self._at_first - self.left_out - {*EXTRAS}]
+        if new_names := [n for n in new_names if not asked[n].place]:
+            self.left_out.update(new_names)
+            _logger.warning("%s %s", self._url, warning_of(new_names))
 
     def _insists(self, name: str, field: AskedField, error: openai.APIStatusError) -> UsageError:
         return UsageError(
@@ -300,17 +301,17 @@ class OpenAIModel:
         tools = described(request.tools)
         if self._escapes:
             messages, tools = escape_families(messages), escape_families(tools)
-        extra = {**fields, **({"tools": tools} if tools else {})}
+        body_fields = {**fields, **({"tools": tools} if tools else {})}
         if isinstance(self._client, openai.AsyncOpenAI):
             # `chat.completions.create` would walk the messages by their types, for a third of a call's time.
-            body = {"model": self.name, "messages": messages, **extra}
+            body = {"model": self.name, "messages": messages, **body_fields}
             response: Any = await self._client.post("/chat/completions", cast_to=httpx.Response, body=body)
             answer = read_answer(response.content)
             if (is_of_key := says_key_refused(answer.fault)) or says_refused(answer.fault):
                 kind = openai.AuthenticationError if is_of_key else openai.BadRequestError
                 raise kind(message_of(answer.fault), response=response, body=answer.fault)
             return answer
-        return read_answer(await self._client.post(self.name, messages, extra))
+        return read_answer(await self._client.post(self.name, messages, body_fields))
 
     def _warn_of_lack(self) -> None:
         """Log a warning, once, that the answers have no log-probabilities, with the reason."""
@@ -361,19 +362,19 @@ class OpenAIModel:
             raise AnswerWithheld(f"{self._url} withheld the answer: finish_reason is content_filter.")
         if choice.is_broken_off:
             raise ModelError(f"{self._url} broke off the answer: {choice.finish_reason}", transient=True)
-        content, _, refused = message.content
-        refusal = message.refusal or refused
+        content, _, refusal_text = message.content
+        refusal = message.refusal or refusal_text
         if refusal and not content:
             raise AnswerWithheld(f"The model refused to answer: {refusal}")
-        stated = message.thought.strip()
+        stated_thought = message.thought.strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
-        if stated and not (text or message.tool_calls or choice.is_cut):
+        if stated_thought and not (text or message.tool_calls or choice.is_cut):
             self._warn_of_reasoning()
-        if not choice.scores and (text or thought or stated):
+        if not choice.scores and (text or thought or stated_thought):
             self._warn_of_lack()
         return Completion(
             text=text,
-            thought="\n".join(part for part in (stated, thought) if part),
+            thought="\n".join(thought_part for thought_part in (stated_thought, thought) if thought_part),
             prompt_ids=answer.prompt_ids,
             response_ids=choice.ids,
             logprobs=[score.logprob for score in choice.scores],
@@ -394,8 +395,8 @@ def _learned_from_error(
     message = message_of(answer.fault) if answer.fault else ""
     if not message or says_context_full(message, *_codes_of(answer.fault)):
         return None
-    learned = after_refusal(asked, taken, message, is_certain=False)
-    return None if isinstance(learned, str) else learned
+    new_taken = after_refusal(asked, taken, message, is_certain=False)
+    return None if isinstance(new_taken, str) else new_taken
 
 
 def _codes_of(error: object) -> tuple[object, object]:
@@ -438,11 +439,11 @@ def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule
         case openai.APIStatusError():
             is_spent = error.code == "insufficient_quota"
             transient = (error.status_code in (408, 409, 429) or error.status_code >= 500) and not is_spent
-            after = retry_after(error.response.headers)
+            delay = retry_after(error.response.headers)
             message = f"{url} answers {error.status_code}: {reason}"
             if rule and error.status_code in (404, 405) and not _has_error(error.response.content):
                 message += _IS_URL_RIGHT
-            return ModelError(message, transient=transient, after=after)
+            return ModelError(message, transient=transient, after=delay)
         case openai.APITimeoutError():
             return ModelError(f"{url} did not answer in time.", transient=True)
         case openai.APIConnectionError():
@@ -459,7 +460,7 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
     client = open_client(served, OPENAI, url, key)
     try:
-        names = [card.id for card in await list_models(client, url, key)]
+        names = [model_card.id for model_card in await list_models(client, url, key)]
         name = served.ref.name or only_model(names, url)
         return OpenAIModel(
             client, name, key=key, escapes=bool(served.ref.escape_markers), body=served.ref.body
@@ -482,7 +483,7 @@ def open_client(served: ServedModel, rule: KeyRule, url: str, key: str | None) -
         UsageError: The environment's headers may not be sent to `url`.
     """
     is_trusted = rule.trusts(url, served.trusted_url)
-    account = _account()
+    account_headers = _account()
     if os.environ.get(_HEADERS_VARIABLE) and not (served.api_key or is_trusted):
         raise UsageError(rule.withheld(url, _HEADERS_VARIABLE))
 
@@ -503,7 +504,7 @@ def open_client(served: ServedModel, rule: KeyRule, url: str, key: str | None) -
         http_client=http,
     )
     # The client has read them in the environment, whatever its URL, with the line ends of their files.
-    client.organization, client.project = account if rule is OPENAI and is_trusted else (None, None)
+    client.organization, client.project = account_headers if rule is OPENAI and is_trusted else (None, None)
     return client
 
 
@@ -553,8 +554,8 @@ def only_model(names: Sequence[str], url: str) -> str:
     """Return the only name in a list of models; raises UsageError for an empty list and for several names."""
     if len(names) == 1:
         return names[0]
-    offer = f"{url} offers {', '.join(names[:5])}" if names else f"{url} lists no models"
-    raise UsageError(f"Which model? Write `openai:NAME`; {offer}{' and more' if len(names) > 5 else ''}.")
+    offers = f"{url} offers {', '.join(names[:5])}" if names else f"{url} lists no models"
+    raise UsageError(f"Which model? Write `openai:NAME`; {offers}{' and more' if len(names) > 5 else ''}.")
 
 
 def _refused(url: str, key: str | None, reason: str, rule: KeyRule) -> str:
@@ -572,16 +573,16 @@ def wire_message(message: Message) -> dict[str, object]:
     """
     if len(message) == 2:
         return dict(message)
-    sent: dict[str, object] = {"role": message["role"], "content": message["content"]}
+    wire: dict[str, object] = {"role": message["role"], "content": message["content"]}
     if "tool_call_id" in message:
-        sent["tool_call_id"] = message["tool_call_id"]
-    made: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+        wire["tool_call_id"] = message["tool_call_id"]
+    raw_calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
     calls = [
-        {**written, "function": {"name": call.name, "arguments": "{}"}} if call.malformed else written
-        for call, written in zip(calls_of(message), made, strict=True)
+        {**wire_call, "function": {"name": call.name, "arguments": "{}"}} if call.malformed else wire_call
+        for call, wire_call in zip(calls_of(message), raw_calls, strict=True)
         if call.name
     ]
-    return {**sent, "tool_calls": calls} if calls else sent
+    return {**wire, "tool_calls": calls} if calls else wire
 
 
 def with_unique_ids(messages: Sequence[dict[str, object]]) -> list[dict[str, object]]:
@@ -589,33 +590,33 @@ def with_unique_ids(messages: Sequence[dict[str, object]]) -> list[dict[str, obj
 
     Servers give equal ids, or no ids, to parallel calls and to calls of other turns, and refuse such a chat.
     """
-    used, waiting, sent = set[str](), list[tuple[object, str]](), list[dict[str, object]]()
+    used_ids, waiting_calls, wire_messages = set[str](), list[tuple[object, str]](), list[dict[str, object]]()
     for message in messages:
         calls = cast("Sequence[Mapping[str, Any]]", message.get("tool_calls") or ())
-        named: list[Mapping[str, Any]] = []
+        named_calls: list[Mapping[str, Any]] = []
         for call in calls:
-            free = (f"call-{number}" for number in count(len(used) + 1))
+            free_ids = (f"call-{number}" for number in count(len(used_ids) + 1))
             id = call.get("id") or ""
-            id = id if id and id not in used else next(it for it in free if it not in used)
-            used.add(id)
-            waiting.append((call.get("id") or "", id))
-            named.append({**call, "id": id})
+            id = id if id and id not in used_ids else next(new for new in free_ids if new not in used_ids)
+            used_ids.add(id)
+            waiting_calls.append((call.get("id") or "", id))
+            named_calls.append({**call, "id": id})
         if calls:
-            message = {**message, "tool_calls": named}
+            message = {**message, "tool_calls": named_calls}
         elif "tool_call_id" in message:
-            place = next((it for it in waiting if it[0] == (message["tool_call_id"] or "")), None)
-            if place is not None:
-                waiting.remove(place)
-                message = {**message, "tool_call_id": place[1]}
-        sent.append(message)
-    return sent
+            entry = next((new for new in waiting_calls if new[0] == (message["tool_call_id"] or "")), None)
+            if entry is not None:
+                waiting_calls.remove(entry)
+                message = {**message, "tool_call_id": entry[1]}
+        wire_messages.append(message)
+    return wire_messages
 
 
 def closes_unopened(text: str) -> bool:
     """Return True if `text` has `</think>` without `<think>` before it, as when the template opened the
     block."""
-    before, close, _ = text.partition(CLOSE)
-    return bool(close) and OPEN not in before
+    text_before, close_tag, _ = text.partition(CLOSE)
+    return bool(close_tag) and OPEN not in text_before
 
 
 def _said(error: openai.OpenAIError) -> str:

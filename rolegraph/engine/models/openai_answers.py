@@ -77,8 +77,8 @@ def _content(value: object) -> Content:
         case str():
             return Content(value)
         case list():
-            parts = [_content(part) for part in cast("list[object]", value)]
-            return Content(*("".join(kind) for kind in zip(*parts, strict=True)))
+            contents = [_content(part) for part in cast("list[object]", value)]
+            return Content(*("".join(kind) for kind in zip(*contents, strict=True)))
         case dict():
             return _part(cast("dict[str, object]", value))
         case _:
@@ -90,8 +90,8 @@ def _part(part: Mapping[str, object]) -> Content:
         case {"type": "refusal"}:
             return Content(refusal=_content(part.get("refusal")).whole)
         case {"type": str(kind)} if kind in _THOUGHTS:
-            written = (part.get(key) for key in (kind, "text", "content", "summary"))
-            return Content(thought=next((_content(it).whole for it in written if it is not None), ""))
+            part_values = (part.get(key) for key in (kind, "text", "content", "summary"))
+            return Content(thought=next((_content(v).whole for v in part_values if v is not None), ""))
         case {"type": str(kind)} if kind in _SILENT:
             return Content()
         case {"text": str(text) | {"value": str(text)}}:
@@ -194,10 +194,10 @@ class Choice(Struct):
     @property
     def ids(self) -> list[Any]:
         """Ids of the sampled tokens, unchecked; empty if the server gives no ids."""
-        moved = fields_in(self.provider_specific_fields).get("token_ids")
-        stated = items_in(self.token_ids) or items_in(self.response_token_ids) or items_in(moved)
-        scored = [] if stated else [score.id for score in self.scores]
-        return stated or ([] if None in scored else scored)
+        moved_ids = fields_in(self.provider_specific_fields).get("token_ids")
+        stated_ids = items_in(self.token_ids) or items_in(self.response_token_ids) or items_in(moved_ids)
+        score_ids = [] if stated_ids else [score.id for score in self.scores]
+        return stated_ids or ([] if None in score_ids else score_ids)
 
     @property
     def is_cut(self) -> bool:
@@ -224,14 +224,14 @@ class ServerCompletion(Struct):
     def usage(self) -> UsageMetadata:
         """Token counts of the call, unchecked, without missing ones; OpenRouter adds dollars."""
         counts = fields_in(self.counts)
-        stated = ((key, counts.get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
-        return cast("UsageMetadata", {key: count for key, count in stated if count is not None})
+        named_counts = ((key, counts.get(key)) for key in ("prompt_tokens", "completion_tokens", "cost"))
+        return cast("UsageMetadata", {key: count for key, count in named_counts if count is not None})
 
     @property
     def prompt_ids(self) -> list[Any]:
         """Ids of the prompt, unchecked; empty if the server gives no ids."""
-        chosen = self.choices[0].prompt_token_ids if self.choices else None
-        return items_in(self.prompt_token_ids) or items_in(chosen)
+        choice_ids = self.choices[0].prompt_token_ids if self.choices else None
+        return items_in(self.prompt_token_ids) or items_in(choice_ids)
 
     @property
     def fault(self) -> object:
@@ -248,8 +248,8 @@ def read_answer(content: bytes) -> ServerCompletion:
     if not answer.choices or answer.object == "error":
         answer = _answer_of(_parsed(content))
     if answer.choices and answer.choices[0].message is None and not answer.error:
-        first = answer.choices[0]
-        if not (first.is_cut or first.error or first.finish_reason == "content_filter"):
+        first_choice = answer.choices[0]
+        if not (first_choice.is_cut or first_choice.error or first_choice.finish_reason == "content_filter"):
             raise UnreadableAnswer("choices.0 has no message", is_foreign=False)
     return answer
 

@@ -60,15 +60,15 @@ class Taken(NamedTuple):
     left_out: frozenset[str] = frozenset()
     """Names of the fields that the server refuses."""
     limit: str = LIMITS[0]
-    """The server's name of the field that limits an answer's tokens."""
+    """Name by which the server knows the field that limits an answer's tokens."""
     refused_limits: frozenset[str] = frozenset()
-    """Names of this field that the server refuses."""
+    """Names of the token-limit field (`LIMITS`) that the server refuses."""
     streams: bool = False
     """True if the server answers only as a stream."""
 
 
 class AskedField(NamedTuple):
-    """Field of one request."""
+    """Field of a request with its value."""
 
     value: Any
     place: str = ""
@@ -84,43 +84,44 @@ def fields_of(request: Request, body: Fields, *, tokens: bool) -> dict[str, Aske
         tokens: True to request log-probabilities and token ids.
     """
     sampling = request.sampling
-    asked = {
+    asked_fields = {
         name: AskedField(value, "" if value == _NEUTRAL[name] else f"sampling.{name}")
         for name, value in (("top_p", sampling.top_p), ("temperature", sampling.temperature))
     }
     if request.seed is not None:
-        asked["seed"] = AskedField(request.seed, "" if sampling.seed is None else "sampling.seed")
+        asked_fields["seed"] = AskedField(request.seed, "" if sampling.seed is None else "sampling.seed")
     is_default = sampling.max_tokens == Sampling().max_tokens
-    asked[LIMITS[0]] = AskedField(sampling.max_tokens, "" if is_default else "sampling.max_tokens")
+    asked_fields[LIMITS[0]] = AskedField(sampling.max_tokens, "" if is_default else "sampling.max_tokens")
     if sampling.stop:
-        asked["stop"] = AskedField([*sampling.stop], "sampling.stop")
+        asked_fields["stop"] = AskedField([*sampling.stop], "sampling.stop")
     if tokens:
-        asked = {name: AskedField(value) for name, value in EXTRAS.items()} | asked
+        asked_fields = {name: AskedField(value) for name, value in EXTRAS.items()} | asked_fields
     for name, value in body.items():
-        asked.pop(LIMITS[0] if name in LIMITS else name, None)
+        asked_fields.pop(LIMITS[0] if name in LIMITS else name, None)
         if value is not None:
-            asked[name] = AskedField(value, "model.body")
-    return asked
+            asked_fields[name] = AskedField(value, "model.body")
+    return asked_fields
 
 
 def sent(asked: Mapping[str, AskedField], taken: Taken) -> dict[str, Any]:
-    """Return the fields to send: those that the spec asks for, and of the others those that the server
+    """Return the fields to send: every field that the spec asks for, and the optional fields that the server
     accepts."""
     fields = {
         taken.limit if name == LIMITS[0] else name: field.value
         for name, field in asked.items()
         if field.place or name not in taken.left_out
     }
-    return fields | {name: it for name, it in STREAM.items() if taken.streams and name not in taken.left_out}
+    return fields | {name: v for name, v in STREAM.items() if taken.streams and name not in taken.left_out}
 
 
 def kind_of(asked: Mapping[str, AskedField], request: Request) -> frozenset[str]:
-    """Return the kind of a request: its fields, with the values that the spec asks for, and if it has tools.
+    """Return the kind of a request: its field names, the values that the spec asks for, and whether it has
+    tools.
 
     A server accepts or refuses all requests of one kind.
     """
-    places = {f"{name}={field.value!r}" if field.place else name for name, field in asked.items()}
-    return frozenset(places | ({"tools"} if request.tools else set()))
+    described = {f"{name}={field.value!r}" if field.place else name for name, field in asked.items()}
+    return frozenset(described | ({"tools"} if request.tools else set()))
 
 
 def after_refusal(
@@ -131,7 +132,7 @@ def after_refusal(
     *,
     is_certain: bool = True,
 ) -> Taken | str | None:
-    """Return the knowledge that follows from a refusal of a request.
+    """Return the accepted fields as learnt from a refusal of a request.
 
     Args:
         asked: The fields of the request.
@@ -148,53 +149,55 @@ def after_refusal(
     """
     fields = sent(asked, taken)
     refusal = refusal.replace("\\", "")  # quotes of a JSON text within another
-    named = _named({**fields, "stream": True}, refusal, is_certain=is_certain)
+    named_fields = _named({**fields, "stream": True}, refusal, is_certain=is_certain)
     if isinstance(parameter, str) and parameter:
-        named = [parameter.rpartition(".")[2]]
-    if "stream" in named and is_certain and not taken.streams and "stream" not in taken.left_out:
+        named_fields = [parameter.rpartition(".")[2]]
+    if "stream" in named_fields and is_certain and not taken.streams and "stream" not in taken.left_out:
         return taken._replace(streams=True)
-    limits = [it for it in LIMITS if it != taken.limit and it not in taken.refused_limits]
-    given = [it for it in limits if re.search(rf"(?<!\w){it}(?!\w)", refusal)]
-    others = given or [it for it in limits if it in _COMMON]
-    if others and (taken.limit in named or (given and not named and is_certain)):
-        other = others[0]
-        return taken._replace(limit=other, refused_limits=taken.refused_limits | {taken.limit})
+    limits = [key for key in LIMITS if key != taken.limit and key not in taken.refused_limits]
+    mentioned = [key for key in limits if re.search(rf"(?<!\w){key}(?!\w)", refusal)]
+    candidates = mentioned or [key for key in limits if key in _COMMON]
+    if candidates and (taken.limit in named_fields or (mentioned and not named_fields and is_certain)):
+        new_limit = candidates[0]
+        return taken._replace(limit=new_limit, refused_limits=taken.refused_limits | {taken.limit})
     keys = {name: LIMITS[0] if name in LIMITS and name not in asked else name for name in fields}
-    refused = [keys[it] for it in named if it in keys]
-    free = [it for it in refused if it == "stream_options" or (it in asked and not asked[it].place)]
-    if free and free[0] in EXTRAS:
-        return _without(taken, [it for it in free if it in EXTRAS])
-    return _without(taken, free[:1]) if free else refused[0] if refused else None
+    refused = [keys[key] for key in named_fields if key in keys]
+    optional = [key for key in refused if key == "stream_options" or (key in asked and not asked[key].place)]
+    if optional and optional[0] in EXTRAS:
+        return _without(taken, [key for key in optional if key in EXTRAS])
+    return _without(taken, optional[:1]) if optional else refused[0] if refused else None
 
 
 def after_unclear_refusal(asked: Mapping[str, AskedField], taken: Taken) -> Taken | None:
-    """Return the knowledge with which to repeat a request after a refusal that names no field.
+    """Return the accepted fields with one optional field less, to repeat a request after a refusal that names
+    no field.
 
     It leaves out one more field; None if no such field remains.
     """
     fields = sent(asked, taken)
-    free = [it for it in _UNNAMED if it in fields and not asked[it].place]
-    return _without(taken, free[:1]) if free else None
+    optional = [name for name in _UNNAMED if name in fields and not asked[name].place]
+    return _without(taken, optional[:1]) if optional else None
 
 
 def _named(fields: Collection[str], refusal: str, *, is_certain: bool) -> list[str]:
-    """Return the fields that a refusal names, in its order; if it names any in quotes, only those.
+    """Return the fields that a refusal names, in the order of the names in its text; if it quotes any name,
+    only quoted ones.
 
     Empty if it names all fields, since it may quote the whole request. If it is not certain that the failure
     is a refusal, names count only in quotes or as unknown: "seed node unreachable" names no field.
     """
     # `topP` and "top p" are names of top_p, and a server without answers at once says "streaming".
-    words = {it: re.escape(it).replace("_", "[_ -]?") + "(?:ing|ed)?" * (it == "stream") for it in fields}
-    quoted = {it: rf"[\"'`]{word}[\"'`]" for it, word in words.items()}
-    plain = {it: rf"(?<!\w){word}(?!\w)" for it, word in words.items()}
+    words = {f: re.escape(f).replace("_", "[_ -]?") + "(?:ing|ed)?" * (f == "stream") for f in fields}
+    quoted_patterns = {f: rf"[\"'`]{word}[\"'`]" for f, word in words.items()}
+    plain = {f: rf"(?<!\w){word}(?!\w)" for f, word in words.items()}
     if not is_certain:
-        plain = {it: rf"{_UNKNOWN}{word}|{word} (?:is|are) not {_SUPPORTED}" for it, word in plain.items()}
-    places = _places(quoted, refusal) or _places(plain, refusal)
-    if len({*places} - {"stream"}) == len({*fields} - {"stream"}) > 1:
+        plain = {f: rf"{_UNKNOWN}{word}|{word} (?:is|are) not {_SUPPORTED}" for f, word in plain.items()}
+    positions = _places(quoted_patterns, refusal) or _places(plain, refusal)
+    if len({*positions} - {"stream"}) == len({*fields} - {"stream"}) > 1:
         return []
-    if {*_NEUTRAL} <= {*places}:  # of a pair of which the server takes one, top_p is the one to leave out
-        places["top_p"] = min(places["top_p"], places["temperature"])
-    return sorted(places, key=lambda it: (places[it], [*_NEUTRAL, it].index(it)))
+    if {*_NEUTRAL} <= {*positions}:  # of a pair of which the server takes one, top_p is the one to leave out
+        positions["top_p"] = min(positions["top_p"], positions["temperature"])
+    return sorted(positions, key=lambda f: (positions[f], [*_NEUTRAL, f].index(f)))
 
 
 def _places(patterns: Mapping[str, str], text: str) -> dict[str, int]:
@@ -204,12 +207,12 @@ def _places(patterns: Mapping[str, str], text: str) -> dict[str, int]:
 
 
 def _without(taken: Taken, names: Sequence[str]) -> Taken:
-    dropped = {each for name in names for each in _TOGETHER.get(name, (name,))}
-    return taken._replace(left_out=taken.left_out | dropped)
+    dropped_names = {dropped_name for name in names for dropped_name in _TOGETHER.get(name, (name,))}
+    return taken._replace(left_out=taken.left_out | dropped_names)
 
 
 def warning_of(names: Sequence[str]) -> str:
     """Return the text of a warning that fields are left out from now on, with the consequences."""
     costs = dict.fromkeys(_COSTS[name] for name in names if name in _COSTS)
-    quoted = ", ".join(f"`{name}`" for name in names)
-    return f"refuses {quoted}, left out from now on" + (f": {', '.join(costs)}" if costs else "")
+    quoted_names = ", ".join(f"`{name}`" for name in names)
+    return f"refuses {quoted_names}, left out from now on" + (f": {', '.join(costs)}" if costs else "")

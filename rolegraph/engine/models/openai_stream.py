@@ -39,7 +39,7 @@ def joined(content: bytes) -> dict[str, Any]:
     Raises:
         ValueError: The body is not UTF-8, or the data of an event is not a JSON object.
     """
-    whole: dict[str, Any] = {}
+    joined_fields: dict[str, Any] = {}
     choices: dict[int, _Choice] = {}
     is_done = False
     for data in _data(content):
@@ -47,17 +47,17 @@ def joined(content: bytes) -> dict[str, Any]:
             is_done = True
             continue
         chunk = _value(data)
-        whole.update({name: it for name, it in chunk.items() if it and name != "choices"})
+        joined_fields.update({name: value for name, value in chunk.items() if value and name != "choices"})
         for choice in map(fields_in, items_in(chunk.get("choices"))):
             index = choice.get("index")
             choices.setdefault(index if isinstance(index, int) else 0, _Choice()).add(choice)
-    if choices and "error" not in whole:
-        whole["choices"] = [choices[index].whole(is_done=is_done) for index in sorted(choices)]
-    return whole
+    if choices and "error" not in joined_fields:
+        joined_fields["choices"] = [choices[index].whole(is_done=is_done) for index in sorted(choices)]
+    return joined_fields
 
 
 class _Choice:
-    """Parts of one choice, in the order in which they arrived."""
+    """One choice of a completion, collected from the events of a stream."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
@@ -67,7 +67,8 @@ class _Choice:
         """Names of the message's fields that arrived in deltas."""
         self._calls: list[_Call] = []
         self._latest: dict[object, _Call] = {}
-        """Call that the latest part belongs to, by the part's index; by None for the latest part of all."""
+        """Tool call to which the latest part with an index belongs, by the index; None is the key of the
+        latest call of all."""
         self._by_id: dict[tuple[object, object], _Call] = {}
         """Call by index and id."""
 
@@ -98,8 +99,8 @@ class _Choice:
         index, id = _key(part.get("index")), _key(part.get("id"))
         call = self._by_id.get((index, id)) if id else None
         if call is None and not (index is None and fields_in(part.get("function")).get("name")):
-            latest = self._latest.get(index)
-            call = latest if latest and (not id or latest.id in ("", id)) else None
+            latest_call = self._latest.get(index)
+            call = latest_call if latest_call and (not id or latest_call.id in ("", id)) else None
         if call is None:
             call = _Call()
             self._calls.append(call)
@@ -121,7 +122,7 @@ class _Choice:
 
 
 class _Call:
-    """Parts of one tool call."""
+    """One tool call, collected from the events of a stream."""
 
     def __init__(self) -> None:
         self.id, self._name = "", ""
@@ -165,18 +166,18 @@ def decode_leniently(text: str) -> object:
     try:
         return from_json(text)
     except ValueError:  # broken, or with an unpaired surrogate
-        whole = json.dumps(json.loads(text), ensure_ascii=False)
-        return from_json(_LONE_SURROGATE.sub("\ufffd", whole))
+        json_text = json.dumps(json.loads(text), ensure_ascii=False)
+        return from_json(_LONE_SURROGATE.sub("\ufffd", json_text))
 
 
 def _text(parts: list[Any]) -> Any:
     """Join the values of a field in several events: texts to a text, lists to a list; of other values, return
     the last."""
-    if all(isinstance(part, str) for part in parts):
+    if all(isinstance(piece, str) for piece in parts):
         return "".join(parts)
-    if not all(isinstance(part, list | str) for part in parts):
+    if not all(isinstance(piece, list | str) for piece in parts):
         return parts[-1]
-    return [item for part in parts for item in (items_in(part) or [part])]
+    return [item for piece in parts for item in (items_in(piece) or [piece])]
 
 
 def fields_in(value: object) -> Fields:

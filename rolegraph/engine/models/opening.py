@@ -69,9 +69,9 @@ class Services(AbstractContextManager["Services"]):
 
     def __exit__(self, *_: object) -> None:
         self._cancelled.set()
-        with self._lock, ExitStack() as started:
-            for starting in self._starting.values():
-                started.enter_context(starting)
+        with self._lock, ExitStack() as locks:
+            for lock in self._starting.values():
+                locks.enter_context(lock)
             self._stack.close()
 
     def locate(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
@@ -91,24 +91,24 @@ class Services(AbstractContextManager["Services"]):
         """
         ref = with_base(ref)
         checkpoint, weights = ref.checkpoint, None
-        if checkpoint is not None and (of_training := PolicyPath.parse(checkpoint)) is not None:
-            run = RunFolder(Path(of_training.folder))
-            saved = run.best_of(of_training.policy)
-            checkpoint, weights = saved.state if to_train else saved.sampler, run.weights
+        if checkpoint is not None and (policy_path := PolicyPath.parse(checkpoint)) is not None:
+            run = RunFolder(Path(policy_path.folder))
+            saved_policy = run.best_of(policy_path.policy)
+            checkpoint, weights = saved_policy.state if to_train else saved_policy.sampler, run.weights
         if not ref.served_here:
-            elsewhere = {"provider": api_of(ref.provider), "checkpoint": checkpoint}
-            return ServedModel(ref.model_copy(update=elsewhere), trusted_url=self._trusted_url)
+            hosted_fields = {"provider": api_of(ref.provider), "checkpoint": checkpoint}
+            return ServedModel(ref.model_copy(update=hosted_fields), trusted_url=self._trusted_url)
         folder = model_folder(ref.name)
         service = self._service(_LocalKey(folder, ref.bf16), self._state_dir or weights)
         if checkpoint is not None and weights is not None and self._state_dir is not None:
             copy_weights(checkpoint, weights, self._state_dir)
-        served = {
+        served_fields = {
             "provider": "tinker",
             "name": service.model_name,
             "base_url": service.base_url,
             "checkpoint": checkpoint,
         }
-        return ServedModel(ref.model_copy(update=served), service.api_key, folder)
+        return ServedModel(ref.model_copy(update=served_fields), service.api_key, folder)
 
     async def located(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
         """Call `locate` in a thread; import the client while the service starts."""
@@ -117,10 +117,10 @@ class Services(AbstractContextManager["Services"]):
             return self.locate(ref, to_train=to_train)
         folder = model_folder(ref.name)
         plugin("models", "local").check_model_folder(folder)  # fails at once
-        served, _ = await asyncio.gather(
+        served_model, _ = await asyncio.gather(
             asyncio.to_thread(self.locate, ref, to_train=to_train), asyncio.to_thread(_import_client, folder)
         )
-        return served
+        return served_model
 
     async def open(self, ref: ModelRef) -> Model:
         """Locate a model and open it; raises the errors of `locate` and `open_model`."""
@@ -129,19 +129,19 @@ class Services(AbstractContextManager["Services"]):
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[None]:
         """End the block with a WorldError once a local service has died, instead of retrying every call."""
-        died: list[LocalService] = []
+        dead: list[LocalService] = []
         try:
             async with asyncio.timeout(None) as block:
-                watch = asyncio.create_task(self._end_with_service(block, died))
+                watch = asyncio.create_task(self._end_with_service(block, dead))
                 try:
                     yield
                 finally:
                     watch.cancel()
         except TimeoutError:
-            if not died:
+            if not dead:
                 raise
             raise WorldError(
-                f"the local service of {died[0].model_name} has died (too little memory?); finished work is "
+                f"the local service of {dead[0].model_name} has died (too little memory?); finished work is "
                 "kept, and --resume does the rest"
             ) from None
 
@@ -149,7 +149,7 @@ class Services(AbstractContextManager["Services"]):
         while not died:
             await asyncio.sleep(_CHECK_SECONDS)
             with self._lock:
-                services = [service for of_folder in self._running.values() for service in of_folder.values()]
+                services = [service for by_folder in self._running.values() for service in by_folder.values()]
             died += [service for service in services if not await _is_there(service)]
         block.reschedule(asyncio.get_running_loop().time())
 
@@ -157,14 +157,14 @@ class Services(AbstractContextManager["Services"]):
         """Return the service of a model whose checkpoints are in `state_dir`; for None, any service of the
         model."""
         with self._lock:
-            starting = self._starting.setdefault(model, threading.Lock())
+            starting_lock = self._starting.setdefault(model, threading.Lock())
             services = self._running.setdefault(model, {})
-        with starting:
+        with starting_lock:
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
-                local = plugin("models", "local")
-                service = local.borrowed(
+                local_plugin = plugin("models", "local")
+                service = local_plugin.borrowed(
                     model.folder, bf16=model.bf16, state_dir=state_dir, cancelled=self._cancelled
                 )
                 services[state_dir] = self._stack.enter_context(service)
@@ -172,7 +172,7 @@ class Services(AbstractContextManager["Services"]):
 
 
 async def _is_there(service: LocalService) -> bool:
-    """Return False if nothing listens at the service's port any more."""
+    """Return True while something listens at the service's port."""
     url = urlsplit(service.base_url)
     try:
         _, writer = await asyncio.open_connection(url.hostname, url.port)
@@ -212,8 +212,8 @@ class Models(AbstractAsyncContextManager["Models"]):
 
     async def aclose(self) -> None:
         """Close the open models, and cancel those that are being opened."""
-        for opening in self._opening.values():
-            opening.cancel()
+        for opening_task in self._opening.values():
+            opening_task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await self._stack.aclose()
 
@@ -224,23 +224,23 @@ class Models(AbstractAsyncContextManager["Models"]):
             UsageError: There is no key, or no such model.
             WorldError: The endpoint does not answer.
         """
-        opening = self._opening.get(ref)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
-            opening = self._opening[ref] = asyncio.create_task(self._opened(ref))
-        return await asyncio.shield(opening)
+        task = self._opening.get(ref)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._opening[ref] = asyncio.create_task(self._opened(ref))
+        return await asyncio.shield(task)
 
     async def table(self, endpoints: Sequence[Endpoint]) -> list[LimitedModel]:
-        """Open the models of a plan's endpoints, in their order."""
+        """Return an open model for each of a plan's endpoints, in the order of the endpoints."""
         return [*await asyncio.gather(*(self.model(endpoint.model) for endpoint in endpoints))]
 
     async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
         """Open a role's teacher model; raises UsageError if its vocabulary differs from the policy's."""
         from rolegraph.engine.models.tinker import TinkerModel
 
-        limited = await self.model(ref)
-        if not isinstance(limited.model, TinkerModel) or not limited.model.chat.same_tokens(policy):
+        teacher = await self.model(ref)
+        if not isinstance(teacher.model, TinkerModel) or not teacher.model.chat.same_tokens(policy):
             raise UsageError(other_vocabulary(role))
-        return limited
+        return teacher
 
     async def _opened(self, ref: ModelRef) -> LimitedModel:
         model = await self._open(ref)

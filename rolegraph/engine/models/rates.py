@@ -40,7 +40,7 @@ class PolicyRate(NamedTuple):
 
     value: float
     fitting: float | None
-    """Rate by the rule for the model's size; None if the size is not known."""
+    """Learning rate that the rule gives for the model's size; None if the size is not known."""
     given: bool
     """True if the spec gives the rate."""
     model: str
@@ -91,9 +91,9 @@ def policy_rate(policy: PolicyPlan) -> PolicyRate:
     except RolegraphError:  # opening the model gives the reason
         ref = policy.model
     parameters = parameter_count(ref)
-    fitting = rate_for(parameters) if parameters else None
-    value = policy.learning_rate or fitting or UNKNOWN_RATE
-    return PolicyRate(value, fitting, policy.learning_rate is not None, _short_name(ref), parameters)
+    fitting_rate = rate_for(parameters) if parameters else None
+    value = policy.learning_rate or fitting_rate or UNKNOWN_RATE
+    return PolicyRate(value, fitting_rate, policy.learning_rate is not None, _short_name(ref), parameters)
 
 
 def policy_rates(plan: Plan) -> Mapping[str, PolicyRate]:
@@ -106,8 +106,8 @@ def rate_findings(plan: Plan) -> Iterator[Finding]:
     for name, rate in policy_rates(plan).items():
         if not rate.is_far or rate.fitting is None or rate.parameters is None:
             continue
-        factor = rate.value / rate.fitting
-        times = f"{factor:.0f} times" if factor > 1 else f"1/{1 / factor:.0f} of"
+        ratio = rate.value / rate.fitting
+        times = f"{ratio:.0f} times" if ratio > 1 else f"1/{1 / ratio:.0f} of"
         message = (
             f"the learning rate {rate.value:g} is {times} the {rate.fitting:g} that suits {rate.model} "
             f"({_amount(rate.parameters)} parameters)"
@@ -136,17 +136,17 @@ def lower_rates(plan: Plan, roles: Sequence[str]) -> list[str]:
     rates = policy_rates(plan)
     overrides: dict[str, str] = {}
     for policy in dict.fromkeys(policy for role in roles for policy in sorted(plan.policies_of(role))):
-        it = rates[policy]
-        lower = it.fitting if it.fitting and it.value > 1.5 * it.fitting else float(f"{it.value / 4:.1g}")
+        r = rates[policy]
+        new_rate = r.fitting if r.fitting and r.value > 1.5 * r.fitting else float(f"{r.value / 4:.1g}")
         key = ".".join(_path_of(plan, policy))
-        overrides.setdefault(key, f"{key}={lower:g}")
+        overrides.setdefault(key, f"{key}={new_rate:g}")
     return [*overrides.values()]
 
 
 def _path_of(plan: Plan, policy: str) -> tuple[str, ...]:
-    """Return the key that sets the learning rate of a policy."""
-    given = policy in plan.spec.policies and plan.spec.policies[policy].learning_rate is not None
-    return ("policies", policy, "learning_rate") if given else ("train", "learning_rate")
+    """Return the path of the spec's key that sets the learning rate of a policy."""
+    has_own_rate = policy in plan.spec.policies and plan.spec.policies[policy].learning_rate is not None
+    return ("policies", policy, "learning_rate") if has_own_rate else ("train", "learning_rate")
 
 
 def parameter_count(ref: ModelRef) -> int | None:

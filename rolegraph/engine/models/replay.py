@@ -71,7 +71,7 @@ class Replay:
     def __init__(self, calls: Mapping[CallId, RecordedCall], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """First role whose prompt differs from the recording, by task and rollout."""
+        """First role of an episode whose prompt differs from the recording, by task and rollout."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
@@ -102,22 +102,22 @@ class Replay:
     async def complete(self, request: Request) -> Completion:
         """Return the recorded answer; raises ModelError if the answer is missing or the prompt differs."""
         call = request.id._replace(attempt=0)
-        recorded = self._calls.get(call)
-        if recorded is None:
+        recorded_call = self._calls.get(call)
+        if recorded_call is None:
             raise ModelError(f"Not recorded: {call}. {self._nearest(call)}")
-        if recorded.answer is None:
-            raise ModelError(f"Recorded as failed, {call}: {recorded.failure}")
-        if recorded.messages and not self._any_prompt:
-            changed = _difference(recorded.messages, request.messages)
-            if changed:
+        if recorded_call.answer is None:
+            raise ModelError(f"Recorded as failed, {call}: {recorded_call.failure}")
+        if recorded_call.messages and not self._any_prompt:
+            difference = _difference(recorded_call.messages, request.messages)
+            if difference:
                 role = call.node.role
-                first = self._changed.setdefault((call.task, call.rollout), role)
-                earlier = "" if first == role else f", nor is the prompt of {first} before it"
+                first_role = self._changed.setdefault((call.task, call.rollout), role)
+                before_it = "" if first_role == role else f", nor is the prompt of {first_role} before it"
                 raise ModelError(
-                    f"the prompt of {role} is not the recorded one{earlier}: {changed}; "
+                    f"the prompt of {role} is not the recorded one{before_it}: {difference}; "
                     f"--replay-any (replay_any: true) replays the recorded answer ({call})"
                 )
-        return recorded.answer
+        return recorded_call.answer
 
     async def aclose(self) -> None:
         """Do nothing: a replay holds no connection."""
@@ -133,22 +133,22 @@ class Replay:
         if calls := self._by_task.get(call.task):
             return f"The nearest call on record: {min(calls, key=lambda other: _distance(call, other))}."
         if self._by_task:
-            some = next(iter(self._by_task))
-            return f"The record holds {len(self._by_task)} other tasks, such as {some!r}."
+            some_task = next(iter(self._by_task))
+            return f"The record holds {len(self._by_task)} other tasks, such as {some_task!r}."
         return "The record is empty."
 
 
 def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
-    node, near = call.node, other.node
-    return near.role != node.role, abs(other.rollout - call.rollout), abs(near.index - node.index)
+    node, other_node = call.node, other.node
+    return other_node.role != node.role, abs(other.rollout - call.rollout), abs(other_node.index - node.index)
 
 
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
     """Describe the first message in which a prompt differs from the recorded one; empty if both are equal."""
-    was, now = ([f"{m['role']}: {m.get('content') or ''}" for m in prompt] for prompt in (recorded, asked))
-    for number, (old, new) in enumerate(zip_longest(was, now), 1):
-        if old != new:
-            return f"message {number} was {_excerpt(old, new)}, and is {_excerpt(new, old)}"
+    was, new = ([f"{m['role']}: {m.get('content') or ''}" for m in prompt] for prompt in (recorded, asked))
+    for number, (old, new_line) in enumerate(zip_longest(was, new), 1):
+        if old != new_line:
+            return f"message {number} was {_excerpt(old, new_line)}, and is {_excerpt(new_line, old)}"
     return ""
 
 
@@ -156,8 +156,8 @@ def _excerpt(text: str | None, other: str | None) -> str:
     """Quote `text` around its first difference from `other`; `missing` for None."""
     if text is None:
         return "missing"
-    same = len(commonprefix((text, other or "")))  # noqa: RUF071  # of any two texts, not of paths
-    start = max(text.rfind("\n", 0, same) + 1, same - VALUE_SHOWN.most // 2)
+    common_length = len(commonprefix((text, other or "")))  # noqa: RUF071  # of any two texts, not of paths
+    start = max(text.rfind("\n", 0, common_length) + 1, common_length - VALUE_SHOWN.most // 2)
     end = start + VALUE_SHOWN.most
     return f"{'…' if start else ''}{text[start:end]!r}{'…' if text[end:] else ''}"
 
@@ -167,17 +167,17 @@ def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
 
     Episodes of rLLM have no index; their instances of a role are numbered in order.
     """
-    stated = Counter(trajectory.node for trajectory in episode.trajectories)
-    shared = {node.role for node, times in stated.items() if times > 1}
-    counted: Counter[str] = Counter()
+    node_counts = Counter(trajectory.node for trajectory in episode.trajectories)
+    shared_roles = {node.role for node, times in node_counts.items() if times > 1}
+    role_counts: Counter[str] = Counter()
     for trajectory in episode.trajectories:
-        counted[trajectory.name] += 1
-        index = counted[trajectory.name] if trajectory.name in shared else trajectory.index
+        role_counts[trajectory.name] += 1
+        index = role_counts[trajectory.name] if trajectory.name in shared_roles else trajectory.index
         yield NodeId(trajectory.name, index), trajectory
 
 
 def _completion(step: Step) -> Completion:
-    shared: dict[str, Any] = {
+    shared_fields: dict[str, Any] = {
         name: getattr(step, name) for name in Step._fields if name in Completion._fields
     }
     return Completion(
@@ -187,5 +187,5 @@ def _completion(step: Step) -> Completion:
         special_tokens=step.metadata.get("special_tokens") or (),
         unusable_numbers=step.metadata.get("unusable_numbers") or (),
         calls=calls_of(step.chat_completions[-1]) if step.chat_completions else (),
-        **shared,
+        **shared_fields,
     )

@@ -113,15 +113,15 @@ def unmet_needs(plan: Plan, traits: ServiceTraits, policy: str | None = None) ->
         message = f"does not clip gradients, at {train.gradient_clip:g} or at all"
         hint = "`train.gradient_clip: 0` accepts it"
         yield Finding(("train", "gradient_clip"), message, hint=hint, severity="warning")
-    old = "puts old weights back into training when they are sampled"
+    old_weights_problem = "puts old weights back into training when they are sampled"
     if train.staleness and not traits.keeps_old_samplers:
-        message = f"{old}; set train.staleness to 0 (it is {train.staleness})"
+        message = f"{old_weights_problem}; set train.staleness to 0 (it is {train.staleness})"
         yield Finding(("train", "staleness"), message)
     if plan.past and not traits.keeps_old_samplers:
-        yield Finding(("policies",), f"{old}; leave out past selves")
+        yield Finding(("policies",), f"{old_weights_problem}; leave out past selves")
     if len(roles) > 1 and not traits.accumulates:
-        each = f"give each of {', '.join(roles)} a policy of its own"
-        yield Finding(("policies",), f"keeps the gradient of the last pass alone; {each}")
+        remedy = f"give each of {', '.join(roles)} a policy of its own"
+        yield Finding(("policies",), f"keeps the gradient of the last pass alone; {remedy}")
     if len(plan.policies) > 1 and not traits.has_several_adapters:
         message = f"trains one adapter at a time, and {plan.name} has {len(plan.policies)} policies"
         yield Finding(("policies",), message)

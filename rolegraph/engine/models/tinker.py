@@ -84,9 +84,9 @@ class _PauseHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass on a log entry if it is a note of a pause and is due; drop it otherwise."""
-        text, now = record.getMessage(), time.monotonic()
-        if "paused" in text and now >= self._next.get(record.name, now):
-            self._next[record.name] = now + _PAUSE_SECONDS
+        text, time_now = record.getMessage(), time.monotonic()
+        if "paused" in text and time_now >= self._next.get(record.name, time_now):
+            self._next[record.name] = time_now + _PAUSE_SECONDS
             _logger.warning("the Tinker service: %s", text)
 
 
@@ -117,8 +117,8 @@ class TinkerModel:
         """Sample an answer to one request at the Tinker service, and return it; raises ModelError."""
         prompt = await tokenize(self.chat, request)
         params = self._params(request, prompt)
-        sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
-        sequence = (await self._answer(sampled)).sequences[0]
+        sampling_future = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
+        sequence = (await self._answer(sampling_future)).sequences[0]
         tokens = SampledTokens(sequence.tokens, sequence.logprobs or [], sequence.stop_reason)
         return completion(self.chat, request, prompt, tokens, self.url, self.weight_version)
 
@@ -132,8 +132,8 @@ class TinkerModel:
         if self.service is None:
             return
         try:
-            if (closing := close(self.service, "success")) is not None:
-                await asyncio.wait_for(closing.result_async(), _CLOSE_SECONDS)
+            if (closing_future := close(self.service, "success")) is not None:
+                await asyncio.wait_for(closing_future.result_async(), _CLOSE_SECONDS)
         except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
             # The run has its answers, and the service drops a silent session by itself.
             _logger.debug("Closing the session at %s: %s", self.url, error)
@@ -151,29 +151,29 @@ class TinkerModel:
         except WorldError as error:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            if (ending := final_refusal(error, self.url)) is not None:
-                raise ending from error
-            after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
+            if (final_error := final_refusal(error, self.url)) is not None:
+                raise final_error from error
+            delay = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
             message = service_message(error)
             if says_context_full(message):
                 raise ContextFull(message) from error
             if isinstance(error, tinker.APIStatusError) and error.status_code in (404, 410):
                 text = f"{self.url} no longer has the session or its weights ({message})"
                 raise WorldError(f"{text}; --resume continues from what is saved") from error
-            raise ModelError(message, transient=_is_transient(error), after=after) from error
+            raise ModelError(message, transient=_is_transient(error), after=delay) from error
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
         sampling = request.sampling
         # The wire takes texts or token ids, not both.
-        stop: Sequence[str] | Sequence[int] | None = self.chat.end_ids or None
+        stops: Sequence[str] | Sequence[int] | None = self.chat.end_ids or None
         if sampling.stop:
-            stop = [*sampling.stop, *self.chat.end_texts]
+            stops = [*sampling.stop, *self.chat.end_texts]
         return tinker.SamplingParams(
             max_tokens=answer_limit(prompt, sampling.max_tokens, self.context),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             seed=request.seed,
-            stop=stop,
+            stop=stops,
         )
 
 
@@ -217,20 +217,20 @@ class Pulse:
                 raise WorldError(f"The Tinker service at {self._url} is gone: {self._fault}")
 
     async def _look(self) -> str:
-        """Make a health check; return the reason why the service counts as gone, empty if it does not."""
+        """Send a health check; return the reason why the service counts as gone, or an empty text."""
         try:
             await get_health(self._url)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return str(error) or type(error).__name__
         except httpx.HTTPError as error:
             self._unanswered += 1
-            silence = (
+            no_answer = (
                 f"{self._unanswered} health checks in a row without an answer in {_PROBE_SECONDS:g} s each"
             )
             if self._unanswered >= UNANSWERED:
-                return f"{silence} ({type(error).__name__}). Its process may be stopped or out of memory."
+                return f"{no_answer} ({type(error).__name__}). Its process may be stopped or out of memory."
             if self._unanswered == 2:  # a single slow one is no news
-                _logger.warning("The Tinker service at %s is silent: %s; still waiting", self._url, silence)
+                _logger.warning("The Tinker service at %s is silent: %s; still waiting", self._url, no_answer)
         else:
             self._unanswered = 0
         return ""
@@ -268,13 +268,13 @@ def final_refusal(error: BaseException, url: str) -> UsageError | None:
             refusal is the cause of a ValueError.
         url: The service's URL.
     """
-    refused = error
-    while not isinstance(refused, tinker.APIStatusError):
-        if refused.__cause__ is None:
+    refusal = error
+    while not isinstance(refusal, tinker.APIStatusError):
+        if refusal.__cause__ is None:
             return None
-        refused = refused.__cause__
-    reason = service_message(refused)
-    match refused.status_code:
+        refusal = refusal.__cause__
+    reason = service_message(refusal)
+    match refusal.status_code:
         case 401 | 403:
             text = (
                 f"{url} refuses the key in {TINKER.key_variable} ({reason}); put a valid one in that variable"
@@ -317,11 +317,11 @@ async def open_session(served: ServedModel) -> TinkerSession:
     bypass_proxies(url)
     await _probe(url)
     # A service of this machine keeps the session for as long as this process lives, even if it is suspended.
-    here = {PROCESS: str(os.getpid())} if is_here(url) else None
-    connect = partial(tinker.ServiceClient, base_url=url, api_key=key, user_metadata=here)
+    metadata = {PROCESS: str(os.getpid())} if is_here(url) else None
+    create_client = partial(tinker.ServiceClient, base_url=url, api_key=key, user_metadata=metadata)
     with saying_why(url):
         async with asyncio.timeout(_OPEN_SECONDS):  # the SDK blocks, and tries for five minutes
-            service = await created(connect)
+            service = await created(create_client)
     try:
         with saying_why(url):
             async with asyncio.timeout(_OPEN_SECONDS):
@@ -387,7 +387,7 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
 
 async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
     """Create the sampling client of a model."""
-    create = partial(
+    create_client = partial(
         session.service.create_sampling_client,
         model_path=ref.checkpoint,
         base_model=None if ref.checkpoint else model_of(session, ref),
@@ -396,7 +396,7 @@ async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClie
     try:
         with saying_why(session.url):
             async with asyncio.timeout(_OPEN_SECONDS):
-                client = await created(create)
+                client = await created(create_client)
     except _REFUSALS as error:
         raise UsageError(_no_such_model(ref, session, service_message(error))) from error
     quiet(client)
@@ -426,11 +426,11 @@ def saying_why(url: str) -> Generator[None, None, None]:
             and error.category is tinker.types.RequestErrorCategory.User
         ):
             raise
-        if (ending := final_refusal(error, url)) is not None:
-            raise ending from error
+        if (final_error := final_refusal(error, url)) is not None:
+            raise final_error from error
         reason = service_message(error)
         # Older SDKs tell the service's error as a cause.
-        if any(isinstance(it, tinker.TinkerError | httpx.HTTPError) for it in (error, error.__cause__)):
+        if any(isinstance(cause, tinker.TinkerError | httpx.HTTPError) for cause in (error, error.__cause__)):
             raise WorldError(f"Cannot open a model at {url}: {reason}") from error
         raise WorldError(
             f"The Tinker service at {url} answers otherwise than tinker {tinker.__version__} expects "
@@ -463,11 +463,11 @@ def _no_such_model(ref: ModelRef, session: TinkerSession, reason: str) -> str:
     url, names = session.url, [*session.lengths]
     if ref.checkpoint:
         return f"{url} cannot sample from {ref.checkpoint!r}: {reason} {KEPT_ELSEWHERE}"
-    close = did_you_mean(ref.name or "", names)
-    hint = f" {close[0].upper()}{close[1:]}" if close else f" It offers {_some(names)}." if names else ""
+    guess = did_you_mean(ref.name or "", names)
+    hint = f" {guess[0].upper()}{guess[1:]}" if guess else f" It offers {_some(names)}." if names else ""
     return f"{url} cannot sample from {ref.name!r}: {reason}{hint}"
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+    more_names = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more_names

@@ -84,7 +84,7 @@ _use_own_clients()
 
 
 def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:
-    """Return the result of an SDK call, a future or an awaitable, as an awaitable."""
+    """Convert the future or awaitable that an SDK call returned to an awaitable."""
     if isinstance(call, Awaitable):  # futures of SDK 0.38 are of both kinds
         return call
     return asyncio.wrap_future(call)
@@ -95,17 +95,17 @@ async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
 
     In a daemon thread, a call without an answer does not keep the process alive.
     """
-    made = Future[Any]()
-    made.set_running_or_notify_cancel()  # a cancelled caller must not cancel it: the thread sets its result
+    future = Future[Any]()
+    future.set_running_or_notify_cancel()  # a cancelled caller must not cancel it: the thread sets its result
 
     def work() -> None:
         try:
-            made.set_result(call())
+            future.set_result(call())
         except BaseException as error:
-            made.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=work, name="tinker-create", daemon=True).start()
-    result = await asyncio.wrap_future(made)
+    result = await asyncio.wrap_future(future)
     return cast("T", await result.result_async() if isinstance(result, tinker.APIFuture) else result)
 
 
@@ -120,9 +120,9 @@ async def capabilities(
     service: tinker.ServiceClient, url: str, key: str | None
 ) -> tinker.types.GetServerCapabilitiesResponse:
     """Return the service's capabilities, which list its models."""
-    rest = await created(partial(rest_client, service, url, key))  # the first one sends requests
-    if hasattr(rest, "get_server_capabilities"):
-        return await created(rest.get_server_capabilities)
+    client = await created(partial(rest_client, service, url, key))  # the first one sends requests
+    if hasattr(client, "get_server_capabilities"):
+        return await created(client.get_server_capabilities)
     return await created(service.get_server_capabilities)  # pyright: ignore[reportDeprecated]
 
 

@@ -80,7 +80,7 @@ class TokenServer(ABC):
     adapter: Adapter | None = None
     """Adapter with the weights in training; None samples from the model itself."""
     is_processed: bool = True
-    """False where log-probabilities are computed before temperature."""
+    """False for a server that computes log-probabilities before it applies the temperature."""
 
     RULE: ClassVar[KeyRule]
     PROCESSED: ClassVar[str]
@@ -107,7 +107,7 @@ class TokenServer(ABC):
         try:
             cards = await list_models(client, f"{url}/v1", key, rule)
             card = _card(cards, ref.name, url)
-            base = next((one for one in cards if one.id == card.parent), card)
+            base = next((model_card for model_card in cards if model_card.id == card.parent), card)
             chat = await open_chat(_tokenizer_of(base), served.tokenizer_dir)
             server = cls(client, url, key, card.id, base.id, chat, base.max_model_len)
             await server.probe()
@@ -147,14 +147,14 @@ class TokenServer(ABC):
     async def probe(self) -> None:
         """Sample twice to find out if the server's log-probabilities depend on temperature, and set
         `is_processed`; raises ModelError."""
-        prompt, best = self.chat.turn("Hello"), list[float]()
+        prompt, logprobs = self.chat.turn("Hello"), list[float]()
         for temperature in (1.0, _PROBE_TEMPERATURE):
             params = {"temperature": temperature, "top_p": 1.0, **_WHOLE_VOCABULARY, **self._limit(1)}
             answer = await self._sample(prompt, params, top=1)
             self._check(prompt, answer)
             if answer.best is not None:
-                best.append(answer.best)
-        self.is_processed = len(best) == 2 and abs(best[0] - best[1]) > _PROBE_DIFFERENCE
+                logprobs.append(answer.best)
+        self.is_processed = len(logprobs) == 2 and abs(logprobs[0] - logprobs[1]) > _PROBE_DIFFERENCE
 
     @abstractmethod
     async def load_adapter(self, name: str, version: int, folder: str) -> None:
@@ -225,8 +225,8 @@ class TokenServer(ABC):
         ids = answer.sampled.ids
         if difference := self._difference(answer.scored, ids):
             raise self._again(f"log-probabilities and token ids of the answer differ: {difference}")
-        decoded, text = (_NOT_COMPARED.sub("", it) for it in (self._text(ids), answer.text))
-        if not decoded.startswith(text):
+        decoded_text, text = (_NOT_COMPARED.sub("", string) for string in (self._text(ids), answer.text))
+        if not decoded_text.startswith(text):
             raise self._again(f"the answer {answer.text[:60]!r} has the ids of {self._text(ids)[:60]!r}")
 
     def _again(self, difference: str) -> ModelError:
@@ -240,10 +240,10 @@ class TokenServer(ABC):
         if [*expected] == [*actual]:
             return ""
         pairs = zip(expected, actual, strict=False)
-        shorter = min(len(expected), len(actual))
-        place = next((index for index, (one, other) in enumerate(pairs) if one != other), shorter)
-        one, other = (self._token(ids[place : place + 1]) for ids in (expected, actual))
-        return f"token {place + 1} is {other}, expected {one} ({len(actual)} and {len(expected)} tokens)"
+        shorter_length = min(len(expected), len(actual))
+        differs_at = next((index for index, (a, b) in enumerate(pairs) if a != b), shorter_length)
+        a, b = (self._token(ids[differs_at : differs_at + 1]) for ids in (expected, actual))
+        return f"token {differs_at + 1} is {b}, expected {a} ({len(actual)} and {len(expected)} tokens)"
 
     def _token(self, ids: Sequence[int]) -> str:
         return f"{ids[0]} {self._text(ids)!r}" if ids else "missing"
@@ -263,8 +263,8 @@ class TokenServer(ABC):
 
 
 def best_of(logprobs: Iterable[Any]) -> float | None:
-    """Return the largest valid log-probability among those of a server; None without a valid one."""
-    return max((it for it in logprobs if LOGPROBS.holds((it,))), default=None)
+    """Return the largest valid log-probability in a server's list; None without a valid one."""
+    return max((logprob for logprob in logprobs if LOGPROBS.holds((logprob,))), default=None)
 
 
 def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
@@ -272,8 +272,8 @@ def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
     name."""
     names = [card.id for card in cards]
     if name is not None and name not in names:
-        offer = f"it offers {', '.join(names[:5])}" if names else "it lists no models"
-        raise UsageError(f"{url} has no model {name!r}; {did_you_mean(name, names) or offer}")
+        offered_names = f"it offers {', '.join(names[:5])}" if names else "it lists no models"
+        raise UsageError(f"{url} has no model {name!r}; {did_you_mean(name, names) or offered_names}")
     entry = next((card for card in cards if card.id == name or (name is None and card.parent is None)), None)
     if entry is None:
         raise UsageError(f"{url} lists no models, so it is not a server of token ids; is the URL right?")

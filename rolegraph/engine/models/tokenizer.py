@@ -59,7 +59,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     with naming_variables(*_READ):
         from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    wanted = f"the tokenizer of {str(source)!r}"
+    noun = f"the tokenizer of {str(source)!r}"
     is_folder = Path(source).is_dir()
     try:
         # None would ask at the terminal, and wait.
@@ -68,13 +68,13 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     except Exception as error:  # transformers and tokenizers raise many types for files that are broken
         reason = first_line(error)
         if is_folder:
-            raise UsageError(f"Cannot load {wanted}: {reason}") from error
+            raise UsageError(f"Cannot load {noun}: {reason}") from error
         if any(isinstance(it, RepositoryNotFoundError | HFValidationError) for it in causes(error)):
             raise UsageError(
-                f"Cannot find {wanted}: it is neither a folder nor a model on the hub. ({reason})"
+                f"Cannot find {noun}: it is neither a folder nor a model on the hub. ({reason})"
             ) from error
         raise WorldError(
-            f"Cannot load {wanted}: it is no folder here, and the model hub did not give it. ({reason})"
+            f"Cannot load {noun}: it is no folder here, and the model hub did not give it. ({reason})"
         ) from error
     if not getattr(tokenizer, "chat_template", None):
         raise UsageError(

@@ -56,13 +56,13 @@ def answer_limit(prompt: TokenizedPrompt, most: int, context: int | None) -> int
     """
     if context is None:
         return most
-    room = context - len(prompt.ids)
-    if room < 1:
+    tokens_left = context - len(prompt.ids)
+    if tokens_left < 1:
         raise ContextFull(
             f"The prompt does not fit: it has {len(prompt.ids)} tokens, and the model's context is "
             f"{context} tokens, prompt and answer together."
         )
-    return min(most, room)
+    return min(most, tokens_left)
 
 
 def completion(
@@ -88,10 +88,10 @@ def completion(
         raise ModelError(f"{url} answers with token ids out of range; expected 0 to {TOKEN_IDS.high}")
     thought, text = chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
     text, calls = chat.calls(text, request.tools)
-    written = [[call.name, call.malformed or call.arguments] for call in calls]
-    strange = chat.strange_tokens(ids, json.dumps([thought, text, written], ensure_ascii=False))
-    if strange:  # the answer fails
-        thought, text, calls = without(thought, strange), without(text, strange), ()
+    call_values = [[call.name, call.malformed or call.arguments] for call in calls]
+    strange_tokens = chat.strange_tokens(ids, json.dumps([thought, text, call_values], ensure_ascii=False))
+    if strange_tokens:  # the answer fails
+        thought, text, calls = without(thought, strange_tokens), without(text, strange_tokens), ()
     return Completion(
         text=text,
         thought=thought,
@@ -101,7 +101,7 @@ def completion(
         finish_reason=sampled.finish_reason,
         weight_version=weight_version,
         calls=calls,
-        special_tokens=strange,
+        special_tokens=strange_tokens,
     )
 
 

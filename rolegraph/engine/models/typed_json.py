@@ -37,9 +37,9 @@ def converted(value: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        fault, _, place = str(error).partition(" - at `$")
-        place = place.strip(".`").replace("[", ".").replace("]", "")
-        raise ValueError(f"{place}: {fault}" if place else fault) from error
+        fault, _, path = str(error).partition(" - at `$")
+        path = path.strip(".`").replace("[", ".").replace("]", "")
+        raise ValueError(f"{path}: {fault}" if path else fault) from error
 
 
 @cache

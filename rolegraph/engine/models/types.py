@@ -104,7 +104,7 @@ class Completion(NamedTuple):
             unusable.append(f"{len(logprobs)} log-probabilities for {len(response_ids)} token ids")
             logprobs = ()
         usage = _COUNTS.validate_python(self.usage) if self.usage else NO_USAGE
-        unusable += [_named(name, it) for name, it in self.usage.items() if name not in usage]
+        unusable += [_named(name, value) for name, value in self.usage.items() if name not in usage]
         if prompt_ids and response_ids:
             usage = NO_USAGE
         return self._replace(
@@ -120,11 +120,11 @@ _COUNTS = TypeAdapter(UsageMetadata)
 
 
 def _usable(numbers: NumberList, values: Sequence[Any], name: str, unusable: list[str]) -> Sequence[Any]:
-    """Return `values` in an array; empty if one is out of range, and then its description is added to
+    """Return `values` in an array; empty if one is out of range, in which case its description is appended to
     `unusable`."""
     if numbers.holds(values):
         return numbers.packed(values)
-    unusable.append(_named(name, next(it for it in values if not numbers.holds((it,)))))
+    unusable.append(_named(name, next(number for number in values if not numbers.holds((number,)))))
     return ()
 
 

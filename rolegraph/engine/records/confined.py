@@ -96,8 +96,8 @@ def write_new(path: Path, data: bytes) -> None:
     """Write a file that does not exist yet, completely or not at all; raises OSError."""
     file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        with os.fdopen(file, "wb") as out:
-            out.write(data)
+        with os.fdopen(file, "wb") as file_object:
+            file_object.write(data)
     except BaseException:
         with suppress(OSError):
             remove(path)
@@ -106,14 +106,14 @@ def write_new(path: Path, data: bytes) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file completely or not at all, by a rename; raises WorldError if the write fails."""
-    part = part_of(path)
+    part_path = part_of(path)
     with os_errors_as(WorldError, f"cannot write {path}"):
         try:
-            write_new(part, data)
-            replace(part, path)
+            write_new(part_path, data)
+            replace(part_path, path)
         except BaseException:
             with suppress(OSError):
-                remove(part)
+                remove(part_path)
             raise
 
 
@@ -126,8 +126,8 @@ def replace(source: Path, target: Path) -> None:
     """Rename a file to `target` in the same folder, replacing an existing file; raises OSError."""
     with _parent(target) as (name, folder):
         _refuse_odd(name, folder, target)
-        old = source if folder is None else source.name
-        os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
+        source_name = source if folder is None else source.name
+        os.replace(source_name, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove(path: Path) -> None:
@@ -177,7 +177,7 @@ def below(folder: Path) -> Iterator[Path]:
 
 def _root(path: Path) -> Path | None:
     """Return the outermost folder of `held` that contains or is an absolute path; None without one."""
-    return next((above for above in (*reversed(path.parents), path) if above in _held), None)
+    return next((ancestor for ancestor in (*reversed(path.parents), path) if ancestor in _held), None)
 
 
 @contextmanager
@@ -186,27 +186,27 @@ def _parent(path: Path, *, make: bool = False) -> Generator[tuple[str | Path, in
 
     On Windows the descriptor is None, and the name is the whole path.
     """
-    whole = path.absolute()
-    root = _root(whole.parent) or whole.parent
-    *folders, name = whole.relative_to(root).parts
+    absolute_path = path.absolute()
+    root = _root(absolute_path.parent) or absolute_path.parent
+    *folders, name = absolute_path.relative_to(root).parts
     if ".." in (*folders, name):
         raise WorldError(f"cannot write {path}: it leads out of {root}")
     descriptor: int | None = None
     try:
         if _HAS_DESCRIPTORS:
             flags = _FOLDER & ~getattr(os, "O_NOFOLLOW", 0)
-            descriptor = os.open(root, flags) if (at_root := _held.get(root)) is None else os.dup(at_root)
+            descriptor = os.open(root, flags) if (held_root := _held.get(root)) is None else os.dup(held_root)
         for depth, folder in enumerate(folders, 1):
             step = root.joinpath(*folders[:depth])
-            inner = step if descriptor is None else folder
+            directory = step if descriptor is None else folder
             if make:
                 with suppress(FileExistsError):
-                    os.mkdir(inner, dir_fd=descriptor)
-            _refuse_odd(inner, descriptor, step)
+                    os.mkdir(directory, dir_fd=descriptor)
+            _refuse_odd(directory, descriptor, step)
             if descriptor is not None:
-                outer, descriptor = descriptor, os.open(inner, _FOLDER, dir_fd=descriptor)
+                outer, descriptor = descriptor, os.open(directory, _FOLDER, dir_fd=descriptor)
                 os.close(outer)
-        yield (whole if descriptor is None else name), descriptor
+        yield (absolute_path if descriptor is None else name), descriptor
     finally:
         if descriptor is not None:
             os.close(descriptor)

@@ -110,7 +110,7 @@ class Group:
         """Positions of the members of `role`, which get advantages here."""
         if self.key.role:
             return range(len(self.members))
-        return [place for place, member in enumerate(self.members) if member.role == self.role]
+        return [index for index, member in enumerate(self.members) if member.role == self.role]
 
 
 class LeftOut(StrEnum):

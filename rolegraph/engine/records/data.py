@@ -54,14 +54,14 @@ class UsedRows:
             with os_errors_as(DataError, f"cannot read {self.file}"), self.file.open("rb") as file:
                 digest = file_digest(file, "sha256").hexdigest()
         columns, rows = _digests(self.tasks)
-        kept = rows[: DIGESTED_ROWS.most * _SIZE]
+        kept_digests = rows[: DIGESTED_ROWS.most * _SIZE]
         return DataRecord(
             split=self.split,
             source=self.source,
             file=digest,
             count=len(self.tasks),
             columns=columns,
-            rows=kept,
+            rows=kept_digests,
         )
 
 
@@ -106,8 +106,8 @@ def write_data(file: Path, used: Sequence[UsedRows], *, anew: bool = False) -> N
     """
     records = {} if anew else _read(file)
     for rows in used:
-        before = records.get(rows.split)
-        if before is None or before.count < len(rows.tasks):
+        old_record = records.get(rows.split)
+        if old_record is None or old_record.count < len(rows.tasks):
             records[rows.split] = rows.record()
     write_whole(file, b"".join(json_line(record.model_dump()) for record in records.values()))
 
@@ -132,14 +132,14 @@ def check_data(file: Path, used: Sequence[UsedRows]) -> None:
         DataError: `data.jsonl` is damaged.
     """
     records = _read(file)
-    changed = [
+    changes = [
         f"{rows.source} ({rows.split}): {change}"
         for rows in used
         if rows.split in records
         for change in _changes(records[rows.split], rows)
     ]
-    if changed:
-        lines = "\n".join(changed)
+    if changes:
+        lines = "\n".join(changes)
         raise UsageError(
             f"{file.parent} was started with other data, and can be resumed only with the same rows:\n"
             f"{lines}\nRestore the data, or start anew with another --out"
@@ -155,22 +155,22 @@ def _read(file: Path) -> dict[str, DataRecord]:
 
 def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
     """Yield a text for each difference between rows now and at the start: number, order, values."""
-    least = min(before.count, DIGESTED_ROWS.most)
-    tasks = now.tasks if len(now.tasks) >= least else now.read(least)
-    if len(tasks) < least or (now.fixed and len(tasks) > before.count):
+    common_count = min(before.count, DIGESTED_ROWS.most)
+    tasks = now.tasks if len(now.tasks) >= common_count else now.read(common_count)
+    if len(tasks) < common_count or (now.fixed and len(tasks) > before.count):
         yield f"{before.count:,} rows at the start, {len(tasks):,} now"
     tasks = tasks[: before.count]
     columns, rows = _digests(tasks)
-    old, new = _split(before.rows)[: len(tasks)], _split(rows)
-    changed = [number for number, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]]
+    old, new_rows = _split(before.rows)[: len(tasks)], _split(rows)
+    numbers = [number for number, pair in enumerate(zip(old, new_rows, strict=False)) if pair[0] != pair[1]]
     fields = _changed_fields(before.columns, columns) if len(tasks) == before.count else ""
-    if changed and sorted(old) == sorted(new):
-        yield f"the same rows in another order, from {_row(tasks, changed[0])} on"
-    elif changed:
-        more = f" and {len(changed) - SHOWN:,} more" if len(changed) > SHOWN else ""
-        verb = "differs" if len(changed) == 1 else "differ"
-        names = ", ".join(_row(tasks, number) for number in changed[:SHOWN])
-        yield f"{names}{more} {verb}{fields}"
+    if numbers and sorted(old) == sorted(new_rows):
+        yield f"the same rows in another order, from {_row(tasks, numbers[0])} on"
+    elif numbers:
+        further_rows = f" and {len(numbers) - SHOWN:,} more" if len(numbers) > SHOWN else ""
+        verb = "differs" if len(numbers) == 1 else "differ"
+        names = ", ".join(_row(tasks, number) for number in numbers[:SHOWN])
+        yield f"{names}{further_rows} {verb}{fields}"
     elif fields:
         yield f"a row behind the first {len(old):,} differs{fields}"
 

@@ -213,8 +213,8 @@ class Failure(NamedTuple):
 
     def to_dict(self) -> dict[str, str]:
         """Return `name` and `message`, and `place` if it is set."""
-        named = {"name": self.name.value, "message": self.message}
-        return {**named, "place": self.place} if self.place else named
+        fields = {"name": self.name.value, "message": self.message}
+        return {**fields, "place": self.place} if self.place else fields
 
     __get_pydantic_core_schema__ = classmethod(record_schema)
 
@@ -396,10 +396,10 @@ class Trajectory(NamedTuple):
     def remarks(self) -> list[str]:
         """Names of the remarks (`REMARKS`) that hold for the trajectory."""
         calls = [step.metadata for step in self.steps]
-        truncated = any(call.get("finish_reason") == "length" for call in calls)
-        unusable = any("unusable_numbers" in call for call in calls)
-        holds = self.is_unrated, truncated, unusable
-        return [name for name, it in zip(REMARKS, holds, strict=True) if it]
+        is_truncated = any(call.get("finish_reason") == "length" for call in calls)
+        is_unusable = any("unusable_numbers" in call for call in calls)
+        conditions = self.is_unrated, is_truncated, is_unusable
+        return [name for name, holds_true in zip(REMARKS, conditions, strict=True) if holds_true]
 
     @property
     def failed_by(self) -> FailureCause | None:
@@ -425,8 +425,8 @@ class Trajectory(NamedTuple):
         excerpt = (
             answer if len(answer) <= EXCERPT else f"{answer[: EXCERPT // 2]} … {answer[-EXCERPT // 2 :]}"
         )
-        cut = ", cut off by max_tokens" if self.steps[-1].metadata.get("finish_reason") == "length" else ""
-        return f"{line}, as in {excerpt!r}{cut}"
+        ending = ", cut off by max_tokens" if self.steps[-1].metadata.get("finish_reason") == "length" else ""
+        return f"{line}, as in {excerpt!r}{ending}"
 
     @property
     def info(self) -> dict[str, Any]:
@@ -454,11 +454,11 @@ class Trajectory(NamedTuple):
     @classmethod
     def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         info = _info_of(data)
-        named = {name: info[name] for name in ("index", "is_correct", "failure", "masked") if name in info}
-        steps, withheld = data.get("steps"), info.get(WITHHELD)
-        if isinstance(steps, list) and isinstance(withheld, list):
-            steps = cast("list[object]", steps) + cast("list[object]", withheld)
-        return {**data, **named, "terms": info.get("signals", NOTHING), "steps": steps}
+        fields = {name: info[name] for name in ("index", "is_correct", "failure", "masked") if name in info}
+        steps, withheld_steps = data.get("steps"), info.get(WITHHELD)
+        if isinstance(steps, list) and isinstance(withheld_steps, list):
+            steps = cast("list[object]", steps) + cast("list[object]", withheld_steps)
+        return {**data, **fields, "terms": info.get("signals", NOTHING), "steps": steps}
 
     __get_pydantic_core_schema__ = classmethod(record_schema)
 
@@ -507,7 +507,7 @@ class Episode(NamedTuple):
     def failures(self) -> Mapping[NodeId, FailureMetadata]:
         """Failures of all turns, by role, instance and round."""
         failures = self.metadata.get("failures", ())
-        return {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in failures}
+        return {NodeId(entry["role"], entry["index"], entry.get("round", 1)): entry for entry in failures}
 
     def __getitem__(self, role: str) -> Sequence[Trajectory]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by name, not by place
         """Return the trajectories of a role, in order of `index` (one for each of its `count` instances).
@@ -529,8 +529,8 @@ class Episode(NamedTuple):
         verdict = "correct" if self.is_correct else "not correct"
         verdict = "not judged" if self.metadata.get("undecided") else verdict
         rows = [
-            (str(one.node), one.reward, one.failure.name.value if one.failure else one.action)
-            for one in self.trajectories
+            (str(t.node), t.reward, t.failure.name.value if t.failure else t.action)
+            for t in self.trajectories
         ]
         return Summary(f"Episode {self.id}: {verdict}", ("role", "reward", "action"), rows)
 

@@ -103,11 +103,11 @@ class EpisodeFile:
         Raises:
             DataError: The file cannot be read, or `broken` raised the error of a line.
         """
-        end, number = 0, 1
+        end_offset, number = 0, 1
         for block in read_index(self.path, numbers):
-            end, number = block.end, number + len(block.offsets)
+            end_offset, number = block.end, number + len(block.offsets)
             yield block
-        for line in read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number):
+        for line in read_jsonl(self.path, _entry, _EPISODE, broken, start=end_offset, number=number):
             yield numbers().block_of(replace(line.value, offset=line.start))
 
     def read(self, entry: IndexEntry) -> Episode:
@@ -149,18 +149,18 @@ def read_episodes(path: str | Path, broken: Callable[[DataError], object] = refu
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     """Write a file of episodes and its index, completely or not at all; raises WorldError."""
-    part = confined.part_of(path)
+    part_path = confined.part_of(path)
     try:
         with os_errors_as(WorldError, f"cannot write {path}"):
-            with EpisodeWriter(part, new=True) as writer:
+            with EpisodeWriter(part_path, new=True) as writer:
                 for episode in episodes:
                     writer.append(episode)
             confined.remove(index_path(path))  # its offsets are those of the old file
-            confined.replace(part, path)
-            confined.replace(index_path(part), index_path(path))
+            confined.replace(part_path, path)
+            confined.replace(index_path(part_path), index_path(path))
     finally:
-        confined.remove(part)
-        confined.remove(index_path(part))
+        confined.remove(part_path)
+        confined.remove(index_path(part_path))
 
 
 def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
@@ -191,15 +191,15 @@ def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> 
     """
     counts: Counter[str] = Counter(episodes=0)
     means = Means()
-    for entry, n in zip(entries, times, strict=False):
-        counts["episodes"] += n
-        means.add(entry.figures, n)
+    for entry, weight in zip(entries, times, strict=False):
+        counts["episodes"] += weight
+        means.add(entry.figures, weight)
         for role, outcome in entry.roles.items():
             for name, failures in outcome.failures.items():
-                counts[f"failures/{role}/{name}"] += n * failures
+                counts[f"failures/{role}/{name}"] += weight * failures
             for name, remarks in outcome.remarks.items():
-                counts[f"{name}/{role}"] += n * remarks
-    counts.update({f"n/{name}": n for name, n in means.partial(counts["episodes"]).items()})
+                counts[f"{name}/{role}"] += weight * remarks
+    counts.update({f"n/{name}": weight for name, weight in means.partial(counts["episodes"]).items()})
     return {**counts, **means.means()}
 
 
@@ -228,19 +228,19 @@ def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
     Only indexes and one episode for each role are read. Raises DataError if that episode cannot be read.
     """
     counts, answers = Counter[tuple[str, str]](), Counter[str]()
-    latest: dict[tuple[str, str], tuple[EpisodeFile, IndexEntry]] = {}
+    latest_entries: dict[tuple[str, str], tuple[EpisodeFile, IndexEntry]] = {}
     for file in files:
         for entry in file.entries(lambda _: None):
             for role, outcome in entry.roles.items():
                 answers[role] += outcome.count
                 counts.update({(role, name): times for name, times in outcome.failures.items()})
-                latest |= {(role, name): (file, entry) for name in outcome.failures}
+                latest_entries |= {(role, name): (file, entry) for name in outcome.failures}
     lines: dict[str, str] = {}
     for (role, name), count in counts.most_common():
         if role not in lines:
-            file, entry = latest[role, name]
-            failed = [t for t in file.read(entry)[role] if t.failure and t.failure.name.value == name]
-            lines[role] = _failed(count, answers[role], failed[-1])
+            file, entry = latest_entries[role, name]
+            failing = [t for t in file.read(entry)[role] if t.failure and t.failure.name.value == name]
+            lines[role] = _failed(count, answers[role], failing[-1])
     return list(lines.values())
 
 
@@ -254,12 +254,12 @@ def _line(episode: Episode) -> tuple[Episode, bytes]:
     A warning is logged for each missing part.
     """
     line = json_line(episode.to_dict())
-    for left_out, smaller in _SMALLER.items():
+    for left_out, shorten in _SMALLER.items():
         try:
             check_size(line)
         except ValueError as error:
             _logger.warning("episode %s is written without its %s: %s", episode.id, left_out, error)
-            episode = smaller(episode)
+            episode = shorten(episode)
             episode = episode._replace(metadata={**episode.metadata, "left_out": left_out})
             line = json_line(episode.to_dict())
     return episode, line
@@ -270,12 +270,12 @@ def _without_tokens(episode: Episode) -> Episode:
         advantage = None if isinstance(step.advantage, Sequence) else step.advantage  # one for each token
         return step._replace(prompt_ids=(), response_ids=(), logprobs=(), advantage=advantage)
 
-    trajectories = [one._replace(steps=[*map(without, one.steps)]) for one in episode.trajectories]
+    trajectories = [t._replace(steps=[*map(without, t.steps)]) for t in episode.trajectories]
     return episode._replace(trajectories=trajectories)
 
 
 def _without_contents(episode: Episode) -> Episode:
-    trajectories = [one._replace(steps=()) for one in episode.trajectories]
+    trajectories = [trajectory._replace(steps=()) for trajectory in episode.trajectories]
     return episode._replace(trajectories=trajectories, task={"id": episode.task_id}, metadata={})
 
 
@@ -305,9 +305,9 @@ def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
     roles = {
         name: RoleIndexEntry(
             len(trajectories),
-            [one.reward for one in trajectories if one.reward is not None],
-            dict(Counter(one.failure.name.value for one in trajectories if one.failure is not None)),
-            dict(Counter(name for one in trajectories for name in one.remarks)),
+            [t.reward for t in trajectories if t.reward is not None],
+            dict(Counter(t.failure.name.value for t in trajectories if t.failure is not None)),
+            dict(Counter(name for t in trajectories for name in t.remarks)),
         )
         for name, trajectories in members.items()
     }

@@ -175,10 +175,10 @@ class RunFolder:
         """Raise UsageError if the folder holds a training, a run with an episode, or files of another
         origin."""
         RUN.check(self.path)
-        present = self.info().kind if self.info_file.exists() else None
-        if present == "train" or (self.episodes.exists() and self.episodes.stat().st_size):
-            go_on = "go on with --resume, or " if present == kind else ""
-            raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
+        present_kind = self.info().kind if self.info_file.exists() else None
+        if present_kind == "train" or (self.episodes.exists() and self.episodes.stat().st_size):
+            or_resume = "go on with --resume, or " if present_kind == kind else ""
+            raise UsageError(f"{self.path} already holds a run; {or_resume}choose another folder with --out")
 
     def begin(self, info: RunInfo, spec: str, data: Sequence[UsedRows] = ()) -> None:
         """Create the folder with `run.json` (`info`, start time, version), `spec.yaml` and the rows'
@@ -186,8 +186,8 @@ class RunFolder:
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
-        started = {"version": version("rolegraph"), "started": _now()}
-        write_record(self.info_file, info.model_copy(update=started))  # first, because it marks the folder
+        start = {"version": version("rolegraph"), "started": _now()}
+        write_record(self.info_file, info.model_copy(update=start))  # first, because it marks the folder
         self._write_spec(spec)
         write_data(self.data_file, data, anew=True)
 
@@ -208,10 +208,10 @@ class RunFolder:
             self._write_spec(spec)
         write_data(self.data_file, data)
         info = self.info()
-        resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
+        resumptions = (*info.resumed, ResumeRecord(time=_now(), command=command))
         # A killed command has not said how long it took; a training has the time of its latest command.
         seconds = info.seconds if info.finished and info.kind == "run" else None
-        self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
+        self._update(resumed=resumptions, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_call(self, seconds: float, left_out: Mapping[str, Sequence[str]]) -> None:
         """Add the time of a command to that in `run.json`, and the request fields that servers refused.
@@ -226,7 +226,7 @@ class RunFolder:
     def add_left_out(self, left_out: Mapping[str, Sequence[str]]) -> None:
         """Add the request fields that servers refused, by model, to those in `run.json`."""
         if left_out:
-            fields = {name: tuple(refused) for name, refused in left_out.items()}
+            fields = {name: tuple(names) for name, names in left_out.items()}
             self._update(left_out={**self.info().left_out, **fields})
 
     def stop(self, step: int, reason: str) -> None:
@@ -237,14 +237,14 @@ class RunFolder:
     def ending(self) -> Generator[None]:
         """Record end time and figures in `run.json` when the block ends, also by an error; for a training
         also the block's duration."""
-        began = monotonic()
+        start_time = monotonic()
         try:
             yield
         except BaseException:
             with suppress(RolegraphError):  # the user should see the error of the body
-                self._end(monotonic() - began)
+                self._end(monotonic() - start_time)
             raise
-        self._end(monotonic() - began)
+        self._end(monotonic() - start_time)
 
     def info(self) -> RunInfo:
         """Read `run.json`.
@@ -258,8 +258,8 @@ class RunFolder:
         except (FileNotFoundError, NotADirectoryError):
             if not self.path.exists():
                 raise missing_run(self.path) from None
-            missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
-            raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
+            missing_file = f"there is no {self.info_file.name} in it{self._model_instead()}"
+            raise UsageError(f"{self.path} is not the folder of a run: {missing_file}") from None
 
     def is_whole(self) -> bool:
         """Return True if a training has its last step and the files that are written after it.
@@ -304,17 +304,17 @@ class RunFolder:
             UsageError: The spec or a row has changed; the message shows what differs.
             DataError: A file of the folder is damaged.
         """
-        started = self.info()
-        if started.hash == now.hash:
+        started_info = self.info()
+        if started_info.hash == now.hash:
             return check_data(self.data_file, data)
-        old, new = started.templates, now.templates
+        old, new = started_info.templates, now.templates
         texts = {
             "spec": (self.spec(), without_secrets(spec)),
             **{name: (old.get(name, ""), new.get(name, "")) for name in {**old, **new}},
-            "--allow": ("\n".join(started.allowed), "\n".join(now.allowed)),
+            "--allow": ("\n".join(started_info.allowed), "\n".join(now.allowed)),
         }
-        parts = (text_difference(*both, f"{it}, at the start", f"{it}, now") for it, both in texts.items())
-        shown = "\n".join(filter(None, parts))
+        diffs = (text_difference(*both, f"{n}, at the start", f"{n}, now") for n, both in texts.items())
+        shown = "\n".join(filter(None, diffs))
         shown = shown or "The spec and its templates are the same; the code of what they name has changed."
         raise UsageError(
             f"{self.path} was started with another spec, and can be resumed only with the same one:\n"
@@ -324,18 +324,18 @@ class RunFolder:
     def rewind(self) -> Checkpoint | None:
         """Delete metrics and episodes after the last checkpoint, and return that checkpoint; None without a
         checkpoint."""
-        last = self.last_checkpoint()
-        step, whole = (last.step, last.whole_steps) if last else (0, -1)
+        checkpoint = self.last_checkpoint()
+        step, whole_steps = (checkpoint.step, checkpoint.whole_steps) if checkpoint else (0, -1)
         lines = _lines(self.metrics_file, _step_metrics, "a step's metrics")
-        kept = [line.text for line in lines if line.value["step"] <= whole]
-        write_whole(self.metrics_file, b"".join(kept))
+        kept_lines = [line.text for line in lines if line.value["step"] <= whole_steps]
+        write_whole(self.metrics_file, b"".join(kept_lines))
         for folder in (self, *self.validations()):
-            for written in (folder.steps, folder.credit):
-                confined.remove_parts(written)
+            for subfolder in (folder.steps, folder.credit):
+                confined.remove_parts(subfolder)
             for match, file in folder._step_files():
                 if int(match["step"]) > step:
                     confined.remove(file)
-        return last
+        return checkpoint
 
     def validations(self) -> list[RunFolder]:
         """Return the folders of the workflows that validate a training, in the spec's order.
@@ -377,9 +377,9 @@ class RunFolder:
         """Append a checkpoint to `checkpoints.jsonl`, or replace the line of the same step; its weights must
         be saved already."""
         checkpoints = self.checkpoints()
-        others = [one for one in checkpoints if one.step != checkpoint.step]
-        if len(others) < len(checkpoints):
-            lines = (json_line(one.model_dump()) for one in (*others, checkpoint))
+        other_checkpoints = [other for other in checkpoints if other.step != checkpoint.step]
+        if len(other_checkpoints) < len(checkpoints):
+            lines = (json_line(other.model_dump()) for other in (*other_checkpoints, checkpoint))
             write_whole(self.checkpoints_file, b"".join(lines))
         else:
             _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
@@ -388,12 +388,12 @@ class RunFolder:
         """Remove all checkpoints but the newest `keep` and the best from `checkpoints.jsonl`; return the
         removed ones."""
         checkpoints = self.checkpoints()
-        best = self.best()
-        kept = [one for one in checkpoints[:-keep] if one.step == best.step] + checkpoints[-keep:]
-        dropped = [one for one in checkpoints if one not in kept]
-        if dropped:
-            write_whole(self.checkpoints_file, b"".join(json_line(one.model_dump()) for one in kept))
-        return dropped
+        best_checkpoint = self.best()
+        to_keep = [c for c in checkpoints[:-keep] if c.step == best_checkpoint.step] + checkpoints[-keep:]
+        dropped_checkpoints = [c for c in checkpoints if c not in to_keep]
+        if dropped_checkpoints:
+            write_whole(self.checkpoints_file, b"".join(json_line(c.model_dump()) for c in to_keep))
+        return dropped_checkpoints
 
     def drop_episodes(self, split: EpisodePart, before: int) -> None:
         """Delete the files of episodes of all steps before step `before`, of one split."""
@@ -457,20 +457,20 @@ class RunFolder:
         if self.info().kind == "run":
             return [("episodes", self.episodes)] if self.episodes.exists() else []
         validations = dict(self.validation.episodes_files("validation"))
-        saved = (it.step for it in reversed(self.checkpoints()) if it.best and it.step in validations)
-        at_best, at_last = next(saved, None), max(validations, default=None)
-        order = (at_best, at_last) if best else (at_last, at_best)
+        best_steps = (c.step for c in reversed(self.checkpoints()) if c.best and c.step in validations)
+        best_step, last_step = next(best_steps, None), max(validations, default=None)
+        order = (best_step, last_step) if best else (last_step, best_step)
         steps = dict.fromkeys(step for step in order if step is not None)
         name = "validation, step"
-        return [(f"{'best ' * (step == at_best)}{name} {step}", validations[step]) for step in steps]
+        return [(f"{'best ' * (step == best_step)}{name} {step}", validations[step]) for step in steps]
 
     def parts(self) -> list[RunPart]:
         """Return the files of episodes; for a training, ordered by step, and within a step the validation
         first."""
         if self.info().kind == "run":
             return [RunPart(self.episodes)] if self.episodes.exists() else []
-        parts = [RunPart(path, split, step) for split in SPLITS for step, path in self.episodes_files(split)]
-        return sorted(parts, key=lambda part: part.step)
+        files = [RunPart(path, split, step) for split in SPLITS for step, path in self.episodes_files(split)]
+        return sorted(files, key=lambda part: part.step)
 
     def part(self, name: str) -> RunPart:
         """Return the file of episodes with a name, which need not exist; raises UsageError for a name of no
@@ -530,13 +530,13 @@ class RunFolder:
         Raises:
             UsageError: There is no checkpoint, or no such policy in it; the message lists its policies.
         """
-        best = self.best()
-        if (saved := best.of(policy)) is None:
-            names = ", ".join(best.policies)
-            one = PolicyPath(str(self.path), next(iter(best.policies)))
-            wanted = f"no policy {policy!r}" if policy else "several policies"
-            raise UsageError(f"{self.path} has {wanted}; it trained {names}: name one, as in {one}")
-        return saved
+        best_checkpoint = self.best()
+        if (saved_policy := best_checkpoint.of(policy)) is None:
+            names = ", ".join(best_checkpoint.policies)
+            example_path = PolicyPath(str(self.path), next(iter(best_checkpoint.policies)))
+            asked = f"no policy {policy!r}" if policy else "several policies"
+            raise UsageError(f"{self.path} has {asked}; it trained {names}: name one, as in {example_path}")
+        return saved_policy
 
     def weights_to_sample(self) -> str:
         """Return the `checkpoint` to write in a spec in order to sample from the best checkpoint.
@@ -547,10 +547,10 @@ class RunFolder:
         Raises:
             UsageError: The training saved no checkpoint.
         """
-        best = self.best()
-        if self.weights.is_dir() or len(best.policies) > 1:
+        best_checkpoint = self.best()
+        if self.weights.is_dir() or len(best_checkpoint.policies) > 1:
             return str(self.path)
-        (policy,) = best.policies.values()
+        (policy,) = best_checkpoint.policies.values()
         return policy.sampler
 
     def controls(self) -> tuple[Control, ...]:
@@ -573,19 +573,19 @@ class RunFolder:
     def _end(self, seconds: float) -> None:
         info = self.info()
         is_run = info.kind == "run"
-        came_to = figures(EpisodeFile(self.episodes).entries()) if is_run else self._progress()
-        self._update(finished=_now(), figures=came_to, seconds=info.seconds if is_run else seconds)
+        results = figures(EpisodeFile(self.episodes).entries()) if is_run else self._progress()
+        self._update(finished=_now(), figures=results, seconds=info.seconds if is_run else seconds)
 
     def _progress(self) -> dict[str, float]:
         lines = self.metrics()
-        validated = [line for line in lines if any(name.startswith(_VALIDATION) for name in line)]
-        last = validated[-1] if validated else {}
-        better = [checkpoint.validation for checkpoint in self.checkpoints() if checkpoint.best]
-        best = better[-1] if better else {}
+        validation_lines = [line for line in lines if any(name.startswith(_VALIDATION) for name in line)]
+        last_line = validation_lines[-1] if validation_lines else {}
+        best_validations = [checkpoint.validation for checkpoint in self.checkpoints() if checkpoint.best]
+        best_validation = best_validations[-1] if best_validations else {}
         return {
             "step": max((line["step"] for line in lines), default=0.0),
-            **{name: value for name, value in last.items() if name.startswith(_VALIDATION)},
-            **{f"best/{name.removeprefix(_VALIDATION)}": value for name, value in best.items()},
+            **{name: value for name, value in last_line.items() if name.startswith(_VALIDATION)},
+            **{f"best/{name.removeprefix(_VALIDATION)}": value for name, value in best_validation.items()},
         }
 
     def _step_files(self) -> Iterator[tuple[re.Match[str], Path]]:

@@ -215,16 +215,16 @@ def read_index(path: Path, numbers: Callable[[], IndexNumbers]) -> Iterator[Inde
         path: The file of episodes.
         numbers: Function that returns the IndexNumbers for the next block.
     """
-    index, end = index_path(path), 0
+    index, offset = index_path(path), 0
     if is_no_file(path) or is_no_file(index):
         return
     with suppress(OSError, ValueError), open_to_read(path) as file, open_to_read(index) as entries:
         lines = iter(partial(entries.readline, RECORD_LINE.most + 1), b"")
         while texts := [line for line in islice(lines, _BLOCK) if line.endswith(b"\n")]:
             block = numbers().block(texts)
-            ends = [start + length for start, length in zip(block.offsets, block.lengths, strict=True)]
-            checked = {*ends[:: -(-len(ends) // _CHECKED)], ends[-1]}
-            if block.offsets[0] != end or any(os.pread(file.fileno(), 1, n - 1) != b"\n" for n in checked):
+            end_offsets = [start + length for start, length in zip(block.offsets, block.lengths, strict=True)]
+            checked = {*end_offsets[:: -(-len(end_offsets) // _CHECKED)], end_offsets[-1]}
+            if block.offsets[0] != offset or any(os.pread(file.fileno(), 1, n - 1) != b"\n" for n in checked):
                 return
-            end = block.end
+            offset = block.end
             yield block

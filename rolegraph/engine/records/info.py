@@ -181,8 +181,8 @@ class RunInfo(SourceRecord):
     def metric_names(self) -> tuple[str, ...]:
         """Names of the spec's metrics and of the validation's, after `correct` if an episode can be
         correct."""
-        first = ("correct",) if self.can_be_correct else ()
-        return tuple(dict.fromkeys((*first, *self.metrics, *self.validation_figures)))
+        leading_names = ("correct",) if self.can_be_correct else ()
+        return tuple(dict.fromkeys((*leading_names, *self.metrics, *self.validation_figures)))
 
     @property
     def trained_policies(self) -> tuple[str, ...]:

@@ -167,10 +167,10 @@ def parse_json(text: bytes) -> Any:
         try:
             # Other programs escape unpaired surrogates, which pydantic rejects.
             return json.loads(text.decode())
-        except UnicodeDecodeError as wrong:
-            raise ValueError(f"it is not UTF-8 text: {wrong.reason} at byte {wrong.start}") from wrong
-        except RecursionError as deep:
-            raise ValueError("it is nested too deeply") from deep
+        except UnicodeDecodeError as fault:
+            raise ValueError(f"it is not UTF-8 text: {fault.reason} at byte {fault.start}") from fault
+        except RecursionError as recursion_error:
+            raise ValueError("it is nested too deeply") from recursion_error
 
 
 def json_line(value: object) -> bytes:
@@ -186,9 +186,9 @@ def reason(error: Exception) -> str:
     """Describe an error of parsing or validation in one line, with the field and the kind of value."""
     if isinstance(error, ValidationError):
         fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"])
-        got = "" if fault["type"] in _NOT_OF_A_KIND else f", got {_kind(fault['input'])}"
-        return f"{place}: {fault['msg']}{got}" if place else fault["msg"] + got
+        path = ".".join(str(step) for step in fault["loc"])
+        got_text = "" if fault["type"] in _NOT_OF_A_KIND else f", got {_kind(fault['input'])}"
+        return f"{path}: {fault['msg']}{got_text}" if path else fault["msg"] + got_text
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
@@ -225,17 +225,17 @@ def drop_damaged(path: Path, parse: Callable[[bytes], object]) -> Path | None:
     if not faults:
         return None
     copies = (path.with_name(f"{path.name}.damaged{f'-{n}' if n > 1 else ''}") for n in count(1))
-    copy, part = next(place for place in copies if not os.path.lexists(place)), part_of(path)
+    copy, part_path = next(candidate for candidate in copies if not os.path.lexists(candidate)), part_of(path)
     with os_errors_as(WorldError, f"cannot write {copy}"):
-        with open_to_read(path) as old, open_to_write(copy) as new:
-            shutil.copyfileobj(old, new)
+        with open_to_read(path) as original, open_to_write(copy) as copy_file:
+            shutil.copyfileobj(original, copy_file)
         try:
-            with JsonlWriter(part, new=True) as writer:
+            with JsonlWriter(part_path, new=True) as writer:
                 for line in read_jsonl(path, parse, "a record", lambda _: None):
                     writer.append(line.text)
-            replace(part, path)
+            replace(part_path, path)
         finally:
-            remove(part)
+            remove(part_path)
     return copy
 
 
@@ -252,9 +252,9 @@ class JsonlWriter(AbstractContextManager["JsonlWriter"]):
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (os.O_EXCL if new else 0)
             self._file = open_file(path, flags, 0o644)
             size = os.fstat(self._file).st_size
-            whole = _whole(self._file, size)
-            if whole < size:
-                os.ftruncate(self._file, whole)
+            whole_size = _whole(self._file, size)
+            if whole_size < size:
+                os.ftruncate(self._file, whole_size)
 
     def append(self, line: bytes, what: str = "a line", *, sync: bool = False) -> int:
         """Write one line, newline included, and return its offset.
@@ -293,9 +293,9 @@ def _whole(file: int, size: int) -> int:
     end = size
     while end:
         start = max(0, end - _CHUNK)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
+        newline_at = os.pread(file, end - start, start).rfind(b"\n")
+        if newline_at >= 0:
+            return start + newline_at + 1
         end = start
     return 0
 

@@ -51,7 +51,7 @@ class EqualFigures:
 
     def __init__(self, names: Iterable[str], rows: Iterable[Mapping[str, Hashable]] = ()) -> None:
         """Create the groups of `names` over `rows`."""
-        self._place = {name: place for place, name in enumerate(names)}
+        self._place = {name: position for position, name in enumerate(names)}
         self._groups = [tuple(self._place)]
         self._present: set[str] = set()
         for row in rows:
@@ -60,28 +60,28 @@ class EqualFigures:
     def add(self, row: Mapping[str, Hashable]) -> None:
         """Split each group whose names have different values in a row; a missing value counts as None."""
         self._present.update(row)
-        parts: list[tuple[str, ...]] = []
+        new_groups: list[tuple[str, ...]] = []
         for group in self._groups:
             by_value: dict[Hashable, tuple[str, ...]] = {}
             for name in group:
                 by_value[row.get(name)] = (*by_value.get(row.get(name), ()), name)
-            parts += by_value.values()
-        self._groups = parts
+            new_groups += by_value.values()
+        self._groups = new_groups
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
         """Names of each group, in the order of the names that were given."""
-        parts = [
-            part
+        known_groups = [
+            names
             for group in self._groups
-            for part in ([group] if group and group[0] in self._present else zip(group))
+            for names in ([group] if group and group[0] in self._present else zip(group))
         ]
-        return sorted(parts, key=lambda part: self._place[part[0]])
+        return sorted(known_groups, key=lambda names: self._place[names[0]])
 
     @property
     def distinct(self) -> list[str]:
         """First name of each group."""
-        return [first for first, *_ in self.groups]
+        return [first_name for first_name, *_ in self.groups]
 
 
 def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
@@ -91,15 +91,13 @@ def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, 
         rows: (id of the task, values by name) of each episode.
     """
     # Plain sums: a `Means` for each figure takes five times as long on a list of 10,000 episodes.
-    by_figure: dict[str, dict[str, tuple[float, int]]] = {}
+    sums: dict[str, dict[str, tuple[float, int]]] = {}
     for task, figures in rows:
         for name, value in figures.items():
-            by_task = by_figure.setdefault(name, {})
+            by_task = sums.setdefault(name, {})
             total, n = by_task.get(task, (0.0, 0))
             by_task[task] = total + value, n + 1
-    return {
-        name: {task: total / n for task, (total, n) in by_task.items()} for name, by_task in by_figure.items()
-    }
+    return {name: {task: total / n for task, (total, n) in by_task.items()} for name, by_task in sums.items()}
 
 
 def figures_with_rewards(episode: Episode) -> dict[str, float]:

@@ -8,8 +8,8 @@ import re
 def number(value: float) -> str:
     """Format a number with three or four digits and separators of thousands."""
     if value == 0 or 0.001 <= abs(value) < 10_000:
-        shown = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
-        return f"{value:.3f}" if abs(value) < 1 and not float(value).is_integer() else shown
+        formatted = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:.3f}" if abs(value) < 1 and not float(value).is_integer() else formatted
     return f"{value:,.0f}" if abs(value) >= 1 else short(value)
 
 

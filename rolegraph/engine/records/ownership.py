@@ -66,10 +66,10 @@ class FolderKind(NamedTuple):
                     raise UsageError(f"{folder} is not a folder; choose another path")
                 return
             if names := self.in_the_way(folder, begun=(folder / LOCK_FILE).exists()):
-                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                held = f" and does not hold {self.noun}" if self.marks else ""
+                further_names = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                missing_mark = f" and does not hold {self.noun}" if self.marks else ""
                 raise UsageError(
-                    f"{folder} is not empty{held}: {', '.join(names[:_SHOWN])}{more} "
+                    f"{folder} is not empty{missing_mark}: {', '.join(names[:_SHOWN])}{further_names} "
                     f"{'is' if len(names) == 1 else 'are'} in the way; choose a new or an empty folder"
                 )
 
@@ -102,15 +102,15 @@ def stamped(data: bytes, form: str) -> bytes:
         data = data.rstrip().removesuffix(b"}").rstrip()
     elif not data.endswith(b"\n"):
         data += b"\n"
-    before, after = _COMMENTS.get(form, ("<!-- ", " -->"))
-    return data + f"{before}{_STAMP}{sha256(data).hexdigest()}{after}\n".encode()
+    comment_start, comment_end = _COMMENTS.get(form, ("<!-- ", " -->"))
+    return data + f"{comment_start}{_STAMP}{sha256(data).hexdigest()}{comment_end}\n".encode()
 
 
 def is_own(file: Path) -> bool:
     """Return True if `stamped` made a file and the file is unchanged; raises OSError."""
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-        stamp = _STAMPED.search(opened.read())
+    with file.open("rb") as binary_file:
+        binary_file.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+        stamp = _STAMPED.search(binary_file.read())
     if stamp is None:
         return False
     data = file.read_bytes()

@@ -48,8 +48,8 @@ def check_plain(value: object, levels: int = JSON_DEPTH.most) -> None:
             return
         if kind is dict:
             pairs = cast("dict[object, object]", value)
-            if strangers := [key for key in pairs if type(key) is not str]:
-                raise TypeError(f"a key is {type(strangers[0]).__name__}")
+            if other_keys := [key for key in pairs if type(key) is not str]:
+                raise TypeError(f"a key is {type(other_keys[0]).__name__}")
             "".join(cast("dict[str, object]", value)).encode()
             members = pairs.values()
         for member in members:

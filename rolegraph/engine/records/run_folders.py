@@ -20,10 +20,10 @@ def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFold
     for file in runs.glob(f"*/{INFO}"):
         info = RunFolder(file.parent).info()
         if info.kind == kind and name in (None, info.name):
-            changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-            folders.append((info.started or changed, file.parent))
+            changed_at = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            folders.append((info.started or changed_at, file.parent))
     if not folders:
         run = "training run" if kind == "train" else "run"
-        what = f"{run} of {name}" if name else run
-        raise UsageError(f"there is no {what} in {runs}/ to resume; name its folder with --out")
+        noun = f"{run} of {name}" if name else run
+        raise UsageError(f"there is no {noun} in {runs}/ to resume; name its folder with --out")
     return RunFolder(max(folders)[1])

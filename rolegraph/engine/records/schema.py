@@ -113,11 +113,11 @@ def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) ->
     def make(values: Mapping[str, Any]) -> object:
         return record(**values)
 
-    checked = core_schema.typed_dict_schema(
+    record_fields = core_schema.typed_dict_schema(
         fields, extra_behavior="ignore", config=core_schema.CoreConfig(strict=True)
     )
     return core_schema.no_info_after_validator_function(
-        make, core_schema.no_info_before_validator_function(read, checked)
+        make, core_schema.no_info_before_validator_function(read, record_fields)
     )
 
 

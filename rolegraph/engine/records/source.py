@@ -66,8 +66,8 @@ class Source:
     def named_spec(self) -> str:
         """The spec's path or name; raises UsageError if no spec is named."""
         if self.spec is None:
-            here = ", ".join(specs_here()) or "solver_judge"
-            raise UsageError(f"no spec named; give a file or the name of a shipped spec, such as {here}")
+            examples = ", ".join(specs_here()) or "solver_judge"
+            raise UsageError(f"no spec named; give a file or the name of a shipped spec, such as {examples}")
         return self.spec
 
     def with_defaults(self, defaults: Source) -> Source:
@@ -90,6 +90,6 @@ class Source:
             "--model": [self.model],
             "--base-url": [self.base_url],
         }
-        given = [(option, value) for option, values in options.items() for value in values if value]
+        named_values = [(option, value) for option, values in options.items() for value in values if value]
         spec = () if self.spec is None else (self.spec,)
-        return [*spec, *self.overrides, *(word for pair in given for word in pair)]
+        return [*spec, *self.overrides, *(word for pair in named_values for word in pair)]

@@ -37,13 +37,13 @@ def staged(target: Path) -> Generator[Path]:
         parent = target if target.is_dir() else target.parent
         parent.mkdir(parents=True, exist_ok=True)
         sweep(parent)
-        with staging_folder(parent) as staging:
-            made = staging / target.name
-            yield made
-            for child in [*made.iterdir()] if parent == target else ():
+        with staging_folder(parent) as staging_path:
+            staged_path = staging_path / target.name
+            yield staged_path
+            for child in [*staged_path.iterdir()] if parent == target else ():
                 child.rename(target / child.name)
             if parent != target:
-                made.rename(target)
+                staged_path.rename(target)
 
 
 @contextmanager
@@ -51,9 +51,9 @@ def staging_folder(parent: Path) -> Generator[Path]:
     """Yield a new locked folder below `parent` for the block to write into, and delete it afterwards; raises
     OSError."""
     with ExitStack() as stack:
-        staging = _new_locked(parent, stack)
-        stack.callback(shutil.rmtree, staging, ignore_errors=True)
-        yield staging
+        staging_path = _new_locked(parent, stack)
+        stack.callback(shutil.rmtree, staging_path, ignore_errors=True)
+        yield staging_path
 
 
 def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None:
@@ -66,20 +66,20 @@ def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None
         rescue: Function called with each staging folder before it is deleted.
     """
     if sys.platform != "win32":
-        for staging in parent.glob(f"{STAGING}*"):
-            with suppress(OSError), _locked(staging):  # raises if its writer is alive
-                rescue(staging)
-                shutil.rmtree(staging, ignore_errors=True)
+        for folder in parent.glob(f"{STAGING}*"):
+            with suppress(OSError), _locked(folder):  # raises if its writer is alive
+                rescue(folder)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _new_locked(parent: Path, stack: ExitStack) -> Path:
     """Create a folder and lock it until `stack` ends; another process may sweep it before it is locked."""
     while True:
-        staging = Path(tempfile.mkdtemp(dir=parent, prefix=STAGING))
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix=STAGING))
         with suppress(FileNotFoundError, BlockingIOError):
-            stack.enter_context(_locked(staging))
-            if staging.exists():
-                return staging
+            stack.enter_context(_locked(folder))
+            if folder.exists():
+                return folder
 
 
 @contextmanager

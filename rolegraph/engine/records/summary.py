@@ -34,22 +34,22 @@ class Summary(NamedTuple):
 
     def html(self) -> str:
         """Return the title and the rows as an HTML table; texts are escaped."""
-        head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
+        header_cells = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
         body = "".join(
             f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._cells()
         )
-        rest = "".join(f"<p>{escape(line.strip())}</p>" for line in self._rest())
+        rest_html = "".join(f"<p>{escape(line.strip())}</p>" for line in self._rest())
         return (
             f"<table><caption>{escape(self.title)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+            f"<thead><tr>{header_cells}</tr></thead><tbody>{body}</tbody></table>{rest_html}"
         )
 
     def _cells(self) -> list[list[str]]:
         return [[shortened(value) for value in row] for row in self.rows[:ROWS]]
 
     def _rest(self) -> list[str]:
-        more = len(self.rows) - ROWS
-        return [f"  and {more} more"] if more > 0 else []
+        rows_left = len(self.rows) - ROWS
+        return [f"  and {rows_left} more"] if rows_left > 0 else []
 
 
 class Summarized:
@@ -76,10 +76,10 @@ class Rows(Summarized, list[T]):
         """Return the number of rows, and the first rows."""
         rows = [_by_column(row) for row in self[:ROWS]]
         columns = [*dict.fromkeys(name for row in rows for name in row)]
-        more = f"; further columns: {', '.join(columns[COLUMNS:])}" if len(columns) > COLUMNS else ""
+        more_columns = f"; further columns: {', '.join(columns[COLUMNS:])}" if len(columns) > COLUMNS else ""
         cells = [[row.get(name) for name in columns[:COLUMNS]] for row in rows]
         cells += [()] * (len(self) - len(cells))
-        return Summary(f"{len(self):,} rows{more}"[: CELL * 4], columns[:COLUMNS], cells)
+        return Summary(f"{len(self):,} rows{more_columns}"[: CELL * 4], columns[:COLUMNS], cells)
 
 
 def _by_column(row: object) -> Mapping[str, Any]:

@@ -43,10 +43,10 @@ def checkpoint_folder(path: str, root: Path) -> Path | None:
 
     Colons in a run's name become underscores, since not every file system accepts colons.
     """
-    parts = _PATH.fullmatch(path)
-    if parts is None or {parts["run"], parts["name"]} & {".", ".."}:
+    path_match = _PATH.fullmatch(path)
+    if path_match is None or {path_match["run"], path_match["name"]} & {".", ".."}:
         return None
-    return root / parts["run"].replace(":", "_") / parts["kind"] / parts["name"]
+    return root / path_match["run"].replace(":", "_") / path_match["kind"] / path_match["name"]
 
 
 def base_name(path: str, root: Path) -> str:
@@ -98,8 +98,8 @@ def missing_model(folder: Path) -> str:
         return f"{name} is no model folder; make one of the file: rolegraph fetch {shlex.quote(name)}"
     if "/" in name and fetched_folder(name) is not None:
         return f"there is no model folder {name}; if it is a model of the hub: rolegraph fetch {name}"
-    kept = [name_of_fetched(folder) or "" for folder in fetched_models().glob("[!.]*")]
-    hint = did_you_mean(name, [*MODELS, *HUB_NAMES, *kept], "local:{}")
+    fetched_names = [name_of_fetched(folder) or "" for folder in fetched_models().glob("[!.]*")]
+    hint = did_you_mean(name, [*MODELS, *HUB_NAMES, *fetched_names], "local:{}")
     return f"there is no model folder {name}" + (f"; {hint}" if hint else "")
 
 
@@ -128,13 +128,13 @@ def digest(folder: Path) -> str:
     Raises:
         OSError: A weights file cannot be read.
     """
-    whole = hashlib.sha256()
+    whole_digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as weights:
-            whole.update(hashlib.file_digest(weights, "sha256").digest())
+            whole_digest.update(hashlib.file_digest(weights, "sha256").digest())
     if (base := base_of_adapter(folder)) is not None:
-        whole.update(digest(base).encode())
-    return whole.hexdigest()
+        whole_digest.update(digest(base).encode())
+    return whole_digest.hexdigest()
 
 
 def copy_weights(path: str, source: Path, target: Path) -> None:
@@ -145,21 +145,21 @@ def copy_weights(path: str, source: Path, target: Path) -> None:
         UsageError: `source` does not hold the checkpoint.
         WorldError: The files cannot be written.
     """
-    there, here = checkpoint_folder(path, source), checkpoint_folder(path, target)
-    if there is None or here is None or not there.is_dir():
+    origin, target_folder = checkpoint_folder(path, source), checkpoint_folder(path, target)
+    if origin is None or target_folder is None or not origin.is_dir():
         raise UsageError(f"{source} does not hold the weights {path}")
-    if here.exists():
+    if target_folder.exists():
         return
-    check([*below(there), *below(target)])  # what is linked there would be copied, or written
+    check([*below(origin), *below(target)])  # what is linked there would be copied, or written
     try:
-        part = here.with_name(f".part-{here.name}")
-        shutil.rmtree(part, ignore_errors=True)  # a killed command may have left it
-        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER))
-        if (part / META).exists():
-            meta = read_json(part / META)
-            (part / META).write_text(json.dumps({**meta, "expires": None}), "utf-8")
-        part.rename(here)
+        part_folder = target_folder.with_name(f".part-{target_folder.name}")
+        shutil.rmtree(part_folder, ignore_errors=True)  # a killed command may have left it
+        shutil.copytree(origin, part_folder, ignore=shutil.ignore_patterns(OPTIMIZER))
+        if (part_folder / META).exists():
+            meta = read_json(part_folder / META)
+            (part_folder / META).write_text(json.dumps({**meta, "expires": None}), "utf-8")
+        part_folder.rename(target_folder)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{there / META} does not describe a checkpoint: {first_line(error)}") from error
+        raise UsageError(f"{origin / META} does not describe a checkpoint: {first_line(error)}") from error
     except OSError as error:
         raise WorldError(f"cannot copy the weights {path} to {target}: {error.strerror}") from error

@@ -39,7 +39,7 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
         WorldError: The folder is not writable, or one of the paths is a link, a pipe or a device.
     """
     kind.check(folder)
-    before = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     file = _open_locked(folder)
     try:
         os.ftruncate(file, 0)
@@ -52,7 +52,7 @@ def sole_writer(folder: Path, kind: FolderKind, writes: Iterable[Path] = ()) -> 
         with suppress(OSError):
             os.ftruncate(file, 0)
             if not any((folder / mark).exists() for mark in kind.marks):
-                for name in {*kind.in_the_way(folder)} - before - {*kind.in_the_way(folder, begun=True)}:
+                for name in {*kind.in_the_way(folder)} - present - {*kind.in_the_way(folder, begun=True)}:
                     shutil.rmtree(folder / name)
             if not kind.in_the_way(folder):
                 confined.remove(folder / LOCK_FILE)

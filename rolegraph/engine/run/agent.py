@@ -1,7 +1,7 @@
-"""The turn of a role whose model an agent program asks.
+"""The turn of a role with an agent program, which calls the model itself.
 
-In: the role's prompt. The program writes the chat and decides how often the model is asked; its output is
-parsed as the answer. Out: a `NodeResult` with each call of the model, whatever failed.
+Input: the role's prompt. The program writes the chat and decides how often it calls the model; its output is
+parsed as the answer. Output: a `NodeResult` with each call of the model, also after a failure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ async def agent_turn(
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
 ) -> NodeResult:
-    """Run the agent program of a role, and return the result, which records any failure.
+    """Run the agent program of a role, and return the result of the turn; a failure is recorded in the
+    result.
 
     Raises only for cancellation and for errors in this project's code.
 
@@ -63,8 +64,8 @@ async def agent_turn(
             if len(output) > ANSWER_TEXT.most:
                 output = output[: ANSWER_TEXT.most + 1]
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the output has"))
-            action, chosen = read_answer(role.parser, output, upstream)
-            return node_result(role, node, action, output, "", calls.in_order, chosen=chosen)
+            action, chosen_turn = read_answer(role.parser, output, upstream)
+            return node_result(role, node, action, output, "", calls.in_order, chosen=chosen_turn)
         except FOREIGN_ERRORS as error:  # a foreign program or parser: its error fails this node only
             failure = failure_of(error, FailureName.TOOL_ERROR, f"no answer {within(role.spec.timeout)}")
         if attempt == role.spec.on_failure.retry:
@@ -86,7 +87,7 @@ class AgentCalls:
 
     @property
     def in_order(self) -> list[ModelCall]:
-        """The answered calls in the order in which the program made them."""
+        """Answered calls, in the order in which the program made them."""
         return sorted(self._answered, key=lambda call: call.number)
 
     async def answer(self, messages: Sequence[Message], functions: Sequence[Function]) -> AgentAnswer:
@@ -104,25 +105,25 @@ class AgentCalls:
         self._asked = number = self._asked + 1
         if number > role.spec.max_calls:
             raise ToolError(f"the agent asks its model more often than `max_calls`, {role.spec.max_calls}")
-        before, prefix = self._chat_before(messages), None
-        if before is not None:
-            messages, prefix = _continued(before.chat, messages), before.chat_prefix
+        call_before, prefix = self._chat_before(messages), None
+        if call_before is not None:
+            messages, prefix = _continued(call_before.chat, messages), call_before.chat_prefix
         sampling = role.samplings[node.id.index - 1]
         episode_seed = session.seed_of(sampling)
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, self._attempt)
         id = CallId(session.job.task["id"], session.job.rollout, node.id, number, self._attempt)
         request = Request(messages, sampling, seed, id, functions, prefix)
-        completion, began, seconds = await self._model.complete(request, role.spec.timeout, session.observe)
+        completion, start, seconds = await self._model.complete(request, role.spec.timeout, session.observe)
         completion = completion._replace(calls=self._identified(number, completion.calls))
         usage = completion.usage
         size = len(completion.response_ids) or usage.get("completion_tokens")
-        earlier = self._answered[-1].tokens if self._answered else 0
-        tokens = None if size is None or earlier is None else earlier + size
-        call = ModelCall(messages, completion, began - session.began, seconds, self._attempt, number, tokens)
-        unreadable = keep_answer(session, call)
+        tokens_before = self._answered[-1].tokens if self._answered else 0
+        tokens = None if size is None or tokens_before is None else tokens_before + size
+        call = ModelCall(messages, completion, start - session.began, seconds, self._attempt, number, tokens)
+        parse_failure = keep_answer(session, call)
         self._answered.append(call)
-        if unreadable is not None:
-            raise unreadable
+        if parse_failure is not None:
+            raise parse_failure
         is_cut = completion.finish_reason == "length"
         prompt_tokens = len(completion.prompt_ids) or usage.get("prompt_tokens", 0)
         return AgentAnswer(completion.text, completion.calls, is_cut, prompt_tokens, size or 0)
@@ -133,28 +134,28 @@ class AgentCalls:
         The program sends a result back with the id of its call, so the ids must differ; tokens may not
         contain any id.
         """
-        identified: list[ToolCall] = []
+        calls_with_ids: list[ToolCall] = []
         for index, call in enumerate(calls):
             id = call.id
             if not id or id in self._sampled:
                 id = f"c{number:04}{index:04}"  # nine characters, as Mistral's templates require
-            identified.append(call._replace(id=id))
-            self._sampled[id] = identified[-1]
-        return identified
+            calls_with_ids.append(call._replace(id=id))
+            self._sampled[id] = calls_with_ids[-1]
+        return calls_with_ids
 
     def _chat_before(self, messages: Sequence[Message]) -> ModelCall | None:
-        """Return the call whose chat is the longest beginning of the messages, compared as a model sees them;
-        None if no chat is."""
-        seen = [*map(self._seen, messages)]
-        begun = [
+        """Return the earlier call whose chat is the longest beginning of the messages; None if no chat is a
+        beginning. Messages are compared by `_seen`."""
+        visible = [*map(self._seen, messages)]
+        calls_before = [
             call
             for call in self._answered
-            if len(call.chat) < len(seen) and [*map(self._seen, call.chat)] == seen[: len(call.chat)]
+            if len(call.chat) < len(visible) and [*map(self._seen, call.chat)] == visible[: len(call.chat)]
         ]
-        return max(begun, key=lambda call: len(call.chat), default=None)
+        return max(calls_before, key=lambda call: len(call.chat), default=None)
 
     def _seen(self, message: Message) -> tuple[Any, ...]:
-        """Return the parts of a message that a model sees, without reasoning.
+        """Return the parts of a message that a model reads, for comparison: all but the reasoning.
 
         Clients send an answer's text back without spaces around it, and an empty text as null; calls without
         a name are part of the text. Proxies change the ids of calls. A malformed call is compared only by its
@@ -162,7 +163,7 @@ class AgentCalls:
         """
         calls = [
             (call.id, call.name)
-            if (sampled := self._sampled.get(call.id)) and sampled.malformed
+            if (sampled_call := self._sampled.get(call.id)) and sampled_call.malformed
             else (call.name, _normalized(call.arguments), call.malformed)
             for call in _named_calls(message)
         ]
@@ -174,19 +175,19 @@ def _named_calls(message: Message) -> list[ToolCall]:
 
 
 def _continued(chat: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
-    """Return messages whose beginning is replaced by the equal `chat`; later results get the ids of its
-    calls."""
+    """Replace the beginning of the messages by the recorded `chat`, which is equal to it; adjust the call ids
+    of later results."""
     ids = {
-        sent.id: call.id
-        for before, message in zip(chat, messages, strict=False)
-        for call, sent in zip(_named_calls(before), _named_calls(message), strict=True)
+        sent_call.id: call.id
+        for earlier_message, message in zip(chat, messages, strict=False)
+        for call, sent_call in zip(_named_calls(earlier_message), _named_calls(message), strict=True)
     }
-    later = messages[len(chat) :]
+    later_messages = messages[len(chat) :]
     return [
         *chat,
         *(
-            {**it, "tool_call_id": ids[it["tool_call_id"]]} if it.get("tool_call_id") in ids else it
-            for it in later
+            {**m, "tool_call_id": ids[m["tool_call_id"]]} if m.get("tool_call_id") in ids else m
+            for m in later_messages
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""Makes an Episode of the results of its nodes. Pure."""
+"""Assembly of an Episode from the results of its nodes. Pure."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     trajectories: list[Trajectory] = []
     failures: list[FailureMetadata] = []
     for role in roles:
-        of_role = results[role.nodes.start : role.nodes.stop]
-        for place in range(role.count):
-            turns = [*filter(None, of_role[place :: role.count])]
+        role_results = results[role.nodes.start : role.nodes.stop]
+        for number in range(role.count):
+            turns = [*filter(None, role_results[number :: role.count])]
             if not turns:
                 continue
             steps: list[Step] = []
-            masked = False
+            is_masked = False
             for turn in turns:
-                masked = _is_masked(turn)
-                steps += steps_of(turn, masked=masked)
+                is_masked = _is_masked(turn)
+                steps += steps_of(turn, masked=is_masked)
                 if turn.failure is not None:
                     failures.append(_failed(turn, turn.failure))
             last = turns[-1]
             score = summed(turns) if role.reads_environment else last.score
-            reward, correct, terms = score or _UNSCORED
-            index, is_correct = place + 1, correct is True
+            reward, verdict, terms = score or _UNSCORED
+            index, is_correct = number + 1, verdict is True
             uid = f"{prefix}{role.name}/{index}"
             trajectories.append(
                 Trajectory(
@@ -73,7 +73,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                     uid=uid,
                     terms=terms,
                     failure=last.failure,
-                    masked=masked,
+                    masked=is_masked,
                 )
             )
     reason = TerminationReason.ENV_DONE
@@ -92,14 +92,14 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     if context.uncomputed:
         metadata["uncomputed_conditions"] = context.uncomputed
     if plan.loops:
-        reports = {plan.loops[its.plan.loop].name: its.info for its in context.environments if its.info}
+        reports = {plan.loops[env.plan.loop].name: env.info for env in context.environments if env.info}
         if reports:
             metadata["environment"] = reports if len(plan.envs) > 1 else next(iter(reports.values()))
         rounds = _last_rounds(context)
         metadata["rounds"] = {name: sum(last.values()) for name, last in rounds.items()}
         metadata["ended"] = _ended(context, rounds, endings, stopped=stopped)
     if not stopped and None in results:
-        counts = Counter(node.role for node, it in zip(plan.nodes, results, strict=True) if it is None)
+        counts = Counter(node.role for node, r in zip(plan.nodes, results, strict=True) if r is None)
         metadata["skipped"] = {roles[n].name: count / len(roles[n].nodes) for n, count in counts.items()}
     if failures:
         metadata["failures"] = failures
@@ -107,18 +107,18 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     for edge in plan.episode_inputs:
         variables[edge.name] = finished_turns(context, edge.name, turns_taken(edge, results))
     variables |= {loop.name: {"rounds": metadata.get("rounds", {}).get(loop.name, 0)} for loop in plan.loops}
-    uncomputed: dict[str, str] = {}
+    failed_metrics: dict[str, str] = {}
     verdicts: list[bool | None] = []
     values: dict[str, Any] = {}
     try:
-        ran = {trajectory.name for trajectory in trajectories}
-        for it in plan.correct:
-            if not it.roles or ran.intersection(it.roles):
-                source = it.expression.source
-                values[source] = it.expression.value(variables)
+        role_names = {trajectory.name for trajectory in trajectories}
+        for r in plan.correct:
+            if not r.roles or role_names.intersection(r.roles):
+                source = r.expression.source
+                values[source] = r.expression.value(variables)
                 verdicts.append(_verdict(source, values[source], stopped))
     except (PromptError, TypeError) as error:
-        uncomputed["correct"] = describe_error(error)
+        failed_metrics["correct"] = describe_error(error)
         verdicts = [None]
     if None in verdicts and False not in verdicts:
         metadata["undecided"] = True
@@ -137,9 +137,9 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             if value is not None:
                 metrics[name] = finite_number(value, "it is")
         except FOREIGN_ERRORS as error:  # a metric may be a package's own code
-            uncomputed[name] = describe_error(error, with_place=True)
-    if uncomputed:
-        metadata["uncomputed_metrics"] = uncomputed
+            failed_metrics[name] = describe_error(error, with_place=True)
+    if failed_metrics:
+        metadata["uncomputed_metrics"] = failed_metrics
     return episode
 
 
@@ -161,7 +161,7 @@ def _verdict(source: str, value: Any, stopped: bool) -> bool | None:
 def finished_turns(
     context: EpisodeContext, name: str, taken: Sequence[tuple[int, NodeResult]], loop: int | None = None
 ) -> Views:
-    """Return turns of a role as expressions after the episode see them.
+    """Return the views of a role's turns, the objects that expressions read after the episode.
 
     Args:
         context: The episode.
@@ -177,42 +177,42 @@ def finished_turns(
         role = result.role
         turn = finished_view(result, lineages[result.view.index - 1])
         if role.reads_environment and role.loop != loop and not link:
-            place = role.nodes.start + (node - role.nodes.start) % role.count
-            earned = summed([*filter(None, context.results[place : role.nodes.stop : role.count])])
-            turn = turn._replace(reward=UNKNOWN if earned is None or earned.reward is None else earned.reward)
+            first_node = role.nodes.start + (node - role.nodes.start) % role.count
+            score = summed([*filter(None, context.results[first_node : role.nodes.stop : role.count])])
+            turn = turn._replace(reward=UNKNOWN if score is None or score.reward is None else score.reward)
         turns.append(turn)
     return Views(turns)
 
 
 def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:
-    failed: FailureMetadata = {
+    metadata: FailureMetadata = {
         "role": turn.role.name,
         "index": turn.view.index,
         "name": failure.name.value,
         "message": failure.message,
     }
     if failure.place:
-        failed["place"] = failure.place
+        metadata["place"] = failure.place
     if turn.role.loop is not None:
-        failed["round"] = turn.role.number_of(turn.view)
-    return failed
+        metadata["round"] = turn.role.number_of(turn.view)
+    return metadata
 
 
 def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
-    """Return the number of the last round that ran, by loop, then by round of the outer loop (1 without
-    one)."""
+    """Return the number of the last round that each loop ran, by loop name, then by round of the outer loop
+    (1 if there is no outer loop)."""
     plan = context.plan
-    last: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
+    last_rounds: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
     for node, result in zip(plan.nodes, context.results, strict=True):
         number = plan.roles[node.role].loop
         if number is None or result is None:
             continue
         loop = plan.loops[number]
-        last[loop.name][node.outer] = max(last[loop.name].get(node.outer, 0), node.round)
+        last_rounds[loop.name][node.outer] = max(last_rounds[loop.name].get(node.outer, 0), node.round)
         if loop.outer is not None:
-            around = last[plan.loops[loop.outer].name]
-            around[1] = max(around.get(1, 0), node.outer)
-    return last
+            outer_rounds = last_rounds[plan.loops[loop.outer].name]
+            outer_rounds[1] = max(outer_rounds.get(1, 0), node.outer)
+    return last_rounds
 
 
 def _ended(
@@ -223,22 +223,22 @@ def _ended(
     A loop whose branches end separately, or that ran in several rounds of its outer loop, has a count for
     each cause. `rounds` has the last round of each loop, by the round of the outer loop.
     """
-    plan, ended = context.plan, dict[str, str | dict[str, int]]()
-    over = {its.plan.loop for its in context.environments if its.over}
+    plan, causes = context.plan, dict[str, str | dict[str, int]]()
+    finished_loops = {env.plan.loop for env in context.environments if env.over}
     for number, loop in enumerate(plan.loops):
         counts = Counter[str](endings.get(number, {}).values())
         times = loop.branches
         if loop.outer is not None:
-            begun = len(rounds[loop.name])
-            if not begun:
+            rounds_begun = len(rounds[loop.name])
+            if not rounds_begun:
                 continue
-            times = times * plan.loops[loop.outer].times if loop.until is not None else begun
+            times = times * plan.loops[loop.outer].times if loop.until is not None else rounds_begun
         if not stopped and not counts["when"]:
-            counts["env" if number in over else "times"] += times - counts.total()
-        counted = {name: times for name, times in counts.items() if times and name != "outer"}
-        if counted:
-            ended[loop.name] = counted if times > 1 else next(iter(counted))
-    return ended
+            counts["env" if number in finished_loops else "times"] += times - counts.total()
+        cause_counts = {name: times for name, times in counts.items() if times and name != "outer"}
+        if cause_counts:
+            causes[loop.name] = cause_counts if times > 1 else next(iter(cause_counts))
+    return causes
 
 
 def summed(turns: Sequence[NodeResult]) -> Score | None:
@@ -297,17 +297,17 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
             metadata["usage"] = answer.usage
         if answer.unusable_numbers:
             metadata["unusable_numbers"] = answer.unusable_numbers
-        done = call is turn.calls[-1]
-        shared: dict[str, Any] = {name: getattr(answer, name) for name in _SHARED}
+        is_last = call is turn.calls[-1]
+        answer_fields: dict[str, Any] = {name: getattr(answer, name) for name in _SHARED}
         steps.append(
             Step(
                 chat_completions=call.chat,
-                action=view.action if done else None,
+                action=view.action if is_last else None,
                 model_response=answer.text,
-                reward=reward if done else 0.0,
-                done=done,
+                reward=reward if is_last else 0.0,
+                done=is_last,
                 metadata=metadata,
-                **shared,
+                **answer_fields,
             )
         )
     return steps

@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 def turns_taken(edge: InputEdge, results: Sequence[T | None]) -> list[tuple[int, T]]:
-    """Return (node, result) of an edge's turns that ran; of each instance only the last turn, unless the edge
-    reads all.
+    """Return (node, result) of the turns of an input edge that ran: only each instance's last turn, unless
+    the edge reads all.
 
     `results` has None for a node that has not run.
     """
-    last = {
+    last_turns = {
         position // edge.turns_per_instance: (node, result)
         for position, node in enumerate(edge.nodes)
         if (result := results[node]) is not None
     }
-    return list(last.values())
+    return list(last_turns.values())
 
 
 class EpisodeContext(EpisodeSession):
@@ -60,14 +60,14 @@ class EpisodeContext(EpisodeSession):
         """Result of each node; None for a node that has not run."""
         self.environments: list[EnvironmentSession] = []
         self.env_of: dict[int, EnvironmentSession] = {}
-        """Environment of the loop of each role."""
+        """Environment of the loop that each role is in, by the role's position."""
         for env in plan.envs:
             self.environments.append(EnvironmentSession(env, self.task))
             self.env_of |= dict.fromkeys(env.turns, self.environments[-1])
         self.upstream: list[Upstream] = [NO_UPSTREAM] * len(plan.blocks)
-        """Results that the nodes of each block see; set when the block opens."""
+        """Results that the nodes of each block read, by block; set when the block opens."""
         self.arguments: dict[int, Mapping[str, Any]] = {}
-        """Arguments of the call that a node answers, by node."""
+        """Arguments of the tool call that a node answers, by node."""
         self.restarted: set[int] = set()
         """Nodes whose turn began its conversation anew (`memory.reset`)."""
         self.uncomputed = 0
@@ -75,12 +75,11 @@ class EpisodeContext(EpisodeSession):
         self._visible_task = _without(self.task, plan.hidden)
 
     def set_upstream(self, block: int, edges: Sequence[InputEdge]) -> None:
-        """Store the views of the turns that a block reads, by name; call it when all of these turns have
-        ended."""
+        """Store the views of the turns that a block reads; call it when all of these turns have ended."""
         self.upstream[block] = {edge.name: self.views(edge) for edge in edges}
 
     def views(self, edge: InputEdge) -> Views:
-        """Return the views of an edge's turns that ran."""
+        """Return the views of the turns of an input edge that ran."""
         return Views([result.public for _, result in turns_taken(edge, self.results)])
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
@@ -93,22 +92,22 @@ class EpisodeContext(EpisodeSession):
         """Return the template variables of one turn: `task`, `self`, and the roles that it reads."""
         plan_node = self.plan.nodes[node]
         role, environment = self.plan.roles[plan_node.role], self.env_of.get(plan_node.role)
-        earlier = range(node - role.count * (plan_node.id.round - 1), node, role.count)
-        history = Views([result.public for turn in earlier if (result := self.results[turn]) is not None])
+        nodes = range(node - role.count * (plan_node.id.round - 1), node, role.count)
+        history = Views([result.public for turn in nodes if (result := self.results[turn]) is not None])
         observation = environment.observation(plan_node) if environment is not None else ""
-        given = self.arguments.get(node, NO_ARGUMENTS)
-        place = (plan_node.round, role.times, history, observation, given, plan_node.outer)
-        self_view = SelfView(role.name, plan_node.id.index, plan_node.lineage, role.count, *place)
+        call_arguments = self.arguments.get(node, NO_ARGUMENTS)
+        self_fields = (plan_node.round, role.times, history, observation, call_arguments, plan_node.outer)
+        self_view = SelfView(role.name, plan_node.id.index, plan_node.lineage, role.count, *self_fields)
         task = self._task_of(role) if role.spec.sees else self._visible_task
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
     def of_turn_end(self, node: int, view: View, texts: Iterable[Expression | Template]) -> Mapping[str, Any]:
-        """Return the variables that a reward reads of its own turn after the turn's end, with all fields of
+        """Return the variables that a turn's reward reads after the turn: `self`, the turn, and all fields of
         the task.
 
         `self` is built only if one of `texts` reads it, because it costs work.
         """
-        instance = {SELF: self.of_node(node)[SELF]} if any("self" in it.mentions for it in texts) else {}
+        instance = {SELF: self.of_node(node)[SELF]} if any("self" in text.mentions for text in texts) else {}
         return {
             **instance,
             "task": self.task,
@@ -158,8 +157,8 @@ class EpisodeContext(EpisodeSession):
             ids = [tuple(self.plan.nodes[node].id) for node in turns]
             variables = {**variables, DRAW: partial(self._draw, owner, ids)}
         with suppress(PromptError):
-            if isinstance(truth := condition.truth(variables), bool):
-                return truth
+            if isinstance(truth_value := condition.truth(variables), bool):
+                return truth_value
         self.uncomputed += 1
         return False
 
@@ -176,9 +175,9 @@ class EpisodeContext(EpisodeSession):
             key: Key of the call, else its position.
         """
         seed = self.plan.spec.sampling.seed if self.job.seed is None else self.job.seed
-        place = (self.task["id"], self.job.rollout, turns)[: PER.index(per) + 1]
-        shared = key if isinstance(key, str) else (owner, key)
-        return derive_seed(seed or 0, CHANCE, shared, *place) / (SEEDS + 1)
+        seed_parts = (self.task["id"], self.job.rollout, turns)[: PER.index(per) + 1]
+        draw_key = key if isinstance(key, str) else (owner, key)
+        return derive_seed(seed or 0, CHANCE, draw_key, *seed_parts) / (SEEDS + 1)
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task fields that a role's prompts may read: visible fields, and the hidden ones in its

@@ -1,4 +1,4 @@
-"""The loops of one episode that are skipped or end early: on which branches, and for which cause."""
+"""Loops of one episode that are skipped or end early: on which branches, and by which cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Ending = Literal["until", "env", "when", "outer"]
 """Cause of a loop's end before its last round: its condition, its environment, its `when`, or the end of the
 loop around it before it began."""
 Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
-"""Cause by which each branch ended, by loop, then by the edges that its `until` reads."""
+"""Cause by which each branch of a loop ended: by loop, then by the input edges that the `until` of the branch
+reads."""
 
 
 class LoopEnds:
@@ -49,22 +50,22 @@ class LoopEnds:
         """
         if self.is_skipped(loop):
             return True
-        plan, undecided, number, over = self.plan, list[int](), block, False
+        plan, undecided_blocks, number, is_over = self.plan, list[int](), block, False
         while number not in self._is_over:
-            undecided.append(number)
+            undecided_blocks.append(number)
             plan_block = plan.blocks[number]
             if not plan_block.until_inputs:
                 break
             # The block that was asked before, which may not have been decided yet.
-            first, role = plan_block.nodes[0], plan.roles[plan_block.role]
-            number = plan.nodes[first - role.count * plan_block.back].block
+            first_node, role = plan_block.nodes[0], plan.roles[plan_block.role]
+            number = plan.nodes[first_node - role.count * plan_block.back].block
         else:
-            over = self._is_over[number]
-        for number in reversed(undecided):
-            if over:
+            is_over = self._is_over[number]
+        for number in reversed(undecided_blocks):
+            if is_over:
                 self._note_outer(plan.blocks[number])
-            over = self._is_over[number] = over or self._ends_before(plan.blocks[number])
-        return over
+            is_over = self._is_over[number] = is_over or self._ends_before(plan.blocks[number])
+        return is_over
 
     def _ends_before(self, block: Block) -> bool:
         """Return True, and record the cause, if a block's loop ends just before the block's round.
@@ -92,8 +93,8 @@ class LoopEnds:
         return self.context.holds(until, self.context.of_loop_end(edges), _owner(block.until_loop), turns)
 
     def _note_outer(self, block: Block) -> None:
-        """Record that the end of an outer loop keeps an inner loop from starting; only the inner loop's first
-        block does so."""
+        """Record that an inner loop never starts because its outer loop ended; called for the inner loop's
+        first block only."""
         loop, is_second = block.until_loop, self.plan.nodes[block.nodes[0]].round == 2
         if is_second and loop == self.plan.roles[block.role].loop and self.plan.loops[loop].outer is not None:
             self._note("outer", block.until_inputs, loop)
@@ -103,5 +104,6 @@ class LoopEnds:
 
 
 def _owner(loop: int) -> str:
-    """Return the name under which a loop's conditions draw; it has a space, so it is never a role's."""
+    """Return the name under which the conditions of a loop draw random numbers; its space keeps it apart from
+    role names."""
     return f"loop {loop}"

@@ -42,7 +42,7 @@ class EnvironmentSession:
         self._rewards: dict[int, float] = {}
         """Sum of the rewards after the turn of each node."""
         self._early: dict[int, float] = {}
-        """Rewards of each player before its first turn."""
+        """Rewards that the environment gave each player before the player's first turn."""
         self.info: dict[str, Any] = {}
         """`info` of all transitions, merged."""
 
@@ -53,8 +53,8 @@ class EnvironmentSession:
 
     def over_before(self, role: int, number: int) -> bool:
         """Return True if the environment was done before the round of turn `number` of a role."""
-        last = min(self._step(role, number), len(self._transitions) - 1)
-        return last >= 0 and self._transitions[last].done
+        last_index = min(self._step(role, number), len(self._transitions) - 1)
+        return last_index >= 0 and self._transitions[last_index].done
 
     async def advance(self, results: Sequence[NodeResult | None]) -> None:
         """Reset the environment, or apply the actions of the last round.
@@ -67,12 +67,12 @@ class EnvironmentSession:
         """
         number = len(self._transitions)
         nodes = self.plan.player_nodes[number - 1] if number else ()
-        ran = {player: result for player, node in enumerate(nodes) if (result := results[node]) is not None}
-        for player in ran:
+        ended = {player: result for player, node in enumerate(nodes) if (result := results[node]) is not None}
+        for player in ended:
             self._last_turns[player] = nodes[player]
             self._rewards[nodes[player]] = self._early.pop(player, 0.0)
         try:
-            actions = {player: result.view.action for player, result in ran.items()}
+            actions = {player: result.view.action for player, result in ended.items()}
             transition = self._checked(await self._next(actions))
         except EnvironmentFailure:
             raise
@@ -91,25 +91,25 @@ class EnvironmentSession:
             self._live = self.plan.environment.open()
             return await self._live.reset(self._seed, self._players)
         assert self._live is not None
-        last = self._transitions[-1]
+        last_transition = self._transitions[-1]
         # No player of those to move took a turn: the state is as it was.
-        if last.done or (last.observations and not actions):
-            return last._replace(rewards={}, info={})
+        if last_transition.done or (last_transition.observations and not actions):
+            return last_transition._replace(rewards={}, info={})
         return await self._live.step(actions)
 
     def _checked(self, given: Transition) -> Transition:
         """Return a copy of a transition with checked types; raises ValueError or TypeError for bad foreign
         data."""
         players = range(self._players)
-        unknown = [player for player in (*given.observations, *given.rewards) if player not in players]
-        if unknown:
-            raise ValueError(f"it names player {unknown[0]}, expected 0 to {self._players - 1}")
-        for player, shown in given.observations.items():
-            if not isinstance(shown, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a package's own
-                raise TypeError(f"it shows player {player} {type(shown).__name__}, expected text")
-            if len(shown) > OBSERVATION_TEXT.most:
+        strangers = [player for player in (*given.observations, *given.rewards) if player not in players]
+        if strangers:
+            raise ValueError(f"it names player {strangers[0]}, expected 0 to {self._players - 1}")
+        for player, text in given.observations.items():
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a package's own
+                raise TypeError(f"it shows player {player} {type(text).__name__}, expected text")
+            if len(text) > OBSERVATION_TEXT.most:
                 raise ValueError(OBSERVATION_TEXT.exceeded(f"it shows player {player}"))
-        rewards = {player: finite_number(it, "it gave the reward") for player, it in given.rewards.items()}
+        rewards = {player: finite_number(r, "it gave the reward") for player, r in given.rewards.items()}
         info: dict[str, Any] = plain_json(dict(given.info), TOOL_TEXT) if given.info else {}
         return Transition(given.observations, rewards, bool(given.done), info)
 
@@ -122,22 +122,22 @@ class EnvironmentSession:
     def observation(self, node: Node) -> str:
         """Return the observation that a node reads before its round; a role that is no player reads those of
         all players."""
-        shown = self._shown(node)
+        texts = self._shown(node)
         player = self._player(node)
-        return "\n\n".join(dict.fromkeys(shown.values())) if player is None else shown.get(player, "")
+        return "\n\n".join(dict.fromkeys(texts.values())) if player is None else texts.get(player, "")
 
     def _shown(self, node: Node) -> Mapping[int, str]:
         """Return the observations that the environment gave before a node's round, by player."""
         return self._transitions[self._step(node.role, node.id.round)].observations
 
     def _step(self, role: int, number: int) -> int:
-        """Return the environment's round, from 0, of turn `number` of a role; a role may take several turns
-        in a round."""
+        """Return the index of the environment's round in which a role takes turn `number`; a role may take
+        several turns in a round."""
         return (number - 1) // self.plan.turns[role]
 
     def _player(self, node: Node) -> int | None:
-        first = self.plan.players.get(node.role)
-        return None if first is None else first + node.id.index - 1
+        first_player = self.plan.players.get(node.role)
+        return None if first_player is None else first_player + node.id.index - 1
 
     def reward(self, node: int) -> float | None:
         """Return the sum of the environment's rewards after a player's turn `node`; None without a reward."""
@@ -150,9 +150,9 @@ class EnvironmentSession:
 
     async def close(self) -> None:
         """Close the environment; a failure is logged, since the episode is over."""
-        live, self._live = self._live, None
+        live_environment, self._live = self._live, None
         try:
-            if live is not None:
-                await live.close()
+            if live_environment is not None:
+                await live_environment.close()
         except FOREIGN_ERRORS as error:
             _logger.warning("an environment could not be closed: %s: %s", type(error).__name__, error)

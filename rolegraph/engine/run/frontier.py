@@ -8,7 +8,8 @@ from rolegraph.engine.compile.wiring import Wiring
 
 
 class Frontier:
-    """The counters of one episode's joins and blocks. Blocks, joins and nodes are positions in the plan."""
+    """Counters of what each block of one episode waits for. A block waits for joins, and a join for several
+    nodes to end. Blocks, joins and nodes are positions in the plan."""
 
     __slots__ = ("_feeds", "_joins", "_releases", "_waits")
 
@@ -21,7 +22,7 @@ class Frontier:
 
     def done(self, node: int) -> Sequence[int]:
         """Count a node as ended, and return the blocks that became ready; call it once for each node."""
-        ready: list[int] = []
+        ready_blocks: list[int] = []
         for join in self._feeds[node]:
             self._joins[join] -= 1
             if self._joins[join]:
@@ -29,8 +30,8 @@ class Frontier:
             for block in self._releases[join]:
                 self._waits[block] -= 1
                 if not self._waits[block]:
-                    ready.append(block)
-        return ready
+                    ready_blocks.append(block)
+        return ready_blocks
 
     def skip(self, nodes: Iterable[int]) -> Sequence[int]:
         """Count nodes that will not run as ended, and return the blocks that became ready."""

@@ -44,12 +44,12 @@ async def likelihoods_of(
         ModelError: The model does not answer, or the text does not fit its context.
     """
     texts = [plan.text for plan in result.role.likelihoods.values()]
-    views = {name: Views(of_role) for name, of_role in inputs.views.items()}
+    views = {name: Views(role_views) for name, role_views in inputs.views.items()}
     variables = {**context.of_turn_end(node, result.view, texts), **views}
     logprobs: dict[Likelihood, Sequence[float]] = {}
     for likelihood, plan in result.role.likelihoods.items():
-        read = [inputs.views[name] for name in likelihood.roles]
-        if all(views and not any(view.failed for view in views) for views in read):
+        read_views = [inputs.views[name] for name in likelihood.roles]
+        if all(views and not any(view.failed for view in views) for views in read_views):
             logprobs[likelihood] = await _logprobs(result, likelihood, plan, variables, context.models)
     return logprobs
 
@@ -62,29 +62,29 @@ async def _logprobs(
     models: Sequence[LimitedModel],
 ) -> Sequence[float]:
     index = result.view.index - 1
-    model, answered = models[plan.endpoints[index]], models[result.role.endpoints[index]].model
+    model, answering_model = models[plan.endpoints[index]], models[result.role.endpoints[index]].model
     scorer = _scorer(model, f"the reward of {result.role.name}")
-    same = isinstance(answered, TextScorer) and _same_tokens(answered.chat, scorer.chat)
-    before = _before(result.calls, likelihood, scorer.chat, same_tokens=same)
+    same_tokens = isinstance(answering_model, TextScorer) and _same_tokens(answering_model.chat, scorer.chat)
+    prompt_ids = _before(result.calls, likelihood, scorer.chat, same_tokens=same_tokens)
     text_ids = scorer.chat.text_ids(plan.text.render(variables))
     if not text_ids:
         raise ValueError("the text of the likelihood is empty")
-    return await model.logprobs((*before, *scorer.chat.text_ids(likelihood.after)), text_ids)
+    return await model.logprobs((*prompt_ids, *scorer.chat.text_ids(likelihood.after)), text_ids)
 
 
 def _before(
     calls: Sequence[ModelCall], likelihood: Likelihood, chat: ChatFormat, *, same_tokens: bool
 ) -> Sequence[int]:
-    """Return the tokens before a text: the turn's prompt, and if the text follows the answer, the answer
-    without its end token."""
+    """Return the tokens that precede a scored text: the turn's prompt, and if the text follows the answer,
+    also the answer without its end token."""
     call = calls[-1] if likelihood.turn else calls[0]
     answer = call.completion
     if not (same_tokens and answer.response_ids):
         prompt = chat.prompt(call.messages).ids
         return (*prompt, *chat.text_ids(answer.text)) if likelihood.turn else prompt
     ids = answer.response_ids
-    kept = ids[:-1] if ids[-1] in chat.end_ids else ids
-    return (*answer.prompt_ids, *kept) if likelihood.turn else answer.prompt_ids
+    ids_without_end = ids[:-1] if ids[-1] in chat.end_ids else ids
+    return (*answer.prompt_ids, *ids_without_end) if likelihood.turn else answer.prompt_ids
 
 
 @lru_cache(maxsize=64)
@@ -106,9 +106,9 @@ async def check_scorers(plan: Plan, models: Sequence[LimitedModel]) -> None:
     for role in plan.roles:
         for likelihood in role.likelihoods.values():
             for endpoint in dict.fromkeys(likelihood.endpoints):
-                use = f"the reward of {role.name}"
-                chat = _scorer(models[endpoint], use).chat
-                await check_scorer(models[endpoint], chat.turn("?"), use)
+                user = f"the reward of {role.name}"
+                chat = _scorer(models[endpoint], user).chat
+                await check_scorer(models[endpoint], chat.turn("?"), user)
 
 
 def _scorer(model: LimitedModel, use: str) -> TextScorer:

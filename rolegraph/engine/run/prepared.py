@@ -1,5 +1,5 @@
-"""Plan prepared for another project's trainer: roles that the trainer's model answers for, and the other
-models."""
+"""Plan prepared for another project's trainer, whose model answers for some roles; the other models are
+opened here."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 class PerEventLoop(Generic[T]):
-    """A value for each event loop, made on first use; values of closed loops are dropped."""
+    """Value that is created once for each event loop; values of closed loops are dropped."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._values: dict[asyncio.AbstractEventLoop, T] = {}
 
     def get(self) -> T:
-        """Return the running loop's value, made if it is missing."""
+        """Return the running loop's value; create it on first use."""
         loop = asyncio.get_running_loop()
         if loop not in self._values:
             # A weak key does not suffice: an open connection holds its loop.
-            for other_loop in list(self._values):
-                if other_loop.is_closed():
-                    self._values.pop(other_loop, None)
+            for event_loop in list(self._values):
+                if event_loop.is_closed():
+                    self._values.pop(event_loop, None)
             self._values[loop] = self._make()
         return self._values[loop]
 
@@ -99,5 +99,5 @@ def policy_roles(plan: Plan) -> list[RolePlan]:
 
 def other_models(plan: Plan) -> list[ModelRef]:
     """Return the models of a plan's frozen roles and teachers, each once."""
-    frozen = [endpoint.model for endpoint in plan.endpoints if not is_policy(plan, endpoint)]
-    return list(dict.fromkeys([*frozen, *plan.teachers]))
+    frozen_models = [endpoint.model for endpoint in plan.endpoints if not is_policy(plan, endpoint)]
+    return list(dict.fromkeys([*frozen_models, *plan.teachers]))

@@ -71,7 +71,7 @@ async def run_episode(
     context = EpisodeContext(plan_at(plan, job.step), job, isolation, observe, models)
     run = _Run(context, models)
     try:
-        stopped = await run.run_nodes()
+        is_stopped = await run.run_nodes()
     except BaseException:
         try:
             await run.tasks.cancel()
@@ -79,7 +79,7 @@ async def run_episode(
             run.finish(stopped=True, finished=False)
         raise
     else:
-        return run.finish(stopped=stopped, finished=True)
+        return run.finish(stopped=is_stopped, finished=True)
     finally:
         if context.tools is not None:
             await context.tools.close()
@@ -101,7 +101,7 @@ class _Run:
         may end early."""
 
     def finish(self, *, stopped: bool, finished: bool) -> Episode:
-        """Assemble the episode and send it to the observer.
+        """Assemble the Episode and send it to the observer.
 
         Args:
             stopped: True if the episode ended before all nodes had run.
@@ -142,15 +142,15 @@ class _Run:
             result = self.results[position] = await self.take_turn(position, node, role)
             if role.group_keys:
                 result.group_keys = context.group_keys(position, role)
-            ready = self.frontier.done(position)
-            if ready:
-                ready = self.open_blocks(ready)
-                if len(ready) > 1:
-                    self.start(ready[1:])
+            ready_nodes = self.frontier.done(position)
+            if ready_nodes:
+                ready_nodes = self.open_blocks(ready_nodes)
+                if len(ready_nodes) > 1:
+                    self.start(ready_nodes[1:])
             score_at_once(result, position, context, create_task)
-            if not ready:
+            if not ready_nodes:
                 return
-            position = ready[0]
+            position = ready_nodes[0]
 
     def open_blocks(self, blocks: Sequence[int]) -> list[int]:
         """Select the turns to run in blocks that are ready, skip the others, and start environment
@@ -161,21 +161,21 @@ class _Run:
         """
         plan, context = self.plan, self.context
         nodes_to_run: list[int] = []
-        todo = [*blocks]
-        for number in todo:  # grows while it is read
+        blocks_to_open = [*blocks]
+        for number in blocks_to_open:  # grows while it is read
             if context.environments and (positions := plan.env_at(number)) is not None:
-                place, transition = positions
-                if self.loop_ends is not None and self.loop_ends.is_skipped(plan.envs[place].loop):
-                    todo += self.frontier.skip((transition,))
+                env_index, transition = positions
+                if self.loop_ends is not None and self.loop_ends.is_skipped(plan.envs[env_index].loop):
+                    blocks_to_open += self.frontier.skip((transition,))
                 else:
-                    self.tasks.create_task(self.advance(context.environments[place], transition))
+                    self.tasks.create_task(self.advance(context.environments[env_index], transition))
                 continue
             block = plan.blocks[number]
             role, nodes = plan.roles[block.role], block.nodes
             if block.may_skip:
                 nodes = self.select_nodes(number, block, role)
-                running = frozenset(nodes)
-                todo += self.frontier.skip(node for node in block.nodes if node not in running)
+                run_set = frozenset(nodes)
+                blocks_to_open += self.frontier.skip(node for node in block.nodes if node not in run_set)
             elif block.inputs:
                 context.set_upstream(number, block.inputs)
             if nodes and not role.prompt_per_instance and role.run is None:
@@ -215,8 +215,8 @@ class _Run:
                 role = self.plan.roles[node.role]
                 result = result or node_result(role, node, role.parser.default)
                 failure = Failure(FailureName.ENVIRONMENT_ERROR, str(error))
-                public = result.view._replace(failure=failure.name.value).public
-                self.results[position] = replace(result, public=public, failure=failure, score=None)
+                public_view = result.view._replace(failure=failure.name.value).public
+                self.results[position] = replace(result, public=public_view, failure=failure, score=None)
             raise EpisodeStop from None
         self.start(self.open_blocks(self.frontier.done(transition)))
 
@@ -265,7 +265,7 @@ class _Run:
         """
         context, node, create_task = self.context, self.plan.nodes[position], self.tasks.create_task
         role = self.plan.roles[node.role]
-        answered = asyncio.get_running_loop().create_future()
+        answer_future = asyncio.get_running_loop().create_future()
 
         async def turn() -> None:
             context.arguments[position] = dict(arguments)
@@ -273,11 +273,11 @@ class _Run:
             result = self.results[position] = await self.take_turn(position, node, role)
             if role.group_keys:
                 result.group_keys = context.group_keys(position, role)
-            answered.set_result((result.view.action, result.failure))
+            answer_future.set_result((result.view.action, result.failure))
             score_at_once(result, position, context, create_task)
 
         create_task(turn())
-        return await answered
+        return await answer_future
 
     def continue_chat(
         self, role: RolePlan, position: int
@@ -289,27 +289,27 @@ class _Run:
         tokens. The metadata is None if the turn continues its own conversation.
         """
         plan, variables = self.plan, self.context.of_node(position)
-        before, opening = self.turn_before(position), None
-        if before is not None and role.reset is not None:
+        node_before, opening = self.turn_before(position), None
+        if node_before is not None and role.reset is not None:
             try:
-                begins_anew = role.reset.truth(variables) is True
+                is_reset = role.reset.truth(variables) is True
             except PromptError as error:  # the turn has no conversation that it could go on from
                 message = f"memory.reset: {short_repr(role.reset.source)} cannot be computed: {error}"
                 return Failure(FailureName.PROMPT_ERROR, message), None, None
-            if begins_anew:
+            if is_reset:
                 self.context.restarted.add(position)
-                before, opening = None, StepMetadata(restarted=True)
-        messages = self.render(role, variables, is_first=before is None)
-        result = None if before is None else self.results[before]
-        if before is None or result is None or isinstance(messages, Failure):
+                node_before, opening = None, StepMetadata(restarted=True)
+        messages = self.render(role, variables, is_first=node_before is None)
+        result = None if node_before is None else self.results[node_before]
+        if node_before is None or result is None or isinstance(messages, Failure):
             return messages, None, opening
-        last, node = result.calls[-1], plan.nodes[before]
-        prefix = last.chat_prefix
+        last_call, node = result.calls[-1], plan.nodes[node_before]
+        prefix = last_call.chat_prefix
         if node.role in role.trunk:
             opening = StepMetadata(forked=TurnMetadata(**node.id._asdict()))
             if not plan.endpoint_of(plan.nodes[position]).same_tokens(plan.endpoint_of(node)):
                 prefix = None
-        return (*last.chat, *messages), prefix, opening
+        return (*last_call.chat, *messages), prefix, opening
 
     def turn_before(self, position: int) -> int | None:
         """Return the node whose chat a turn continues: the conversation's last turn that ran and did not
@@ -318,20 +318,20 @@ class _Run:
         None if the conversation begins with this turn: no such turn exists, or a later turn restarted the
         conversation and failed.
         """
-        plan, results, restarted = self.plan, self.results, self.context.restarted
-        while before := plan.blocks[plan.nodes[position].block].chat_before:
-            for turn in reversed(before):
+        plan, results, restarted_nodes = self.plan, self.results, self.context.restarted
+        while nodes_before := plan.blocks[plan.nodes[position].block].chat_before:
+            for turn in reversed(nodes_before):
                 result = results[turn]
                 if result is not None and result.continues_chat:
                     return turn
-                if turn in restarted:
+                if turn in restarted_nodes:
                     return None
-            position = before[0]
+            position = nodes_before[0]
         return None
 
 
 async def _opened(turn: Coroutine[None, None, NodeResult], opening: StepMetadata) -> NodeResult:
-    """Await a turn, and record in its result how its conversation opens."""
+    """Await a turn, and record in its result how its conversation began: forked or restarted."""
     result = await turn
     result.opening = opening
     return result

@@ -39,7 +39,7 @@ def jobs(
 
 
 def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:
-    """Yield the jobs that have no episode yet.
+    """Yield the planned jobs that have no finished episode yet.
 
     Args:
         planned: All jobs.
@@ -66,23 +66,23 @@ async def run_jobs(
         make: Function that makes the episode of a job.
         concurrency: Largest number of running episodes.
     """
-    waiting, working = iter(jobs), concurrency
-    done: asyncio.Queue[Episode | Exception | None] = asyncio.Queue(concurrency)
+    jobs_left, workers_left = iter(jobs), concurrency
+    finished_episodes: asyncio.Queue[Episode | Exception | None] = asyncio.Queue(concurrency)
 
     async def work() -> None:
         try:
-            for job in waiting:
-                await done.put(await make(job))
+            for job in jobs_left:
+                await finished_episodes.put(await make(job))
         except Exception as error:
-            await done.put(error)
-        await done.put(None)
+            await finished_episodes.put(error)
+        await finished_episodes.put(None)
 
     workers = [asyncio.create_task(work()) for _ in range(concurrency)]
     try:
-        while working:
-            match await done.get():
+        while workers_left:
+            match await finished_episodes.get():
                 case None:
-                    working -= 1
+                    workers_left -= 1
                 case Exception() as error:
                     raise error
                 case episode:
@@ -117,18 +117,18 @@ class ServedEpisodes(AbstractAsyncContextManager["ServedEpisodes"]):
         self._in_use.update(job.models)
         try:
             if not self._models.keys() >= {*job.models}:
-                await self._close([served for served in self._models if not self._in_use[served]])
-            for served in job.models:
-                if served not in self._models:
-                    self._models[served] = asyncio.create_task(_open(served))
-            models = [await asyncio.shield(self._models[served]) for served in job.models]
+                await self._close([m for m in self._models if not self._in_use[m]])
+            for m in job.models:
+                if m not in self._models:
+                    self._models[m] = asyncio.create_task(_open(m))
+            models = [await asyncio.shield(self._models[m]) for m in job.models]
             return await run_episode(self._plan, job, models, isolation=self._isolation, observe=observe)
         finally:
             self._in_use.subtract(job.models)
 
     async def _close(self, unused: Sequence[ServedModel]) -> None:
-        opening = [self._models.pop(served) for served in unused]
-        for outcome in await asyncio.gather(*opening, return_exceptions=True):
+        opening_tasks = [self._models.pop(served_model) for served_model in unused]
+        for outcome in await asyncio.gather(*opening_tasks, return_exceptions=True):
             if isinstance(outcome, LimitedModel):
                 await outcome.model.aclose()
 

@@ -41,8 +41,8 @@ class OpenTools:
     async def functions(self, tool: Tool) -> Sequence[Function]:
         """Return the functions of a tool, opened if it is not open yet; raises the errors of opening it."""
         if id(tool) not in self._opened:
-            opened = self._opened[id(tool)] = asyncio.get_running_loop().create_future()
-            self._holders.append(asyncio.create_task(self._hold(tool, opened)))
+            functions_future = self._opened[id(tool)] = asyncio.get_running_loop().create_future()
+            self._holders.append(asyncio.create_task(self._hold(tool, functions_future)))
         # Shielded: a turn that is cancelled must not cancel the opening for the other turns.
         return await asyncio.shield(self._opened[id(tool)])
 
@@ -59,7 +59,7 @@ class OpenTools:
             without: Functions of the tools to leave out, by their name in the tool or in the result.
         """
         by_name = {function.name: function for function in roles}
-        kept_back: set[str] = set()
+        left_out: set[str] = set()
         for functions in await asyncio.gather(*map(self.functions, tools)):
             for function in functions:
                 name, number = function.name, 1
@@ -68,8 +68,8 @@ class OpenTools:
                     name = f"{function.name}_{number}"
                 by_name[name] = function._replace(name=name)
                 if function.name in without or name in without:
-                    kept_back.add(name)
-        return {name: function for name, function in by_name.items() if name not in kept_back}
+                    left_out.add(name)
+        return {name: function for name, function in by_name.items() if name not in left_out}
 
     async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
         """Open a tool, set `opened` to its functions, and close the tool when the episode ends.
@@ -160,16 +160,16 @@ async def call_session(
         TimeoutError: The call takes longer than `seconds`.
     """
     if name not in functions:
-        there_is = f"there is {', '.join(functions) or 'none'}{_hint(name, functions)}"
-        raise ToolError(f"the tools of {role} have no function {name!r}; {there_is}")
+        existing = f"there is {', '.join(functions) or 'none'}{_hint(name, functions)}"
+        raise ToolError(f"the tools of {role} have no function {name!r}; {existing}")
     try:
-        given: Any = json.loads(arguments)
+        parsed: Any = json.loads(arguments)
     except ValueError as error:
         hint = "write a value as {{ … | tojson }}"
         raise ToolError(f"the arguments of {name} are not JSON ({error}); {hint}") from None
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         raise ToolError(f"the arguments of {name} are not the JSON of an object: {arguments[:200]}")
-    fields = cast("Mapping[str, Any]", given)
+    fields = cast("Mapping[str, Any]", parsed)
     _check_arguments(functions[name], fields)
     return await call_tool(functions[name], fields, seconds)
 
@@ -201,24 +201,24 @@ async def call_all(
     Raises:
         UserError: A tool found a mistake of the person who runs the workflow.
     """
-    counted, works = Counter[str](), list[Coroutine[Any, Any, CallResult]]()
+    calls_by_name, coroutines = Counter[str](), list[Coroutine[Any, Any, CallResult]]()
     for call in calls[: ANSWER_CALLS.most]:
         run: _Run | None = None
         if callees is not None and call.name in callees.plans:
-            run = partial(callees.answer, call.name, number, counted[call.name])
-            counted[call.name] += 1
-        works.append(_call(functions, call, seconds, run))
-    made = await asyncio.gather(*works)
+            run = partial(callees.answer, call.name, number, calls_by_name[call.name])
+            calls_by_name[call.name] += 1
+        coroutines.append(_call(functions, call, seconds, run))
+    call_results = await asyncio.gather(*coroutines)
     results, characters_left = list[CallResult](), TOOL_TEXT.most
-    for call, result in zip(calls, made, strict=False):
+    for call, result in zip(calls, call_results, strict=False):
         length = len(result.message["content"])
         if length <= characters_left:
             characters_left -= length
         else:
             result = _failed(call, TOOL_TEXT.exceeded("the results of these calls have"))
         results.append(result)
-    exceeded = ANSWER_CALLS.exceeded("the answer has")
-    return [*results, *(_failed(call, f"not called: {exceeded}") for call in calls[ANSWER_CALLS.most :])]
+    limit_message = ANSWER_CALLS.exceeded("the answer has")
+    return [*results, *(_failed(call, f"not called: {limit_message}") for call in calls[ANSWER_CALLS.most :])]
 
 
 def result_text(name: str, result: object) -> str:
@@ -272,13 +272,13 @@ def _failed(call: ToolCall, why: str) -> CallResult:
 
 
 def _explain_unknown(functions: Functions, call: ToolCall) -> str:
-    written, most = call.malformed, CALL_SHOWN.most
-    if len(written) > most:
-        written = f"{written[:most]}…"
+    written_text, limit = call.malformed, CALL_SHOWN.most
+    if len(written_text) > limit:
+        written_text = f"{written_text[:limit]}…"
     if not call.name:
-        return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
+        return f"this call cannot be read: {written_text!r}; expected a tool's name, and arguments as JSON"
     if call.name in functions:
-        return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
+        return f"the arguments of {call.name} are not the JSON of an object: {written_text!r}"
     return f"there is no tool {call.name!r}; there is {', '.join(functions)}{_hint(call.name, functions)}"
 
 
@@ -294,9 +294,9 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
     except Exception:  # an invalid schema: the tool has to check for itself
         return
     if problem is not None:
-        place = "" if problem.path == "$" else f" at {problem.path}"
+        location = "" if problem.path == "$" else f" at {problem.path}"
         message = problem.message[: CALL_SHOWN.most]
-        raise ToolError(f"{function.name} does not take these arguments{place}: {message}")
+        raise ToolError(f"{function.name} does not take these arguments{location}: {message}")
 
 
 def _accept(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:

@@ -150,18 +150,18 @@ class ModelCall:
         Returns:
             (number of characters and tokens that are kept, True if the answer was cut).
         """
-        answer, most = self.completion, ANSWER_TEXT.most
+        answer, limit = self.completion, ANSWER_TEXT.most
         text = answer.text
         if answer.calls:  # written in the chat; raises where those of a foreign client have no JSON
             text = "".join((text, *(call["function"]["arguments"] for call in self.chat[-1]["tool_calls"])))
-        is_long = len(text) > most or len(answer.response_ids) > most
+        is_long = len(text) > limit or len(answer.response_ids) > limit
         if is_long:
-            text = text[: most + 1]
+            text = text[: limit + 1]
             answer = self.completion = answer._replace(
                 text=text,
-                thought=answer.thought[:most],
-                response_ids=answer.response_ids[: most + 1],
-                logprobs=answer.logprobs[: most + 1],
+                thought=answer.thought[:limit],
+                response_ids=answer.response_ids[: limit + 1],
+                logprobs=answer.logprobs[: limit + 1],
                 calls=(),
             )
         return len(text) + len(answer.thought) + len(answer.prompt_ids) + len(answer.response_ids), is_long
@@ -188,10 +188,10 @@ class NodeResult:
 
     role: RolePlan
     view: View
-    """The turn as its own reward and records see it; after a failure, with the parser's default or a tool's
-    message."""
+    """View of the turn for its own reward and for records; after a failure, with the parser's default or a
+    tool's message."""
     public: View
-    """The turn as other roles see it."""
+    """View of the turn for other roles."""
     calls: Sequence[ModelCall] = ()
     """Answered calls of the turn, or the run of its tool; each becomes a Step."""
     failure: Failure | None = None
@@ -207,8 +207,8 @@ class NodeResult:
     def continues_chat(self) -> bool:
         """True if later turns of the conversation continue this chat: it has a call, and no failure except
         its reward's."""
-        failed = self.failure is not None and self.failure.name.cause != "reward"
-        return bool(self.calls) and not failed
+        is_failed = self.failure is not None and self.failure.name.cause != "reward"
+        return bool(self.calls) and not is_failed
 
 
 def node_result(
@@ -223,12 +223,12 @@ def node_result(
 ) -> NodeResult:
     """Return the NodeResult of a turn; for a failed turn, with the score of `on_failure`."""
     name, index, _ = node.id
-    tokens, taken = (calls[-1].tokens, calls[-1].number) if calls else (0, 0)
-    used = UNKNOWN if tokens is None else tokens
+    tokens, calls_taken = (calls[-1].tokens, calls[-1].number) if calls else (0, 0)
+    used_tokens = UNKNOWN if tokens is None else tokens
     cause = "" if failure is None else failure.name.value
     view = View(
         *(index, action, text, thought, node.round, node.lineage),
-        *(True, cause, name, used, taken, node.outer, chosen),
+        *(True, cause, name, used_tokens, calls_taken, node.outer, chosen),
     )
     public = view if failure is None else view.public
     score = failure_score(role) if failure is not None and role.reward else None
@@ -236,17 +236,17 @@ def node_result(
 
 
 def finished_view(result: NodeResult, within: Lineage) -> View:
-    """Return the view of a turn after the episode.
+    """Return the view of a turn, the object that expressions read, for expressions after the episode.
 
     Its reward is unknown if the reward raised or there was no answer.
     """
     failure = result.failure
     if result.score is None or (failure is not None and not failure.name.is_result):
         return result.public.earning(UNKNOWN, UNKNOWN, UNKNOWN, within)
-    reward, right, terms = result.score
+    reward, is_right, terms = result.score
     reward = UNKNOWN if reward is None else reward
-    right = UNKNOWN if right is None else right
-    return result.public.earning(reward, right, terms, within)
+    is_right = UNKNOWN if is_right is None else is_right
+    return result.public.earning(reward, is_right, terms, within)
 
 
 def failure_score(role: RolePlan) -> Score:
@@ -283,11 +283,11 @@ async def model_turn(
     job, limit, sampling = session.job, role.spec.timeout, role.samplings[node.id.index - 1]
     episode_seed = session.seed_of(sampling)
     functions: Functions = {}
-    offered: Sequence[Function] = ()
-    earlier: list[ModelCall] = []  # the calls of this turn whose answers called tools
+    offered_functions: Sequence[Function] = ()
+    calls_before: list[ModelCall] = []  # the calls of this turn whose answers called tools
     number, attempt = 1, 0
     while True:
-        answered: ModelCall | None = None
+        last_call: ModelCall | None = None
         # By position: with keywords, these cost more than 1 % of an episode.
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, attempt)
         id = CallId(job.task["id"], job.rollout, node.id, number, attempt)
@@ -295,36 +295,36 @@ async def model_turn(
             if role.has_functions and not functions:
                 roles = [callee.function for callee in role.callees]
                 functions = await session.open_tools().named_functions(role.tools, roles, role.kept_back)
-                offered = tuple(functions.values())
-            request = Request(messages, sampling, seed, id, offered, prefix)
+                offered_functions = tuple(functions.values())
+            request = Request(messages, sampling, seed, id, offered_functions, prefix)
             completion, start, seconds = await model.complete(request, limit, session.observe)
             text, thought, _, ids, _, _, _, usage, calls, *_ = completion
             tokens: int | None = len(ids) or (usage.get("completion_tokens") if usage else None)
-            if earlier:
-                before = earlier[-1].tokens
-                tokens = None if tokens is None or before is None else tokens + before
+            if calls_before:
+                tokens_before = calls_before[-1].tokens
+                tokens = None if tokens is None or tokens_before is None else tokens + tokens_before
             call = ModelCall(messages, completion, start - session.began, seconds, attempt, number, tokens)
-            unreadable = keep_answer(session, call)
-            answered = call
-            if unreadable is not None:
-                raise unreadable
+            parse_failure = keep_answer(session, call)
+            last_call = call
+            if parse_failure is not None:
+                raise parse_failure
             if calls and functions and number < role.spec.max_calls:
-                answered.results = await call_all(functions, calls, limit, callees, number)
-                session.kept += sum(len(result.message["content"]) for result in answered.results)
-                messages = (*answered.chat, *(result.message for result in answered.results))
-                prefix = answered.chat_prefix
-                earlier.append(answered)
+                last_call.results = await call_all(functions, calls, limit, callees, number)
+                session.kept += sum(len(result.message["content"]) for result in last_call.results)
+                messages = (*last_call.chat, *(result.message for result in last_call.results))
+                prefix = last_call.chat_prefix
+                calls_before.append(last_call)
                 number, attempt = number + 1, 0
                 continue
-            action, chosen = read_answer(role.parser, text, upstream)
-            return node_result(role, node, action, text, thought, [*earlier, answered], chosen=chosen)
+            action, choice = read_answer(role.parser, text, upstream)
+            return node_result(role, node, action, text, thought, [*calls_before, last_call], chosen=choice)
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
-            foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = failure_of(error, foreign, f"no answer {within(limit)}")
+            foreign_failure = FailureName.MODEL_ERROR if last_call is None else FailureName.MALFORMED_OUTPUT
+            failure = failure_of(error, foreign_failure, f"no answer {within(limit)}")
         if attempt == role.spec.on_failure.retry:
-            last = Completion("") if answered is None else answered.completion
-            made = earlier if answered is None else [*earlier, answered]
-            return node_result(role, node, role.parser.default, last.text, last.thought, made, failure)
+            last = Completion("") if last_call is None else last_call.completion
+            all_calls = calls_before if last_call is None else [*calls_before, last_call]
+            return node_result(role, node, role.parser.default, last.text, last.thought, all_calls, failure)
         attempt += 1
 
 
@@ -367,8 +367,8 @@ async def tool_turn(
         variables: Variables that the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
     """
-    limit, value, text, action, printed = role.spec.timeout, "", None, None, ""
-    chosen: View | Unknown = UNKNOWN
+    limit, value, text, action, printed_text = role.spec.timeout, "", None, None, ""
+    chosen_turn: View | Unknown = UNKNOWN
     failure: Failure | None = None
     calls: Sequence[ModelCall] = ()
     try:
@@ -381,29 +381,29 @@ async def tool_turn(
         start, text, failure = time.monotonic(), None, None
         try:
             action = await _run_tool(run, value, upstream, session, limit)
-            given = result_text(run.name, action)
-            if session.kept + len(given) > EPISODE_SIZE.most:
+            result_value = result_text(run.name, action)
+            if session.kept + len(result_value) > EPISODE_SIZE.most:
                 raise ToolError(EPISODE_SIZE.exceeded("with this result the episode has"))
-            session.kept += len(given)
-            text = given
+            session.kept += len(result_value)
+            text = result_value
             if run.parser is None:
                 action = plain_json(action, TOOL_TEXT)
             else:
-                action, chosen = read_answer(run.parser, text, upstream)
+                action, chosen_turn = read_answer(run.parser, text, upstream)
         except FOREIGN_ERRORS as error:  # a foreign tool or parser: its error fails this node only
-            foreign = FailureName.TOOL_ERROR if text is None else FailureName.MALFORMED_OUTPUT
-            failure = failure_of(error, foreign, f"no result {within(limit or run.tool.timeout)}")
-            printed = error.output if isinstance(error, ProgramFailure) else ""
-            session.kept += len(printed)
+            foreign_failure = FailureName.TOOL_ERROR if text is None else FailureName.MALFORMED_OUTPUT
+            failure = failure_of(error, foreign_failure, f"no result {within(limit or run.tool.timeout)}")
+            printed_text = error.output if isinstance(error, ProgramFailure) else ""
+            session.kept += len(printed_text)
         seconds = time.monotonic() - start
         calls = (ModelCall((), Completion(text or ""), start - session.began, seconds, attempt, 0, 0),)
         if failure is None:
             break
     if failure is not None:  # the result is the default, or without a parser the output with the message
-        message = f"{printed}\n{failure.message}" if printed else failure.message
+        message = f"{printed_text}\n{failure.message}" if printed_text else failure.message
         action = message if run.parser is None else run.parser.default
         text = message if run.parser is None else text
-    return node_result(role, node, action, text or "", "", calls, failure, chosen)
+    return node_result(role, node, action, text or "", "", calls, failure, chosen_turn)
 
 
 async def _run_tool(
@@ -425,29 +425,28 @@ async def _run_tool(
     if len(functions) != 1:
         raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")
     (function,) = functions.values()
-    first = next(iter(function.parameters.get("properties", {})), "value")
-    return await call_tool(function, {first: value}, seconds)
+    first_parameter = next(iter(function.parameters.get("properties", {})), "value")
+    return await call_tool(function, {first_parameter: value}, seconds)
 
 
 def _special(tokens: Sequence[str]) -> str:
     """Return the message of the failure that a model sampled these special tokens within its answer."""
-    several = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
+    more_tokens = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
     return (
-        f"the model sampled the special token {tokens[0]!r}{several} within its answer; "
+        f"the model sampled the special token {tokens[0]!r}{more_tokens} within its answer; "
         "expected one at its end only"
     )
 
 
 def read_answer(parser: Parser, text: str, upstream: Upstream) -> tuple[Any, View | Unknown]:
-    """Parse an answer; return the action as plain JSON data, and the turn that it chooses, UNKNOWN without a
-    choice.
+    """Parse an answer; return (action as plain JSON data, turn that the action chooses or UNKNOWN).
 
     Raises:
         ParseFailure: The answer cannot be read.
     """
     if parser.chooses is not None:
-        chosen = parser.chooses(text, upstream)
-        return recordable(chosen.action), chosen
+        chosen_turn = parser.chooses(text, upstream)
+        return recordable(chosen_turn.action), chosen_turn
     action = parser.parse(text, upstream)
     return action if type(action) is str else recordable(action), UNKNOWN
 

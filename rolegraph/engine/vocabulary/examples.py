@@ -78,7 +78,8 @@ class ExamplePool:
 
     @cached_property
     def _groups(self) -> Sequence[Sequence[tuple[str, Row]]]:
-        """The pool, grouped by the value of `by`; each entry is (digest of the `asked` fields, row)."""
+        """Return the pool's rows grouped by the value of `by`; each entry is (digest of the row's `asked`
+        fields, row)."""
         groups: dict[str, list[tuple[str, Row]]] = {}
         for row in islice(self.train.rows(None), POOL):
             value = "" if self.by is None else json.dumps(row[self.by], sort_keys=True)

@@ -151,7 +151,7 @@ def digest_of(code: bytes) -> str:
 
 
 _loaded: dict[str, str] = {}
-"""Digest of each file that `_load` has imported, by module."""
+"""Digest of each file that `_load` has imported, by the module's name."""
 
 
 def _module_name(path: Path) -> str:

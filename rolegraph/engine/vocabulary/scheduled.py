@@ -9,7 +9,7 @@ from typing import Any, cast
 SCHEDULED_KEYS = frozenset({"weight", "coefficient", "temperature"})
 """Keys whose number may be an expression."""
 STEP_NUMBER = "a number, or an expression over `step`, such as ramp(0.1, 0, 100)"
-"""Description of such a number, for messages."""
+"""Description of a number that may follow the step, for messages."""
 _EXPRESSION = re.compile(r"^step$|[^\w.+-]|\w[+-]")
 """Pattern of texts that are expressions: `step`, or a text with an operator or a call; not a word, not a
 number in quotes."""

@@ -34,7 +34,7 @@ _WEIGHTS = {
 }
 """Factor of the work of slow keywords, measured by benchmarks/holding.py; 1 for all others."""
 _ERROR_UNITS = 8
-"""Units for an error, besides one unit for each value in its message."""
+"""Units of work for an error, besides one unit for each value that its message quotes."""
 
 
 class SchemaProblem(NamedTuple):

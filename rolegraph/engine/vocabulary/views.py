@@ -105,7 +105,8 @@ class View(NamedTuple):
         return View._make((*before, reward, right, terms, within))
 
     def is_beside(self, other: View) -> bool:
-        """Return True if another turn is on the same branch."""
+        """Return True if another turn is on the same branch: their instances have a common ancestor in every
+        role that both descend from."""
         return on_branch(self.within, other.within)
 
 

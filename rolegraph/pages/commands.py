@@ -104,10 +104,10 @@ def view_command(
     """
     view = rg.view(*runs)
     if file is not None:
-        written = view.write(file, hidden=_writes_hidden(view, hidden), most=limit, **where)
-        left = "others" if written.left_out is None else f"{written.left_out:,}"
-        more = "" if written.left_out == 0 else f"; {left} left out, a larger --limit takes more"
-        click.echo(f"{file}: {written.episodes:,} episodes{more}")
+        written_view = view.write(file, hidden=_writes_hidden(view, hidden), most=limit, **where)
+        rest_text = "others" if written_view.left_out is None else f"{written_view.left_out:,}"
+        hint = "" if written_view.left_out == 0 else f"; {rest_text} left out, a larger --limit takes more"
+        click.echo(f"{file}: {written_view.episodes:,} episodes{hint}")
         return
     if hidden is not None:
         raise api.UsageError("--hidden and --no-hidden need --static FILE")
@@ -157,24 +157,24 @@ def compare_command(
     second verdict by that of its best checkpoint; --best turns them round. --json and --csv have a row for
     each figure of each side.
     """
-    words = steps.split(",") if steps else []
-    if wrong := [word for word in words if not word.strip().isdecimal()]:
-        raise api.UsageError(f"--steps: {wrong[0]!r} is not a step; expected numbers, such as 10,30")
+    step_words = steps.split(",") if steps else []
+    if wrong_steps := [word for word in step_words if not word.strip().isdecimal()]:
+        raise api.UsageError(f"--steps: {wrong_steps[0]!r} is not a step; expected numbers, such as 10,30")
     comparison = rg.compare(
-        *sides, imports=imports, html=html, shown=tasks, best=best, steps=[*map(int, words)]
+        *sides, imports=imports, html=html, shown=tasks, best=best, steps=[*map(int, step_words)]
     )
     if picture is not None:
         comparison.plot().save(picture)
-    written = (str(file) for file in (html, picture) if file is not None)
-    parts = (*comparison_parts(comparison, tasks), *written)
-    output.write(comparison.records, lambda _: _show_parts(parts))
+    written_files = (str(file) for file in (html, picture) if file is not None)
+    outputs = (*comparison_parts(comparison, tasks), *written_files)
+    output.write(comparison.records, lambda _: _show_parts(outputs))
     return 0
 
 
 def _show_parts(parts: Iterable[Table | str]) -> None:
-    out = OutputOptions().results()
+    console = OutputOptions().results()
     for part in parts:
-        out.print(part, markup=False)
+        console.print(part, markup=False)
 
 
 def comparison_parts(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
@@ -205,20 +205,20 @@ def _differences(comparison: Comparison) -> Iterator[Table | str]:
         for row in (*comparison.spec, *comparison.settings):
             add_row(table, row.key, *row.values)
         yield table
-    for changed in comparison.templates:
-        yield f"{changed.name}:"
-        yield from (f"{plain(diff, SHOWN_OF_DIFF)}\n" for diff in changed.diffs if diff)
+    for template_change in comparison.templates:
+        yield f"{template_change.name}:"
+        yield from (f"{plain(diff, SHOWN_OF_DIFF)}\n" for diff in template_change.diffs if diff)
 
 
 def _flips(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
-    first = comparison.measured[0].name
+    first_name = comparison.measured[0].name
     for flips in comparison.flips:
-        gains, losses = (flips.side, flips.gains, flips.gained), (first, flips.losses, flips.lost)
+        gains, losses = (flips.side, flips.gains, flips.gained), (first_name, flips.losses, flips.lost)
         for winner, total, tasks_won in (gains, losses):
             yield f"\n{total} of {flips.shared} tasks are solved by {winner} alone"
             for flip in tasks_won[:tasks]:
                 yield f"\n{flip.task}: {flip.was:.0%} -> {flip.now:.0%} correct. {plain(flip.question, 200)}"
-                table = make_table("role", first, flips.side, right=False)
+                table = make_table("role", first_name, flips.side, right=False)
                 for row in flip.beside():
                     add_row(table, row.instance, *(_action(side) for side in (row.first, row.other)))
                 yield table
@@ -227,12 +227,12 @@ def _flips(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
 def _cost(comparison: Comparison) -> Table:
     table = make_table("side", "episodes", "calls", "tokens in", "tokens out", "seconds", "of", texts=(6,))
     for side in comparison.sides:
-        of, cells = "no episodes", ["–"] * 4
+        split_name, cells = "no episodes", ["–"] * 4
         if it := side.results:
-            of = it.what
-            cells = [f"{n:,}" for n in (len(it.entries), it.calls, it.tokens_in, it.tokens_out)]
+            split_name = it.what
+            cells = [f"{count:,}" for count in (len(it.entries), it.calls, it.tokens_in, it.tokens_out)]
         seconds = "–" if side.seconds is None else f"{side.seconds:,.1f}"
-        add_row(table, side.name, *cells, seconds, of)
+        add_row(table, side.name, *cells, seconds, split_name)
     return table
 
 
@@ -241,8 +241,8 @@ def _action(trajectory: api.Trajectory | None) -> str:
         return "–"
     reward = "no reward" if trajectory.reward is None else f"reward {trajectory.reward:g}"
     failure = trajectory.failure
-    why = f", {failure.name.value}: {plain(failure.message)}" if failure else ""
-    return f"{reward}{why}\n{plain(str(trajectory.action))}"
+    failure_note = f", {failure.name.value}: {plain(failure.message)}" if failure else ""
+    return f"{reward}{failure_note}\n{plain(str(trajectory.action))}"
 
 
 @click.command("graph")
@@ -265,11 +265,11 @@ def graph_command(source: api.Source, out: Path | None, form: str | None) -> int
     rolegraph graph debate --out debate.svg
     rolegraph graph debate --format json        for networkx.node_link_graph
     """
-    drawn = rg.graph(api.open_source(source))
+    drawing = rg.graph(api.open_source(source))
     if out is not None:
-        click.echo(str(drawn.save(out, form)))
+        click.echo(str(drawing.save(out, form)))
     elif form == "png":
         raise api.UsageError("a PNG cannot be printed; give --out FILE.png")
     else:
-        click.echo(drawn.forms[form or "mmd"]().decode().rstrip())
+        click.echo(drawing.forms[form or "mmd"]().decode().rstrip())
     return 0

@@ -76,21 +76,21 @@ def recorded_rows(
         group = ("" if "task" in key else episode.task_id, trajectory.name, *sorted(key.items()))
         if by == "episode":
             group = (group[0], key.get("policy", MAIN))
-        of_turn = "credit" in part
+        is_of_turn = "credit" in part
         values = [value for step in steps for value in step.advantages]
         if (advantage := part.get("advantage")) is not None:
             values = [advantage]
         failed = trajectory.failure is not None and steps[-1] is trajectory.steps[-1]
         node = trajectory.node._replace(round=steps[-1].round)
         return CreditRow.in_no_group(0, episode, trajectory, key.get("policy", MAIN))._replace(
-            round=steps[0].round if of_turn else 0,
+            round=steps[0].round if is_of_turn else 0,
             left_out=LeftOut.TOO_SMALL if part.get("too_small") else None,
             group=numbers.setdefault(group, start + len(numbers)),
             grouping=key.get("part", 0),
             by=by,
             over=Extent.BATCH if "task" in key else Extent.TASK,
-            reward=part["credit"] if of_turn else trajectory.reward,
-            terms=NOTHING if of_turn else trajectory.terms,
+            reward=part["credit"] if is_of_turn else trajectory.reward,
+            terms=NOTHING if is_of_turn else trajectory.terms,
             baseline=part.get("baseline"),
             advantage=sum(values) / len(values) if values else None,
             low=min(values, default=None),
@@ -98,28 +98,28 @@ def recorded_rows(
             weight=part.get("weight", 1.0),
             loss_weight=part.get("loss_weight"),
             tokens=sum(step.response_tokens for step in steps),
-            failed=failed or (of_turn and node in episode.failures),
+            failed=failed or (is_of_turn and node in episode.failures),
         )
 
     for episode in episodes:
         for trajectory in episode.trajectories:
             rows: list[CreditRow] = []
-            spans = trajectory.turns
-            notes = [_noted(steps[-1]) for steps in spans]
-            digests = (spans[0][0].metadata.get("by") or {}) if spans else {}
-            is_list = any("groups" in steps[-1].metadata for steps in spans)
-            by_turn = any("credit" in part for parts in notes for part in parts)
+            turn_spans = trajectory.turns
+            notes = [_noted(steps[-1]) for steps in turn_spans]
+            digests = (turn_spans[0][0].metadata.get("by") or {}) if turn_spans else {}
+            is_list = any("groups" in steps[-1].metadata for steps in turn_spans)
+            is_by_turn = any("credit" in part for parts in notes for part in parts)
             is_keyless = bool(digests) and not any(digests.values())
-            if trajectory.by_model and not trajectory.masked and (is_list or not (by_turn or is_keyless)):
-                whole = [part for part in notes[0] if "credit" not in part]
-                rows += [row(episode, trajectory, trajectory.steps, part) for part in whole]
-            for steps, parts in zip(spans, notes, strict=True):
+            if trajectory.by_model and not trajectory.masked and (is_list or not (is_by_turn or is_keyless)):
+                task_notes = [part for part in notes[0] if "credit" not in part]
+                rows += [row(episode, trajectory, trajectory.steps, part) for part in task_notes]
+            for steps, parts in zip(turn_spans, notes, strict=True):
                 rows += [
                     row(episode, trajectory, steps, part) for part in parts if part.get("credit") is not None
                 ]
             yield from rows
             is_left_out = trajectory.masked or not trajectory.by_model
-            if is_left_out and trajectory.name in roles and not any(it.low is not None for it in rows):
+            if is_left_out and trajectory.name in roles and not any(row_.low is not None for row_ in rows):
                 yield CreditRow.in_no_group(0, episode, trajectory, MAIN)._replace(left_out=LeftOut.MASKED)
 
 

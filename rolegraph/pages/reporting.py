@@ -69,9 +69,9 @@ def compare(
 def _sides(
     sides: Sequence[str | Path | Workflow], imports: Iterable[str | Path], *, best: bool
 ) -> list[Side]:
-    each = [one for side in sides for one in _expand(side)]
-    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in each]
-    return [_side(name, side, imports, best) for name, side in zip(side_names(paths), each, strict=True)]
+    all_sides = [expanded for side in sides for expanded in _expand(side)]
+    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in all_sides]
+    return [_side(name, side, imports, best) for name, side in zip(side_names(paths), all_sides, strict=True)]
 
 
 def _steps(sides: Sequence[str | Path | Workflow], steps: Sequence[int]) -> list[Side]:

@@ -81,8 +81,8 @@ class Side:
 def side_names(paths: Sequence[str]) -> list[str]:
     """Return a name for each side: the last part of its path, with as many parts before as set it apart."""
     names = distinct_ends([Path(path).resolve() for path in paths])
-    earlier = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, earlier, strict=True)]
+    earlier_counts = [names[:index].count(name) for index, name in enumerate(names)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, earlier_counts, strict=True)]
 
 
 def read_side(name: str, path: Path, *, best: bool = False) -> Side:
@@ -125,10 +125,10 @@ def read_steps(name: str, path: Path, steps: Sequence[int]) -> list[Side]:
         dict(folder.episodes_files("train")),
     )
     split, files = ("validation", validations) if {*steps} <= {*validations} else ("train", batches)
-    if missing := [step for step in steps if step not in files]:
-        present = ", ".join(map(str, files)) or "none"
+    if missing_steps := [step for step in steps if step not in files]:
+        known_steps = ", ".join(map(str, files)) or "none"
         raise UsageError(
-            f"{path} has no episodes of step {missing[0]}; there are {split} episodes of {present}"
+            f"{path} has no episodes of step {missing_steps[0]}; there are {split} episodes of {known_steps}"
         )
     return [
         _side(f"{name}, step {step}", folder, info, [(f"{split}, step {step}", files[step])])
@@ -138,10 +138,10 @@ def read_steps(name: str, path: Path, steps: Sequence[int]) -> list[Side]:
 
 def _side(name: str, folder: RunFolder, info: RunInfo, files: Sequence[tuple[str, Path]]) -> Side:
     validation = folder.validation
-    words = {name: role.answers for name, role in validation.info().roles.items()}
+    words_by_role = {name: role.answers for name, role in validation.info().roles.items()}
     rule = read_rule(validation)
-    read = [results_of(file, what, words, rule) for what, file in files]
-    results, other = (*(of if of.tasks else None for of in read), None, None)[:2]
+    read_results = [results_of(file, split_name, words_by_role, rule) for split_name, file in files]
+    results, other = (*(result if result.tasks else None for result in read_results), None, None)[:2]
     spec = _with_rate(parse_yaml(folder.spec() or "{}", str(folder.spec_file)).data, info)
     return Side(
         name, info.hash, spec, info.templates, _settings(info), results, other, trained=info.trained_roles
@@ -168,21 +168,21 @@ def results_of(
         words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
         rule: Rule for what may leave of the episodes.
     """
-    read = EpisodeFile(file)
-    entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
+    episode_file = EpisodeFile(file)
+    entries = {(entry.task, entry.rollout): entry for entry in episode_file.entries()}
     rows: list[tuple[str, Mapping[str, float]]] = []
     tasks: dict[str, Mapping[str, Any]] = {}
     tokens_in = tokens_out = calls = 0
-    tallies = {role: AnswerTally(of_role) for role, of_role in words.items()}
+    tallies = {role: AnswerTally(role_words) for role, role_words in words.items()}
     for episode in read_episodes(file):
         tasks.setdefault(episode.task_id, episode.task)
         steps = [step for t in episode.trajectories for step in t.steps]
-        prompt = sum(step.prompt_tokens for step in steps)
-        response = sum(step.response_tokens for step in steps)
+        tokens = sum(step.prompt_tokens for step in steps)
+        answer_size = sum(step.response_tokens for step in steps)
         figures = figures_with_rewards(episode)
-        rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
-        tokens_in += prompt
-        tokens_out += response
+        rows.append((episode.task_id, {**figures, TOKENS_IN: float(tokens), TOKENS_OUT: float(answer_size)}))
+        tokens_in += tokens
+        tokens_out += answer_size
         calls += sum(not step.tool for step in steps)
         for trajectory in episode.trajectories:
             if trajectory.name in tallies:
@@ -190,7 +190,7 @@ def results_of(
     figures = beside_rewards(means_by_task(rows), tallies)
     return SideResults(
         what=what,
-        file=read,
+        file=episode_file,
         entries=entries,
         tasks=tasks,
         figures=figures,

@@ -136,10 +136,10 @@ def view(*runs: str | Path) -> RunViewer:
     if not runs and not RUNS.is_dir():
         raise UsageError(f"there is no folder {RUNS}/ here; give the folder of a run, such as runs/mine")
     folders = [Path(run) for run in runs or (RUNS,)]
-    opened = [open_run(path) for folder in folders for path in runs_in(folder)]
+    opened_runs = [open_run(path) for folder in folders for path in runs_in(folder)]
     if not runs:
-        opened.sort(key=lambda run: "" if run.fault else str(run.info.started or ""), reverse=True)
-    return RunViewer(opened, folders)
+        opened_runs.sort(key=lambda run: "" if run.fault else str(run.info.started or ""), reverse=True)
+    return RunViewer(opened_runs, folders)
 
 
 def parse_filters(where: Mapping[str, str]) -> EpisodeFilter:
@@ -188,22 +188,22 @@ def export_chats(
         DataError: A run's files are damaged.
         WorldError: The file cannot be written.
     """
-    file, wanted = Path(file), parse_filters(where)
+    file, filters = Path(file), parse_filters(where)
     if not force:
         check_replaceable(file)
     rows = 0
-    with staged(file) as made:
-        with JsonlWriter(made, "rows") as writer:
-            for opened in view(run).runs:
-                split = wanted.split or ("train" if opened.info.kind == "train" else "")
-                matches = find(opened, replace(wanted, split=split), most=sys.maxsize, hidden=hidden)
+    with staged(file) as staged_file:
+        with JsonlWriter(staged_file, "rows") as writer:
+            for opened_run in view(run).runs:
+                split = filters.split or ("train" if opened_run.info.kind == "train" else "")
+                matches = find(opened_run, replace(filters, split=split), most=sys.maxsize, hidden=hidden)
                 for row in matches.rows:
-                    episode = opened.read(row)
-                    for chat in chats(episode if hidden else opened.without_hidden(episode), wanted):
+                    episode = opened_run.read(row)
+                    for chat in chats(episode if hidden else opened_run.without_hidden(episode), filters):
                         writer.append(json_line(chat))
                         rows += 1
         if not rows:
-            quoting = sorted({name for opened in view(run).runs for name in opened.rule.quoting})
+            quoting = sorted({name for opened_run in view(run).runs for name in opened_run.rule.quoting})
             hint = f"; the chats of {', '.join(quoting)} need --hidden" if quoting and not hidden else ""
             raise UsageError(f"{run} has no chat that fits{hint}; nothing was written")
     return rows

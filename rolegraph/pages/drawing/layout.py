@@ -77,8 +77,8 @@ class GraphLayout:
         """Add the boxes, loops and arrows of another layout to this one, shifted by `x` and `y`."""
         self.boxes.update((name, rect.moved(x, y)) for name, rect in part.boxes.items())
         self.clusters.update((name, rect.moved(x, y)) for name, rect in part.clusters.items())
-        for arrow, way in part.ways.items():
-            self.ways[arrow] = [Point(point.x + x, point.y + y) for point in way]
+        for arrow, points in part.ways.items():
+            self.ways[arrow] = [Point(point.x + x, point.y + y) for point in points]
         self.lanes.update((arrow, lane + x) for arrow, lane in part.lanes.items())
 
 
@@ -97,33 +97,33 @@ def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
     """
     loops = {cluster.name: cluster for cluster in picture.clusters}
     item_of: dict[str, _Item] = {}
-    parts: dict[Hashable, GraphLayout] = {}
+    layouts: dict[Hashable, GraphLayout] = {}
     for box in picture.boxes:
-        item, around = ("box", box.name), box.loop
-        while around not in (inside, None):
-            item, around = ("loop", around), loops[around].outer
-        if around != inside:
+        item, outer_loop = ("box", box.name), box.loop
+        while outer_loop not in (inside, None):
+            item, outer_loop = ("loop", outer_loop), loops[outer_loop].outer
+        if outer_loop != inside:
             continue
         item_of[box.name] = item
-        if item not in parts:
-            parts[item] = _of_box(box) if item[0] == "box" else lay_out(picture, item[1])
+        if item not in layouts:
+            layouts[item] = _of_box(box) if item[0] == "box" else lay_out(picture, item[1])
     arrows: _Arrows = {
         arrow: (item_of[arrow.source], item_of[arrow.target])
         for arrow in picture.arrows
         if arrow.source in item_of and arrow.target in item_of
     }
-    down = {arrow: ends for arrow, ends in arrows.items() if not arrow.earlier and ends[0] != ends[1]}
-    whole = _stacked(parts, down)
+    forward = {arrow: ends for arrow, ends in arrows.items() if not arrow.earlier and ends[0] != ends[1]}
+    body_layout = _stacked(layouts, forward)
     if inside is None:
-        return whole
-    back = [arrow for arrow in arrows if arrow.earlier and arrow not in whole.lanes]
-    whole.lanes |= {arrow: whole.width + LANE * number for number, arrow in enumerate(back, 1)}
-    aside = LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
-    width = max(whole.width + aside, len(loops[inside].label) * LABEL_CHAR) + 2 * PAD
-    framed = GraphLayout(width, whole.height + HEAD + 2 * PAD)
-    framed.clusters[inside] = Rect(0.0, 0.0, framed.width, framed.height)
-    framed.add(whole, (width - whole.width - aside) / 2, PAD + HEAD)
-    return framed
+        return body_layout
+    back = [arrow for arrow in arrows if arrow.earlier and arrow not in body_layout.lanes]
+    body_layout.lanes |= {arrow: body_layout.width + LANE * number for number, arrow in enumerate(back, 1)}
+    lanes_width = LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
+    width = max(body_layout.width + lanes_width, len(loops[inside].label) * LABEL_CHAR) + 2 * PAD
+    framed_layout = GraphLayout(width, body_layout.height + HEAD + 2 * PAD)
+    framed_layout.clusters[inside] = Rect(0.0, 0.0, framed_layout.width, framed_layout.height)
+    framed_layout.add(body_layout, (width - body_layout.width - lanes_width) / 2, PAD + HEAD)
+    return framed_layout
 
 
 def _of_box(box: Box) -> GraphLayout:
@@ -142,30 +142,30 @@ def _stacked(parts: Mapping[Hashable, GraphLayout], arrows: _Arrows) -> GraphLay
     widths: dict[Hashable, float] = {item: part.width for item, part in parts.items()}
     layers = [row for layer in nx.topological_generations(graph) for row in _rows(layer, widths)]
     layer_of = {item: number for number, layer in enumerate(layers) for item in layer}
-    passed = sum(layer_of[b] - layer_of[a] - 1 for a, b in graph.edges)
-    near: nx.DiGraph[Hashable] = nx.DiGraph()
-    near.add_nodes_from(graph)
+    passed_layers = sum(layer_of[target] - layer_of[source] - 1 for source, target in graph.edges)
+    neighbours: nx.DiGraph[Hashable] = nx.DiGraph()
+    neighbours.add_nodes_from(graph)
     bends: dict[tuple[Hashable, Hashable], list[Hashable]] = {}
-    for a, b in graph.edges:
-        between = range(layer_of[a] + 1, layer_of[b] if passed <= MOST_PASSED else 0)
-        bends[a, b] = [("way", a, b, number) for number in between]
-        for number, bend in zip(between, bends[a, b], strict=True):
+    for source, target in graph.edges:
+        layers_between = range(layer_of[source] + 1, layer_of[target] if passed_layers <= MOST_PASSED else 0)
+        bends[source, target] = [("way", source, target, number) for number in layers_between]
+        for number, bend in zip(layers_between, bends[source, target], strict=True):
             layers[number].append(bend)
             widths[bend] = 10.0
-        near.add_edges_from(pairwise([a, *bends[a, b], b]))
-    centre = _centres(layers, widths, near)
-    whole = GraphLayout(max((x + widths[item] / 2 for item, x in centre.items()), default=0.0))
+        neighbours.add_edges_from(pairwise([source, *bends[source, target], target]))
+    centre = _centres(layers, widths, neighbours)
+    stack = GraphLayout(max((middle + widths[item] / 2 for item, middle in centre.items()), default=0.0))
     points: dict[Hashable, Point] = {}
     for layer in layers:
         height = max(parts[item].height for item in layer if item in parts)
         for item in layer:
-            points[item] = Point(centre[item], whole.height + height / 2)
+            points[item] = Point(centre[item], stack.height + height / 2)
             if part := parts.get(item):
-                whole.add(part, centre[item] - part.width / 2, whole.height + (height - part.height) / 2)
-        whole.height += height + GAP_Y
-    whole.height = max(0.0, whole.height - GAP_Y)
-    whole.ways |= {arrow: [points[bend] for bend in bends[ends]] for arrow, ends in arrows.items()}
-    return whole
+                stack.add(part, centre[item] - part.width / 2, stack.height + (height - part.height) / 2)
+        stack.height += height + GAP_Y
+    stack.height = max(0.0, stack.height - GAP_Y)
+    stack.ways |= {arrow: [points[bend] for bend in bends[ends]] for arrow, ends in arrows.items()}
+    return stack
 
 
 def _rows(layer: Sequence[Hashable], widths: Mapping[Hashable, float]) -> list[list[Hashable]]:
@@ -192,14 +192,14 @@ def _centres(
     for layer in layers:
         _spread(layer, dict.fromkeys(layer, 0.0), widths, centre)
     for sweep in range(2 * SWEEPS):
-        down = sweep % 2 == 0
-        others = near.pred if down else near.succ
-        for layer in layers if down else reversed(layers):
-            wishes = {item: fmean(map(centre.__getitem__, others[item] or (item,))) for item in layer}
-            layer.sort(key=wishes.__getitem__)
-            _spread(layer, wishes, widths, centre)
-    left = min((x - widths[item] / 2 for item, x in centre.items()), default=0.0)
-    return {item: x - left for item, x in centre.items()}
+        is_downward = sweep % 2 == 0
+        others = near.pred if is_downward else near.succ
+        for layer in layers if is_downward else reversed(layers):
+            wanted_centres = {item: fmean(map(centre.__getitem__, others[item] or (item,))) for item in layer}
+            layer.sort(key=wanted_centres.__getitem__)
+            _spread(layer, wanted_centres, widths, centre)
+    left_edge = min((middle - widths[item] / 2 for item, middle in centre.items()), default=0.0)
+    return {item: middle - left_edge for item, middle in centre.items()}
 
 
 def _spread(
@@ -212,10 +212,10 @@ def _spread(
 
     Items are pushed apart, then shifted together until their mean distance from the wishes is 0.
     """
-    places: dict[Hashable, float] = {}
-    least = float("-inf")
+    centres: dict[Hashable, float] = {}
+    smallest_x = float("-inf")
     for item in layer:
-        places[item] = max(wishes[item], least + widths[item] / 2)
-        least = places[item] + widths[item] / 2 + GAP_X
-    off = fmean(wishes[item] - place for item, place in places.items())
-    centre.update((item, place + off) for item, place in places.items())
+        centres[item] = max(wishes[item], smallest_x + widths[item] / 2)
+        smallest_x = centres[item] + widths[item] / 2 + GAP_X
+    mean_shift = fmean(wishes[item] - place for item, place in centres.items())
+    centre.update((item, place + mean_shift) for item, place in centres.items())

@@ -78,8 +78,8 @@ def picture_of(spec: Spec) -> Picture:
     """Return the picture of a spec whose graph has no fault."""
     loops = {role: name for name, loop in spec.loops.items() for role in loop.roles}
     instances = instances_of(spec)
-    named = [policy for role in spec.roles.values() for policy in policies_of(role)]
-    policies = list(dict.fromkeys([*(p for p in (MAIN,) if p in named), *named]))
+    named_policies = [policy for role in spec.roles.values() for policy in policies_of(role)]
+    policies = list(dict.fromkeys([*(p for p in (MAIN,) if p in named_policies), *named_policies]))
     numbers = {policy: number for number, policy in enumerate(policies)}
     boxes = [
         _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
@@ -90,11 +90,11 @@ def picture_of(spec: Spec) -> Picture:
     clusters: list[Cluster] = []
     for name, loop in spec.loops.items():
         rounds = f"{loop.times} round{'' if loop.times == 1 else 's'}"
-        parts = [f"{name}: up to {rounds}" if loop.until or loop.env else f"{name}: {rounds}"]
-        parts += [f"until {cut(loop.until, 48)}"] if loop.until else []
-        parts += [f"in {shown(loop.env)}"] if loop.env else []
-        parts += [f"when {cut(loop.when, 48)}"] if loop.when else []
-        clusters.append(Cluster(name, ", ".join(parts), spec.loop_around(name)))
+        label_parts = [f"{name}: up to {rounds}" if loop.until or loop.env else f"{name}: {rounds}"]
+        label_parts += [f"until {cut(loop.until, 48)}"] if loop.until else []
+        label_parts += [f"in {shown(loop.env)}"] if loop.env else []
+        label_parts += [f"when {cut(loop.when, 48)}"] if loop.when else []
+        clusters.append(Cluster(name, ", ".join(label_parts), spec.loop_around(name)))
     return Picture(spec.name, boxes, arrows, clusters, policies)
 
 
@@ -106,10 +106,10 @@ def policies_of(role: Role) -> Sequence[str]:
 
 
 def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: str | None) -> Box:
-    asked = role.learns_from or (role.model and str(role.model))
+    model_name = role.learns_from or (role.model and str(role.model))
     tools = [tool.name for tool in role.tools if tool.name != CALL_OF_A_ROLE]
     lines = (
-        f"runs {shown(role.run)}" if role.run else asked,
+        f"runs {shown(role.run)}" if role.run else model_name,
         "not trained" if role.run is None and not role.is_trained else "",
         f"calls {', '.join(tools)}" if tools else "",
         f"called, at most {count} times" if role.callable else "",
@@ -127,22 +127,22 @@ def _forks(spec: Spec) -> Iterator[Arrow]:
     """Yield an arrow for each fork, from the role whose conversation it continues, unless an edge joins the
     two already."""
     for name, role in spec.roles.items():
-        forked = role.memory and role.memory.fork
-        if forked and forked not in {edge.role for edge in role_edges(spec, name)}:
-            yield Arrow(forked, name, FORK, earlier=forked not in ancestors(role_graph(spec), name))
+        forked_role = role.memory and role.memory.fork
+        if forked_role and forked_role not in {edge.role for edge in role_edges(spec, name)}:
+            yield Arrow(forked_role, name, FORK, earlier=forked_role not in ancestors(role_graph(spec), name))
 
 
 def _arrow(spec: Spec, name: str, read: RoleEdge) -> Arrow:
     edge, memory = read.edge, spec.roles[name].memory
-    words = [] if read.name == read.role else [f"as {read.name}"]
-    words += [FORK] if memory and memory.fork == read.role else []
+    label_words = [] if read.name == read.role else [f"as {read.name}"]
+    label_words += [FORK] if memory and memory.fork == read.role else []
     if edge.fans_out:
-        words.append("each" if edge.chunk_size == 1 else f"chunks of {edge.chunk_size}")
+        label_words.append("each" if edge.chunk_size == 1 else f"chunks of {edge.chunk_size}")
     elif edge.join != "all":
-        words.append(edge.join)
+        label_words.append(edge.join)
     if edge.round != "this":
-        words.append(f"{edge.round} round" if edge.round == "previous" else edge.round)
-    return Arrow(read.role, name, ", ".join(words), earlier=read.earlier)
+        label_words.append(f"{edge.round} round" if edge.round == "previous" else edge.round)
+    return Arrow(read.role, name, ", ".join(label_words), earlier=read.earlier)
 
 
 def shown(call: ItemCall) -> str:

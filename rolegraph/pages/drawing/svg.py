@@ -36,12 +36,12 @@ _TIP = (
 def svg(picture: Picture) -> str:
     """Return a picture as an SVG document."""
     layout = lay_out(picture)
-    several = len(picture.policies) > 1
-    head = _LEGEND if several else 0.0
-    keys, keys_width = _legend(picture) if several else ("", 0.0)
+    has_several = len(picture.policies) > 1
+    head = _LEGEND if has_several else 0.0
+    legend_entries, keys_width = _legend(picture) if has_several else ("", 0.0)
     width = max(layout.width, keys_width) + 2 * _MARGIN
     height = layout.height + head + 2 * _MARGIN
-    legend = f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{keys}</g>'
+    legend = f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{legend_entries}</g>'
     drawing = [f'<g transform="translate({_MARGIN:g} {_MARGIN + head:g})">', *_drawn(picture, layout), "</g>"]
     title = f"The roles of {picture.name}"
     return document(title, width, height, _CSS, [_TIP, legend, *drawing], ' class="flow"')
@@ -56,8 +56,8 @@ def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
     labels: list[str] = []
     for arrow in picture.arrows:
         path, label = (_back if arrow.earlier else _way)(arrow, layout)
-        back = " back" if arrow.earlier else ""
-        yield f'<path class="way{back}" marker-end="url(#flow-tip)" d="{path}"/>'
+        back_class = " back" if arrow.earlier else ""
+        yield f'<path class="way{back_class}" marker-end="url(#flow-tip)" d="{path}"/>'
         if arrow.label:
             anchor = "" if arrow.earlier else " mid"
             labels.append(
@@ -71,8 +71,8 @@ def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
 def _box(box: Box, rect: Rect) -> Iterator[str]:
     colours = [PALETTE[number % len(PALETTE)] for number in box.policies] or [INK]
     corner = 2 if box.kind == "tool" else 9
-    dashed = ' stroke-dasharray="2 3"' if box.kind == "tool" else ""
-    yield (f'<rect class="box {box.kind}" {_place(rect)} rx="{corner}" style="stroke:{colours[0]}"{dashed}/>')
+    dash = ' stroke-dasharray="2 3"' if box.kind == "tool" else ""
+    yield (f'<rect class="box {box.kind}" {_place(rect)} rx="{corner}" style="stroke:{colours[0]}"{dash}/>')
     for number, colour in enumerate(colours[1:], 1):  # instances with other weights
         inset = 3 * number
         inside = Rect(rect.x + inset, rect.y + inset, rect.width - 2 * inset, rect.height - 2 * inset)
@@ -89,15 +89,15 @@ def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
     start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
     points = [start, *layout.ways.get(arrow, ()), end]
     # 60 % of the way down from the last bend, where fewer arrows overlap than at the start.
-    last = points[-2]
-    return _curve(points), Point(last.x + (end.x - last.x) * 0.6, last.y + (end.y - last.y) * 0.6 + 4)
+    bend = points[-2]
+    return _curve(points), Point(bend.x + (end.x - bend.x) * 0.6, bend.y + (end.y - bend.y) * 0.6 + 4)
 
 
 def _curve(points: Sequence[Point]) -> str:
     parts = [f"M{points[0].x:.1f} {points[0].y:.1f}"]
-    for a, b in pairwise(points):
-        bend = (b.y - a.y) / 2
-        parts.append(f"C{a.x:.1f} {a.y + bend:.1f} {b.x:.1f} {b.y - bend:.1f} {b.x:.1f} {b.y:.1f}")
+    for start, b in pairwise(points):
+        bend = (b.y - start.y) / 2
+        parts.append(f"C{start.x:.1f} {start.y + bend:.1f} {b.x:.1f} {b.y - bend:.1f} {b.x:.1f} {b.y:.1f}")
     return " ".join(parts)
 
 
@@ -105,14 +105,14 @@ def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
     """Return (SVG path, position of the label) of an arrow that leads right and then up, to the same or an
     earlier layer."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
-    a, b = source.x + source.width, target.x + target.width + 1
+    a, end_x = source.x + source.width, target.x + target.width + 1
     start, end = source.y + source.height * 0.7, target.y + target.height * 0.3
-    out, turn = layout.lanes[arrow], 9 if end < start else -9
+    lane_x, turn = layout.lanes[arrow], 9 if end < start else -9
     path = (
-        f"M{a:.1f} {start:.1f} H{out - 9:.1f} Q{out:.1f} {start:.1f} {out:.1f} {start - turn:.1f} "
-        f"V{end + turn:.1f} Q{out:.1f} {end:.1f} {out - 9:.1f} {end:.1f} H{b:.1f}"
+        f"M{a:.1f} {start:.1f} H{lane_x - 9:.1f} Q{lane_x:.1f} {start:.1f} {lane_x:.1f} {start - turn:.1f} "
+        f"V{end + turn:.1f} Q{lane_x:.1f} {end:.1f} {lane_x - 9:.1f} {end:.1f} H{end_x:.1f}"
     )
-    return path, Point(out + 5, (start + end) / 2 + 4)
+    return path, Point(lane_x + 5, (start + end) / 2 + 4)
 
 
 def _legend(picture: Picture) -> tuple[str, float]:

@@ -130,22 +130,22 @@ class StepSamples:
                 continue
             name = instance(episode, trajectory)
             for side, sign in _SIDES.items():
-                kept = self._kept[trajectory.name, side]
-                offered = [*kept, (SampleReason(side, name, measure, value), episode)]
-                of_task: dict[str, tuple[SampleReason, Episode]] = {}
-                for item in sorted(offered, key=lambda item: sign * item[0].value):
-                    of_task.setdefault(item[1].task_id, item)
-                kept[:] = islice(of_task.values(), SAMPLES)
+                kept_samples = self._kept[trajectory.name, side]
+                candidates = [*kept_samples, (SampleReason(side, name, measure, value), episode)]
+                best_by_task: dict[str, tuple[SampleReason, Episode]] = {}
+                for item in sorted(candidates, key=lambda item: sign * item[0].value):
+                    best_by_task.setdefault(item[1].task_id, item)
+                kept_samples[:] = islice(best_by_task.values(), SAMPLES)
 
     @property
     def samples(self) -> list[SampleEpisode]:
         """Copies of the selected episodes without what may not leave the run; each has all its reasons."""
         episodes: dict[int, tuple[Episode, list[SampleReason]]] = {}
-        for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
-            for reason, episode in kept:
+        for _, kept_samples in sorted(self._kept.items(), key=lambda item: item[0][1]):
+            for reason, episode in kept_samples:
                 episodes.setdefault(id(episode), (episode, []))[1].append(reason)
-        shown = ((without_hidden(episode, self._rule), reasons) for episode, reasons in episodes.values())
-        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in shown]
+        visible = ((without_hidden(episode, self._rule), reasons) for episode, reasons in episodes.values())
+        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in visible]
 
 
 Bands = Mapping[str, Sequence[tuple[float, float, float]]]
@@ -183,18 +183,18 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
             without hidden ones.
     """
     run = RunFolder(folder)
-    broken: list[DataError] = []
+    damaged_lines: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in trained}
     samples: dict[str, StepSamples] = {}
     heaviest: dict[int, HeavyTurn] = {}
     for step, path in run.episodes_files("train"):
-        best, questions, answers = (
+        best_samples, questions, answers = (
             StepSamples("train", step, rule),
             dict[str, str](),
             dict[TurnKey, tuple[str, str]](),
         )
-        for episode in read_episodes(path, broken.append):
-            best.add(episode)
+        for episode in read_episodes(path, damaged_lines.append):
+            best_samples.add(episode)
             questions.setdefault(episode.task_id, question(rule.visible(episode.task), episode.task_id))
             for trajectory in episode.trajectories:
                 role = by_role.setdefault(trajectory.name, RoleGroups(trajectory.name))
@@ -202,35 +202,35 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
                 role.failures.update([trajectory.failure.name.value] if trajectory.failure else [])
                 name, quotes = instance(episode, trajectory), rule.may_quote(trajectory.name)
                 for call in trajectory.steps:
-                    place = episode.task_id, episode.rollout, trajectory.node._replace(round=call.round)
-                    answers[place] = name, "" if quotes else plain_answer(call.action)
-        rows = run.credit_rows(step, broken.append)
+                    call_place = episode.task_id, episode.rollout, trajectory.node._replace(round=call.round)
+                    answers[call_place] = name, "" if quotes else plain_answer(call.action)
+        rows = run.credit_rows(step, damaged_lines.append)
         if rows is None:
             rows = [*recorded_rows(read_episodes(path, lambda _: None), trained)]
-        if heavy := heaviest_turn(rows, rule):
-            credit = heavy.credit._replace(step=step)  # rows of earlier versions have no step
-            place = credit.task, credit.rollout, credit.node
-            name, answer = answers.get(place, (str(credit.node), ""))
-            asked = questions.get(credit.task, credit.task)
-            heaviest[step] = heavy._replace(credit=credit, name=name, question=asked, answer=answer)
+        if heavy_turn := heaviest_turn(rows, rule):
+            credit = heavy_turn.credit._replace(step=step)  # rows of earlier versions have no step
+            call_place = credit.task, credit.rollout, credit.node
+            name, answer = answers.get(call_place, (str(credit.node), ""))
+            asked_text = questions.get(credit.task, credit.task)
+            heaviest[step] = heavy_turn._replace(credit=credit, name=name, question=asked_text, answer=answer)
         for name, task, outcome in group_results(rows):
             role = by_role.setdefault(name, RoleGroups(name))
-            shown = questions.get(task, task) if task else _WHOLE_STEP
-            of_task = role.tasks.setdefault(task, TaskGroups(task, shown))
-            for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
+            task_text = questions.get(task, task) if task else _WHOLE_STEP
+            task_groups = role.tasks.setdefault(task, TaskGroups(task, task_text))
+            for counts in (role.steps.setdefault(step, Outcomes()), task_groups.outcomes):
                 counts[outcome] += 1
-        if best.samples:
-            samples["train"] = best
+        if best_samples.samples:
+            samples["train"] = best_samples
     validation = run.validation
-    shown = rule if validation is run else read_rule(validation)
+    task_text = rule if validation is run else read_rule(validation)
     for step, path in reversed(validation.episodes_files("validation")):
-        best = StepSamples("validation", step, shown)
-        for episode in read_episodes(path, broken.append):
-            best.add(episode)
-        if best.samples:
-            samples["validation"] = best
+        best_samples = StepSamples("validation", step, task_text)
+        for episode in read_episodes(path, damaged_lines.append):
+            best_samples.add(episode)
+        if best_samples.samples:
+            samples["validation"] = best_samples
             break
-    return Digest(by_role, tuple(samples.values()), len(broken), read_validations(run), heaviest)
+    return Digest(by_role, tuple(samples.values()), len(damaged_lines), read_validations(run), heaviest)
 
 
 def bands(validations: Validations) -> Bands:
@@ -243,14 +243,14 @@ def bands(validations: Validations) -> Bands:
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
     """Return the name of a trajectory's role, with the instance number if the role has several."""
-    several = sum(other.name == trajectory.name for other in episode.trajectories) > 1
-    return f"{trajectory.name} {trajectory.index}" if several else trajectory.name
+    has_several = sum(other.name == trajectory.name for other in episode.trajectories) > 1
+    return f"{trajectory.name} {trajectory.index}" if has_several else trajectory.name
 
 
 def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
     """Return a task's field `question`, or else its first text, or else its id, up to `most` characters."""
-    texts = (task.get("question"), *(value for name, value in task.items() if name != "id"))
-    return clipped(next((it for it in texts if isinstance(it, str) and it.strip()), task_id), most)
+    candidates = (task.get("question"), *(value for name, value in task.items() if name != "id"))
+    return clipped(next((it for it in candidates if isinstance(it, str) and it.strip()), task_id), most)
 
 
 def clipped(value: object, most: int = MOST_TEXT, digits: int = 12) -> str:
@@ -258,8 +258,8 @@ def clipped(value: object, most: int = MOST_TEXT, digits: int = 12) -> str:
 
     Floats in it have at most `digits` digits.
     """
-    words = value if isinstance(value, str) else _plain_json(value, digits)
-    return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
+    text = value if isinstance(value, str) else _plain_json(value, digits)
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
 
 
 _TAGGED = re.compile(r"\s*<(\w+)>(.*)</\1>\s*", re.DOTALL)
@@ -271,8 +271,8 @@ def plain_answer(action: object, most: int = 60) -> str:
     if action is None:
         return "nothing"
     text = clipped(action, 2_000)
-    if tagged := _TAGGED.fullmatch(text):
-        text = tagged[2].strip()
+    if tag_match := _TAGGED.fullmatch(text):
+        text = tag_match[2].strip()
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

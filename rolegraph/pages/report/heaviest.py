@@ -36,14 +36,14 @@ def heaviest_turn(rows: Collection[CreditRow], rule: DisclosureRule) -> HeavyTur
         rows: Rows of credit of one step.
         rule: Rule for what may leave: groups that may tell a hidden field are passed over.
     """
-    compared = [row for row in rows if row.group is not None]
-    sizes = Counter(row.group for row in compared)
-    masses = dict.fromkeys((row.policy for row in compared), 0.0)
-    for row in compared:
+    compared_rows = [row for row in rows if row.group is not None]
+    sizes = Counter(row.group for row in compared_rows)
+    masses = dict.fromkeys((row.policy for row in compared_rows), 0.0)
+    for row in compared_rows:
         masses[row.policy] += _mass(row)
     shares = [
         (_mass(row) / masses[row.policy], row)
-        for row in compared
+        for row in compared_rows
         if masses[row.policy] and rule.shows_group(row.role, row.by)
     ]
     share, row = max(shares, key=lambda it: it[0], default=(0.0, None))

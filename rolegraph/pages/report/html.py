@@ -40,9 +40,9 @@ def render(template: Path, *sheets: Path, **values: Any) -> str:
             files.
         values: Further variables of the template.
     """
-    rules = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
+    style_sheets = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
     page = _environment(template.parent).get_template(template.name)
-    return page.render(style=Markup("".join(rules)), **values)
+    return page.render(style=Markup("".join(style_sheets)), **values)
 
 
 def top_bar(entries: Iterable[tuple[str, str]], current: str = "") -> Markup:
@@ -68,12 +68,12 @@ def file_bar(home: str = "", up: str = "") -> Markup:
 
 @cache
 def _environment(folder: Path) -> Environment:
-    made = templates_in(folder, html=True)
+    environment = templates_in(folder, html=True)
     filters: Mapping[str, Any] = {"number": number, "signed": signed, "aligned": aligned, "svg": Markup}
-    made.filters.update(filters)
-    made.filters |= {"clipped": clipped, "plain_answer": plain_answer}
-    made.filters |= {"breakable": breakable, "short_path": short_path}
-    return made
+    environment.filters.update(filters)
+    environment.filters |= {"clipped": clipped, "plain_answer": plain_answer}
+    environment.filters |= {"breakable": breakable, "short_path": short_path}
+    return environment
 
 
 def script(*files: Path) -> tuple[Markup, str]:

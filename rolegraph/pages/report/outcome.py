@@ -107,8 +107,8 @@ class RoleSummary(NamedTuple):
     @property
     def is_unusable(self) -> bool:
         """True where every answer failed and no group had a gradient."""
-        moved = sum(n for outcome, n in self.groups.items() if outcome.moves)
-        return self.is_trained and 0 < self.answers <= self.failed and not moved
+        moving_groups = sum(count for outcome, count in self.groups.items() if outcome.moves)
+        return self.is_trained and 0 < self.answers <= self.failed and not moving_groups
 
     @property
     def taught(self) -> int:
@@ -145,20 +145,20 @@ def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChang
     changes: list[FigureChange] = []
     for names in run.figures:
         name = names[0]
-        validated = run.series(f"validation/{name}")
-        if points := validated or run.series(f"episode/{name}"):
-            at_best = next((point for point in points if point[0] == run.best), None)
-            largest = max(points, key=lambda point: point[1])
+        validations_ = run.series(f"validation/{name}")
+        if points := validations_ or run.series(f"episode/{name}"):
+            best_point = next((point for point in points if point[0] == run.best), None)
+            largest_point = max(points, key=lambda point: point[1])
             steps = validations.get(name, {})
-            ends = [steps.get(int(points[end][0]), {}) for end in (0, -1)]
-            change = difference(ends[1], ends[0]) if validated and len(points) > 1 else None
+            end_values = [steps.get(int(points[end][0]), {}) for end in (0, -1)]
+            change = difference(end_values[1], end_values[0]) if validations_ and len(points) > 1 else None
             changes.append(
                 FigureChange(
                     names,
                     points,
-                    bool(validated),
-                    at_best or largest,
-                    at_best is not None,
+                    bool(validations_),
+                    best_point or largest_point,
+                    best_point is not None,
                     change if change and change.n else None,
                     run.series(f"greedy/{name}"),
                 )
@@ -175,16 +175,16 @@ def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:
     remarks: dict[str, list[str]] = {}
     for name, text in route_remarks(run.info.roles, {it.role: it.answers for it in summaries}, routes):
         remarks.setdefault(name, []).append(text)
-    where = last_routes(run.lines).where
-    chosen = {it.role: f"{of} in {where}" for it in summaries if (of := routes_of(it.role, routes))}
+    step_range = last_routes(run.lines).where
+    chosen = {it.role: f"{of} in {step_range}" for it in summaries if (of := routes_of(it.role, routes))}
     return [it._replace(routes=chosen.get(it.role, ""), remarks=remarks.get(it.role, [])) for it in summaries]
 
 
 def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -> RoleSummary:
     is_validated = len(run.series(f"validation/reward/{name}")) > 1
-    start = "validation/" if is_validated else ""
-    mean, n = ("reward/{}", "n/reward/{}") if is_validated else ("reward/{}/mean", "reward/{}/n")
-    sizes = dict(run.series(start + n.format(name)))
+    prefix = "validation/" if is_validated else ""
+    mean_key, n_key = ("reward/{}", "n/reward/{}") if is_validated else ("reward/{}/mean", "reward/{}/n")
+    sizes = dict(run.series(prefix + n_key.format(name)))
     role = groups.get(name, RoleGroups(name))
     return RoleSummary(
         role=name,
@@ -192,11 +192,11 @@ def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -
         is_validated=is_validated,
         rewards=[
             RewardPoint(int(step), value, int(sizes.get(step, 0)))
-            for step, value in run.series(start + mean.format(name))
+            for step, value in run.series(prefix + mean_key.format(name))
         ],
         answers=role.answers,
         failures=role.failures,
         groups=sum(role.steps.values(), Outcomes()),
-        constant=run.latest(f"{start}{CONSTANT}{name}"),
-        same=run.latest(f"{start}{SAME}{name}"),
+        constant=run.latest(f"{prefix}{CONSTANT}{name}"),
+        same=run.latest(f"{prefix}{SAME}{name}"),
     )

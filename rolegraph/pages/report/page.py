@@ -82,11 +82,11 @@ def render(
     code, code_hash = html.script(html.CHARTS)
     figures = figure_changes(run, digest.validations)
     change = training_change(run.info, run.lines, digest.validations)
-    turning = [
+    turning_links = [
         (point, turn_url(point.turn.credit) if point.turn else "") for point in turning_points(run, digest)
     ]
-    shown = sections(run, digest, [_link(point, url) for point, url in turning])
-    drawn = {key for section in shown for panel in section.panels for key in panel.keys}
+    shown_sections = sections(run, digest, [_link(point, url) for point, url in turning_links])
+    drawn_keys = {key for section in shown_sections for panel in section.panels for key in panel.keys}
     policies = {name: run.info.roles[name].policies for name in run.info.trained_roles}
     spec = _valid_spec(run)
     verdict = training_verdict(RunFolder(run.folder), run.info, run.lines)
@@ -104,17 +104,17 @@ def render(
         chosen=BEST_ON_THESE,
         viewer=viewer,
         bar=bar or html.file_bar(),
-        sections=shown,
-        turning=turning,
+        sections=shown_sections,
+        turning=turning_links,
         meanings=MEANINGS,
         outcomes=OUTCOMES,
         controls=run.controls,
-        axis=scale([0.0, *(end for it in run.controls for end in (it.low, it.high))]),
+        axis=scale([0.0, *(end for control in run.controls for end in (control.low, control.high))]),
         interval=interval,
         ruler=ruler,
         spec=spec,
         workflow=svg(picture_of(spec)) if spec else "",
-        others={key: [value for _, value in run.series(key)] for key in run.keys if key not in drawn},
+        others={key: [value for _, value in run.series(key)] for key in run.keys if key not in drawn_keys},
         digest=digest,
         reasons=REASONS,
         long=len(run.lines) > MOST_BARS,
@@ -146,14 +146,14 @@ def _valid_spec(run: RunRecord) -> Spec | None:
     """Return the spec of a training; None where it is missing or invalid."""
     if not run.spec:
         return None
-    loaded = load_spec(RunFolder(run.folder).spec_file)
-    return None if loaded.faults or check_graph(loaded.spec) else loaded.spec
+    loaded_spec = load_spec(RunFolder(run.folder).spec_file)
+    return None if loaded_spec.faults or check_graph(loaded_spec.spec) else loaded_spec.spec
 
 
 def _link(point: TurningPoint, url: str) -> ChartLink:
     """Return the dot of a turning point in the curve, which leads to its turn, or else to its words."""
-    words = f"largest {point.name}, to {number(point.change.last[1])}"
-    return ChartLink(*point.last_point, href=url or f"#{point.name}", title=words)
+    label = f"largest {point.name}, to {number(point.change.last[1])}"
+    return ChartLink(*point.last_point, href=url or f"#{point.name}", title=label)
 
 
 def spread(steps: Sequence[Step]) -> str:

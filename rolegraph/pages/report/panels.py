@@ -120,9 +120,9 @@ def sections(run: RunRecord, digest: Digest, links: Sequence[ChartLink] = ()) ->
             "",
             [
                 *(
-                    _by_role(run, it.chart, it.name, roles, SHARES if it.form == ".0%" else None)
-                    for it in ROLE_METRICS
-                    if it.chart
+                    _by_role(run, metric.chart, metric.name, roles, SHARES if metric.form == ".0%" else None)
+                    for metric in ROLE_METRICS
+                    if metric.chart
                 ),
                 *_by_policy(run),
                 _single(run, "Response tokens of a batch", "tokens/response"),
@@ -156,8 +156,8 @@ def _sharing(run: RunRecord) -> list[str]:
     """Return the trained roles that share a policy with another role; the gradient's share of any other role
     is 1."""
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
-    held = Counter(policy for mine in policies.values() for policy in mine)
-    return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
+    users_of_policy = Counter(policy for mine in policies.values() for policy in mine)
+    return [name for name, mine in policies.items() if any(users_of_policy[policy] > 1 for policy in mine)]
 
 
 def _lines(
@@ -196,22 +196,22 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
         for _, run, _ in trainings
     ]
     panels: list[Panel | None] = []
-    for equal in EqualFigures(names, curves).groups:
-        name = equal[0]
+    for equal_names in EqualFigures(names, curves).groups:
+        name = equal_names[0]
         lines = [
             ChartLine(side, curves[colour][name], colour, Stroke.BOLD, bands.get(name, ()))
             for colour, (side, _, bands) in enumerate(trainings)
         ]
         ends = share_ends(value for line in lines for _, value in line.points)
-        panels.append(_lines(" = ".join(equal), lines, (), ends=ends))
+        panels.append(_lines(" = ".join(equal_names), lines, (), ends=ends))
     return [panel for panel in panels if panel]
 
 
 def _learning(run: RunRecord, bands: Bands, links: Sequence[ChartLink]) -> list[Panel | None]:
     """Return the charts of the figures, the first with the whole width and the links; equal figures share a
     chart."""
-    panels = [_metric(run, bands, names, () if place else links) for place, names in enumerate(run.figures)]
-    return [panel and replace(panel, is_wide=not place) for place, panel in enumerate(panels)]
+    panels = [_metric(run, bands, names, () if index else links) for index, names in enumerate(run.figures)]
+    return [panel and replace(panel, is_wide=not index) for index, panel in enumerate(panels)]
 
 
 def _metric(run: RunRecord, bands: Bands, names: Sequence[str], links: Sequence[ChartLink]) -> Panel | None:
@@ -223,9 +223,9 @@ def _metric(run: RunRecord, bands: Bands, names: Sequence[str], links: Sequence[
         ChartLine("validation", validation, 0, Stroke.BOLD, bands.get(name, ())),
     ]
     # A control whose value is the last validation, as that of the trained workflow is, adds nothing.
-    last = [value for _, value in validation[-1:]]
+    last_value = [value for _, value in validation[-1:]]
     for control in run.controls:
-        if control.figure in names and steps and control.mean not in last:
+        if control.figure in names and steps and control.mean not in last_value:
             ends = [(step, control.mean) for step in (min(steps), max(steps))]
             lines.append(ChartLine(control.name, ends, 1 + len(lines), Stroke.DASHED))
     ends = share_ends(value for line in lines for _, value in line.points)
@@ -237,22 +237,22 @@ def _metric(run: RunRecord, bands: Bands, names: Sequence[str], links: Sequence[
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     keys = [f"reward/{role}/{part}" for part in ("mean", "std", "min", "max", "n")]
     means = run.series(keys[0])
-    spread, least, most = (dict(run.series(key)) for key in keys[1:4])
+    std, minimum, maximum = (dict(run.series(key)) for key in keys[1:4])
     band = [
-        (step, max(mean - spread[step], least.get(step, -inf)), min(mean + spread[step], most.get(step, inf)))
+        (step, max(mean - std[step], minimum.get(step, -inf)), min(mean + std[step], maximum.get(step, inf)))
         for step, mean in means
-        if step in spread
+        if step in std
     ]
     validation = ChartLine("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
     stroke = Stroke.THIN if validation.points else Stroke.PLAIN
     label = "train, mean ± std" if band else "train, mean"
-    constant = [f"{split}{CONSTANT}{role}" for split in ("validation/", "")]
-    points = run.series(constant[0]) or run.series(constant[1])
-    beside = ChartLine("best constant answer", points, colour + 1, Stroke.DASHED)
-    lines = [ChartLine(label, means, colour, stroke=stroke, band=band), validation, beside]
-    ends = share_ends(value for key in keys[2:4] for _, value in run.series(key)) if most else None
-    counted = [f"validation/{n}reward/{role}" for n in ("", "n/")]
-    return _lines(f"Reward: {role}", lines, [*keys, *counted, *constant], ends=ends)
+    constant_keys = [f"{split}{CONSTANT}{role}" for split in ("validation/", "")]
+    points = run.series(constant_keys[0]) or run.series(constant_keys[1])
+    constant_line = ChartLine("best constant answer", points, colour + 1, Stroke.DASHED)
+    lines = [ChartLine(label, means, colour, stroke=stroke, band=band), validation, constant_line]
+    ends = share_ends(value for key in keys[2:4] for _, value in run.series(key)) if maximum else None
+    count_keys = [f"validation/{n}reward/{role}" for n in ("", "n/")]
+    return _lines(f"Reward: {role}", lines, [*keys, *count_keys, *constant_keys], ends=ends)
 
 
 def _by_role(
@@ -267,8 +267,8 @@ def _by_policy(run: RunRecord) -> list[Panel | None]:
     each."""
     policies = run.info.trained_policies
     if len(policies) < 2:
-        return [_single(run, it.chart, it.name.removesuffix("/{}")) for it in POLICY_METRICS]
-    return [_by_role(run, it.chart, it.name, policies) for it in POLICY_METRICS]
+        return [_single(run, metric.chart, metric.name.removesuffix("/{}")) for metric in POLICY_METRICS]
+    return [_by_role(run, metric.chart, metric.name, policies) for metric in POLICY_METRICS]
 
 
 def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int = 0) -> Panel | None:
@@ -300,8 +300,8 @@ def _group_rewards(run: RunRecord, roles: Sequence[str]) -> Panel | None:
 
 
 def _time(run: RunRecord) -> Panel | None:
-    written = {key.removeprefix("time/") for key in run.keys if key.startswith("time/")} - {"step"}
-    stages = [*(stage for stage in STAGES if stage in written), *sorted(written.difference(STAGES))]
+    stage_names = {key.removeprefix("time/") for key in run.keys if key.startswith("time/")} - {"step"}
+    stages = [*(stage for stage in STAGES if stage in stage_names), *sorted(stage_names.difference(STAGES))]
     layers = [(name, f"c{index % COLOURS}", run.counts(f"time/{name}")) for index, name in enumerate(stages)]
     if not layers:
         return None
@@ -314,14 +314,14 @@ def _signals(run: RunRecord) -> list[Panel | None]:
     roles = list(run.info.roles)
     panels: list[Panel | None] = []
     for role in roles:
-        added = [f"signal/{role}/advantage/{part}" for part in ("mean", "std", "max", "min")]
-        parts = {"reward": run.series(f"advantage/{role}/std"), "signal": run.series(added[1])}
+        names = [f"signal/{role}/advantage/{part}" for part in ("mean", "std", "max", "min")]
+        parts = {"reward": run.series(f"advantage/{role}/std"), "signal": run.series(names[1])}
         lines = [ChartLine(part, points, index) for index, (part, points) in enumerate(parts.items())]
         if parts["signal"]:
-            panels.append(_lines(f"Standard deviation of both parts of the advantage: {role}", lines, added))
-    drawn = {key for panel in panels if panel for key in panel.keys}
+            panels.append(_lines(f"Standard deviation of both parts of the advantage: {role}", lines, names))
+    drawn_keys = {key for panel in panels if panel for key in panel.keys}
     for key in run.keys:
-        if key.startswith("signal/") and key not in drawn:
+        if key.startswith("signal/") and key not in drawn_keys:
             role, _, name = key.removeprefix("signal/").partition("/")
             colour = roles.index(role) if role in roles else 0
             title = f"Signal {name}: {role}" if name else f"Signal {role}"
@@ -338,5 +338,5 @@ def _failures(run: RunRecord, role: str) -> Panel | None:
         (key.removeprefix(start).replace("_", " "), f"c{(index + 3) % COLOURS}", run.counts(key))
         for index, key in enumerate(keys[:COLOURS])
     ]
-    legend = [(f"{name} {sum(n for _, n in points):,.0f}", kind) for name, kind, points in layers]
+    legend = [(f"{name} {sum(count for _, count in points):,.0f}", kind) for name, kind, points in layers]
     return replace(_stack(f"Failures of {role}", layers, keys[:COLOURS]), legend=legend)

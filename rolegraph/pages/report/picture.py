@@ -53,13 +53,13 @@ def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> Drawing
         raise UsageError("a picture of learning curves needs at least one run")
     names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.metric_names))
     panels = {name: _lines(runs, name) for name in names}
-    shown = {name: lines for name, lines in panels.items() if lines}
-    missing = [name for name in names if name not in shown]
-    if missing and (figures or not shown):
-        raise UsageError(_missing(runs, missing[0]))
-    if not shown:
+    shown_panels = {name: lines for name, lines in panels.items() if lines}
+    missing_names = [name for name in names if name not in shown_panels]
+    if missing_names and (figures or not shown_panels):
+        raise UsageError(_missing(runs, missing_names[0]))
+    if not shown_panels:
         raise UsageError(f"{folders[0]}: the spec names no figures; say which to draw")
-    return Drawing(_picture(runs, shown))
+    return Drawing(_picture(runs, shown_panels))
 
 
 def _series(run: RunRecord, name: str) -> list[Point]:
@@ -78,24 +78,24 @@ def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
     specs: dict[tuple[str, str], list[tuple[int, RunRecord]]] = {}
     for index, run in enumerate(runs):
         specs.setdefault((run.info.name, run.info.hash), []).append((index, run))
-    times = Counter(spec for spec, _ in specs)
-    several = len(specs) > 1
+    spec_counts = Counter(spec for spec, _ in specs)
+    has_several = len(specs) > 1
     lines: list[ChartLine] = []
-    for (spec, digest), of_spec in specs.items():
-        members = [(index, run) for index, run in of_spec if _series(run, name)]
+    for (spec, digest), spec_runs in specs.items():
+        members = [(index, run) for index, run in spec_runs if _series(run, name)]
         stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
-        named = f"{spec} {digest[:6]}" if times[spec] > 1 else spec
+        spec_label = f"{spec} {digest[:6]}" if spec_counts[spec] > 1 else spec
         for index, run in members:
-            label = f"{named}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
+            label = f"{spec_label}, seed {run.info.seed}" if has_several else f"seed {run.info.seed}"
             if sum(other.info.seed == run.info.seed for _, other in members) > 1:
                 label = f"{label} ({run.folder.name})"
-            colour = index if several or len(members) == 1 else 1 + index % (COLOURS - 1)
+            colour = index if has_several or len(members) == 1 else 1 + index % (COLOURS - 1)
             band = bands(read_validations(RunFolder(run.folder))).get(name, ()) if len(runs) == 1 else ()
             lines.append(thinned(ChartLine(label, _series(run, name), colour, stroke, band)))
         if len(members) > 1:
-            label = f"{named}, mean" if several else "mean"
+            label = f"{spec_label}, mean" if has_several else "mean"
             mean = _mean([_series(run, name) for _, run in members])
-            lines.append(thinned(ChartLine(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
+            lines.append(thinned(ChartLine(label, mean, members[0][0] if has_several else 0, Stroke.MEAN)))
     return lines
 
 
@@ -110,20 +110,20 @@ def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
 
 
 def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> str:
-    across = min(_ACROSS, len(panels))
+    columns = min(_ACROSS, len(panels))
     legend = list({line.label: line for lines in panels.values() for line in lines}.values())
-    width = across * _SIZE.width
+    width = columns * _SIZE.width
     keys, legend_height = _keys(legend, width) if len(legend) > 1 else ("", 0.0)
-    height = legend_height + math.ceil(len(panels) / across) * _SIZE.height
+    height = legend_height + math.ceil(len(panels) / columns) * _SIZE.height
     parts: list[str] = []
     for index, (name, lines) in enumerate(panels.items()):
-        x, y = index % across * _SIZE.width, legend_height + index // across * _SIZE.height
+        x, y = index % columns * _SIZE.width, legend_height + index // columns * _SIZE.height
         title = f'<text class="title" x="{_SIZE.left:g}" y="22">{text(name)}</text>'
         parts.append(
             f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE, _ends(name, lines))[1]}</g>'
         )
-    about = ", ".join(dict.fromkeys(run.info.name for run in runs))
-    title = f"Learning curves of {about}: {', '.join(panels)}"
+    run_names = ", ".join(dict.fromkeys(run.info.name for run in runs))
+    title = f"Learning curves of {run_names}: {', '.join(panels)}"
     return document(title, width, height, _CSS, [keys, *parts])
 
 
@@ -137,11 +137,11 @@ def _keys(lines: Sequence[ChartLine], width: float) -> tuple[str, float]:
     parts: list[str] = []
     x, y = _SIZE.left, 20.0
     for line in lines:
-        room = 34 + 7.4 * len(line.label) + 20
-        if x + room > width and x > _SIZE.left:
+        entry_width = 34 + 7.4 * len(line.label) + 20
+        if x + entry_width > width and x > _SIZE.left:
             x, y = _SIZE.left, y + 22
         kind = f"line {line.stroke} c{line.colour % COLOURS}"
         parts.append(f'<polyline class="{kind}" points="{x:g},{y - 4:g} {x + 24:g},{y - 4:g}"/>')
         parts.append(f'<text class="key" x="{x + 32:g}" y="{y:g}">{text(line.label)}</text>')
-        x += room
+        x += entry_width
     return "".join(parts), y - 20 + _LEGEND

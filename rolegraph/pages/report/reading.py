@@ -72,8 +72,8 @@ class RunRecord:
     def figures(self) -> list[tuple[str, ...]]:
         """Names of the measured figures; those with equal values at every step share a tuple."""
         keys = {*self.keys}
-        measured = [n for n in self.info.metric_names if keys & {f"validation/{n}", f"episode/{n}"}]
-        return equal_figures(self.lines, measured)
+        measured_names = [n for n in self.info.metric_names if keys & {f"validation/{n}", f"episode/{n}"}]
+        return equal_figures(self.lines, measured_names)
 
     @property
     def done(self) -> int:
@@ -94,9 +94,9 @@ def read_run(folder: Path) -> RunRecord:
             f"beside {names}{hint if run.episodes.is_file() else ''}"
         )
     info = run.training()
-    broken: list[DataError] = []
+    damaged_lines: list[DataError] = []
     steps: dict[float, dict[str, float]] = {}
-    for metrics in run.metrics(broken.append):
+    for metrics in run.metrics(damaged_lines.append):
         steps.setdefault(metrics["step"], {}).update(metrics)
     lines = tuple(steps[step] for step in sorted(steps))
     return RunRecord(
@@ -105,6 +105,6 @@ def read_run(folder: Path) -> RunRecord:
         spec=run.spec(),
         lines=lines,
         controls=run.controls(),
-        best=next((it.step for it in reversed(run.checkpoints()) if it.best), None),
-        unreadable=len(broken),
+        best=next((checkpoint.step for checkpoint in reversed(run.checkpoints()) if checkpoint.best), None),
+        unreadable=len(damaged_lines),
     )

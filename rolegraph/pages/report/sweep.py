@@ -49,11 +49,11 @@ def rows_picture(
     left = 24 + _LETTER * max(map(len, labels), default=0)
     width, height = left + len(panels) * (_PANEL + _GAP), _TOP + _ROW * len(labels) + _BOTTOM
     parts = [
-        f'<text class="label" x="{left - 14:g}" y="{_middle(place):g}" dy="0.32em">{text(label)}</text>'
-        for place, label in enumerate(labels)
+        f'<text class="label" x="{left - 14:g}" y="{_middle(index):g}" dy="0.32em">{text(label)}</text>'
+        for index, label in enumerate(labels)
     ]
-    for place, panel in enumerate(panels):
-        parts += _draw(panel, left + place * (_PANEL + _GAP), _TOP + _ROW * len(labels))
+    for index, panel in enumerate(panels):
+        parts += _draw(panel, left + index * (_PANEL + _GAP), _TOP + _ROW * len(labels))
     names = ", ".join(panel.name for panel in panels)
     return document(f"{title}: {names}", width, height, css or Path(__file__).with_name("rows.css"), parts)
 
@@ -78,17 +78,17 @@ def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
     """Return an SVG with a row for each point and a panel for each figure."""
     labels = [" ".join(point.overrides) or point.name for point in points]
     panels = [
-        _panel(name, [point.figures.get(name) for point in points], PALETTE[place % len(PALETTE)])
-        for place, name in enumerate(metric_names(points))
+        _panel(name, [point.figures.get(name) for point in points], PALETTE[index % len(PALETTE)])
+        for index, name in enumerate(metric_names(points))
     ]
     return rows_picture(title, labels, panels)
 
 
 def _panel(name: str, cells: Sequence[Interval | None], hue: str) -> FigurePanel:
-    ends = [end for cell in cells if cell for end in (cell.low, cell.high)]
+    bounds = [end for cell in cells if cell for end in (cell.low, cell.high)]
     if "/" not in name and not name.endswith(" change"):
-        ends += share_ends(ends) or ()
-    return FigurePanel(name, ends, [cell and partial(interval_mark, cell, hue) for cell in cells])
+        bounds += share_ends(bounds) or ()
+    return FigurePanel(name, bounds, [cell and partial(interval_mark, cell, hue) for cell in cells])
 
 
 def interval_mark(cell: Interval, hue: str, axis: Axis, y: float) -> str:

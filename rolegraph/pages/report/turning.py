@@ -47,7 +47,7 @@ def turning_points(run: RunRecord, digest: Digest) -> list[TurningPoint]:
     rise = max(points, key=lambda it: it.size, default=None)
     fall = min(points, key=lambda it: it.size, default=None)
     ends = [("rise", rise)] * bool(rise and rise.size > 0) + [("fall", fall)] * bool(fall and fall.size < 0)
-    return [it._replace(name=name, among=len(points)) for name, it in ends if it]
+    return [point._replace(name=name, among=len(points)) for name, point in ends if point]
 
 
 def _changes(run: RunRecord, digest: Digest) -> Iterator[TurningPoint]:
@@ -58,22 +58,22 @@ def _changes(run: RunRecord, digest: Digest) -> Iterator[TurningPoint]:
     size = 1 if is_validated else max(1, min(WINDOW, len(points) // 2))
     values = digest.validations.get(names[0], {})
     for start in range(len(points) - 2 * size + 1):
-        before, after = points[start : start + size], points[start + size : start + 2 * size]
-        ends = _mean(before), _mean(after)
+        window_before, window_after = points[start : start + size], points[start + size : start + 2 * size]
+        ends = _mean(window_before), _mean(window_after)
         tasks = [values.get(int(step), {}) for step, _ in ends]
         change = difference(tasks[1], tasks[0]) if is_validated else None
         # A batch is answered before the update of its step, a validation after it.
-        updates = range(int(before[0][0]) + is_validated, int(after[0][0]) + is_validated)
-        heavy = [digest.heaviest[step] for step in updates if step in digest.heaviest]
+        updates = range(int(window_before[0][0]) + is_validated, int(window_after[0][0]) + is_validated)
+        heavy_turns = [digest.heaviest[step] for step in updates if step in digest.heaviest]
         yield TurningPoint(
             name="",
             change=FigureChange(
                 names, ends, is_validated, ends[1], False, change if change and change.n else None, ()
             ),
-            last_point=after[-1],
+            last_point=window_after[-1],
             window=size,
             among=0,
-            turn=max(heavy, key=lambda it: it.share, default=None),
+            turn=max(heavy_turns, key=lambda it: it.share, default=None),
         )
 
 

@@ -59,8 +59,8 @@ class TurnCard(NamedTuple):
     @property
     def advantage(self) -> float | None:
         """Weighted sum of the advantages in all groups; None without an advantage."""
-        members = [trace.mine.credit for trace, _ in self.compared if trace.mine.credit.advantage is not None]
-        return sum(mine.weight * (mine.advantage or 0.0) for mine in members) if members else None
+        rows = [trace.mine.credit for trace, _ in self.compared if trace.mine.credit.advantage is not None]
+        return sum(member.weight * (member.advantage or 0.0) for member in rows) if rows else None
 
     @property
     def signal(self) -> float | None:
@@ -84,8 +84,8 @@ class TurnCard(NamedTuple):
     @property
     def mark(self) -> Mark | None:
         """Sign of a right, wrong or failed turn; None for a turn that was not judged."""
-        judged = self.turn.trajectory if self.turn.is_last else None
-        return verdict(judged, failed=self.turn.failure is not None)
+        judged_trajectory = self.turn.trajectory if self.turn.is_last else None
+        return verdict(judged_trajectory, failed=self.turn.failure is not None)
 
     @property
     def has_rounds(self) -> bool:
@@ -199,37 +199,37 @@ def episode_page(
         hidden: True to show hidden task fields and texts that may quote them.
     """
     episode, compared = read_traces(run, row, hidden=hidden)
-    taken = turns(episode)
+    taken_turns = turns(episode)
     roles = run.spec.roles.items() if run.spec is not None else ()
-    called = frozenset(name for name, role in roles if role.callable is not None)
-    line = timeline(run.dag, taken, called)
-    order = line.order[start : start + MOST_CARDS]
-    anchors = {node: turn_anchor(anchor, node) for node in order}
-    names = {lane.instance: lane.name for lane in line.lanes}
-    colours = {lane.instance: line.colours[lane.instance[0]] for lane in line.lanes}
+    called_roles = frozenset(name for name, role in roles if role.callable is not None)
+    timeline_ = timeline(run.dag, taken_turns, called_roles)
+    shown_nodes = timeline_.order[start : start + MOST_CARDS]
+    anchors = {node: turn_anchor(anchor, node) for node in shown_nodes}
+    names = {lane.instance: lane.name for lane in timeline_.lanes}
+    colours = {lane.instance: timeline_.colours[lane.instance[0]] for lane in timeline_.lanes}
     tables = _groups(compared, anchors)
     scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
     cards = [
         TurnCard(
-            taken[node],
+            taken_turns[node],
             names.get(node[:2], f"{node.role} {node.index}"),
             anchors[node],
-            [_call(run, node, asked, scale) for asked in taken[node].calls],
+            [_call(run, node, asked, scale) for asked in taken_turns[node].calls],
             tables[node],
             colours.get(node[:2], ""),
-            [names.get(other[:2], str(other)) for other in _picked(node, taken, run.dag, run.spec)],
+            [names.get(other[:2], str(other)) for other in _picked(node, taken_turns, run.dag, run.spec)],
         )
-        for node in order
+        for node in shown_nodes
     ]
     asked = question(run.info.visible(episode.task), row.entry.task)
     return EpisodePage(
         row=row,
         episode=episode,
         anchor=anchor,
-        line=line,
+        line=timeline_,
         cards=cards,
         start=start,
-        turns=len(line.order),
+        turns=len(timeline_.order),
         metrics=[(it, episode.metrics[it]) for it, *_ in run.equal_figures() if it in episode.metrics],
         fields=[
             (name, clipped(value, 2000), run.info.is_hidden(name))
@@ -237,7 +237,7 @@ def episode_page(
             if name != "id" and value != asked
         ],
         question=asked,
-        notes=[(k, clipped(v, 400, digits=6)) for k, v in episode.metadata.items() if k not in _KNOWN],
+        notes=[(key, clipped(v, 400, digits=6)) for key, v in episode.metadata.items() if key not in _KNOWN],
     )
 
 
@@ -255,15 +255,15 @@ def read_traces(
         DataError: A file cannot be read.
     """
     groups = groups_of(row, run.credit(row, hidden=hidden))
-    listed = {(it.task, it.rollout) for members in groups.values() for it in members[:MOST_MEMBERS]}
+    listed_members = {(it.task, it.rollout) for members in groups.values() for it in members[:MOST_MEMBERS]}
     episodes: dict[tuple[str, int], tuple[EpisodeLocation, Episode]] = {}
-    for task, rollout in sorted(listed):
-        for other in run.located(row.part, task, rollout):
+    for task, rollout in sorted(listed_members):
+        for location in run.located(row.part, task, rollout):
             with suppress(DataError):
-                read = run.read(other)
-                episodes[task, rollout] = other, read if hidden else run.without_hidden(read)
-    whole = run.read(row)
-    episode = whole if hidden else run.without_hidden(whole)
+                read = run.read(location)
+                episodes[task, rollout] = location, read if hidden else run.without_hidden(read)
+    whole_episode = run.read(row)
+    episode = whole_episode if hidden else run.without_hidden(whole_episode)
     episodes[row.entry.task, row.entry.rollout] = row, episode
     return episode, traces(row, groups, episodes)
 
@@ -283,10 +283,10 @@ def _groups(
 
 
 def _call(run: ViewedRun, node: NodeId, asked: CallRecord, scale: float) -> CallCard:
-    ids = asked.step.response_ids
-    texts = run.pieces(node.role, node.index, ids)
-    coloured = list(tokens(asked.step, texts or [f"{token} " for token in ids], scale))
-    return CallCard(asked, coloured, len(ids) - len(coloured), has_texts=bool(texts))
+    token_ids = asked.step.response_ids
+    texts = run.pieces(node.role, node.index, token_ids)
+    coloured_tokens = list(tokens(asked.step, texts or [f"{token} " for token in token_ids], scale))
+    return CallCard(asked, coloured_tokens, len(token_ids) - len(coloured_tokens), has_texts=bool(texts))
 
 
 def _picked(
@@ -300,11 +300,11 @@ def _picked(
     role = spec.roles.get(node.role) if spec is not None else None
     if role is None or dag is None or node not in dag or taken[node].failure is not None:
         return []
-    calls = [call for call in (role.parser, role.run) if call is not None]
-    named = {str(value) for call in calls for value in (call.value, *call.options.values())}
-    waited = [other for other in dag.pred[node] if other.role in named and other in taken]
+    item_calls = [call for call in (role.parser, role.run) if call is not None]
+    named_values = {str(value) for call in item_calls for value in (call.value, *call.options.values())}
+    waited_turns = [other for other in dag.pred[node] if other.role in named_values and other in taken]
     action = _action(taken[node])
-    return [other for other in waited if action is not None and _action(taken[other]) == action]
+    return [other for other in waited_turns if action is not None and _action(taken[other]) == action]
 
 
 def _action(turn: TurnRecord) -> object:

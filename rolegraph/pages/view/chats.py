@@ -21,29 +21,29 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
         episode: The episode.
         where: Filter; `role`, `low` and `high` also select among the episode's trajectories.
     """
-    failed = episode.failures
+    failures = episode.failures
     for trajectory in episode.trajectories:
         if trajectory.masked or where.role not in ("", trajectory.name) or not where.takes(trajectory.reward):
             continue
-        good = [
+        good_steps = [
             step
             for step in trajectory.steps
             if step.chat_completions and not (step.tool or step.masked)
-            if trajectory.node._replace(round=step.round) not in failed
+            if trajectory.node._replace(round=step.round) not in failures
         ]
-        places: set[int] = set()
-        for step, following in zip(good, [*good[1:], None], strict=False):
+        user_indices: set[int] = set()
+        for step, next_step in zip(good_steps, [*good_steps[1:], None], strict=False):
             chat = [*step.chat_completions]
-            places.add(len(chat) - 1)  # answers in this row that its role learns
-            if following is not None and [*following.chat_completions[: len(chat)]] == chat:
+            user_indices.add(len(chat) - 1)  # answers in this row that its role learns
+            if next_step is not None and [*next_step.chat_completions[: len(chat)]] == chat:
                 continue
             yield {
                 "messages": [
                     {
                         **escape_families(message),
-                        **({} if place in places or message["role"] != "assistant" else {"weight": 0}),
+                        **({} if index in user_indices or message["role"] != "assistant" else {"weight": 0}),
                     }
-                    for place, message in enumerate(chat)
+                    for index, message in enumerate(chat)
                 ],
                 "task": episode.task_id,
                 "rollout": episode.rollout,
@@ -51,4 +51,4 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
                 "index": trajectory.index,
                 "reward": trajectory.reward,
             }
-            places.clear()
+            user_indices.clear()

@@ -166,8 +166,8 @@ class SearchPage(NamedTuple):
         """Text with the number of matching episodes."""
         if self.total is None:
             return f"more than {len(self.matching):,} of {self.episodes:,} episodes"
-        among = f" of {self.episodes:,}" if self.total != self.episodes else ""
-        return f"{self.total:,}{among} episodes"
+        total_note = f" of {self.episodes:,}" if self.total != self.episodes else ""
+        return f"{self.total:,}{total_note} episodes"
 
 
 def find(
@@ -185,19 +185,17 @@ def find(
     Raises:
         DataError: A file cannot be read.
     """
-    everything = run.every()
-    fitting = _in_order(where.matching(everything), where)
+    all_rows = run.every()
+    fitting = _in_order(where.matching(all_rows), where)
     if not where.text and not where.where:
         start = _within(start, len(fitting), most)
         rows = fitting[start : start + most]
-        return SearchPage(
-            rows, start, len(fitting), start + len(rows) < len(fitting), len(everything), fitting
-        )
-    end = max(start + most, MOST_FOUND)
-    matching = fitting.only(islice(_read(run, fitting, where, hidden=hidden), min(end + 1, sys.maxsize)))
+        return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(all_rows), fitting)
+    last_row = max(start + most, MOST_FOUND)
+    matching = fitting.only(islice(_read(run, fitting, where, hidden=hidden), min(last_row + 1, sys.maxsize)))
     start = _within(start, len(matching), most)
-    total, rows = len(matching) if len(matching) <= end else None, matching[start : start + most]
-    return SearchPage(rows, start, total, start + most < len(matching), len(everything), matching[:end])
+    total, rows = len(matching) if len(matching) <= last_row else None, matching[start : start + most]
+    return SearchPage(rows, start, total, start + most < len(matching), len(all_rows), matching[:last_row])
 
 
 def _within(start: int, total: int, most: int) -> int:
@@ -219,8 +217,8 @@ def _in_order(rows: EpisodeRows, where: EpisodeFilter) -> EpisodeRows:
 
 def page_start(run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation) -> int:
     """Return the number of matching episodes before the list's page that has a row; 0 if no page has it."""
-    place = find(run, where).matching.position(row) or 0
-    return place - place % PAGE
+    position = find(run, where).matching.position(row) or 0
+    return position - position % PAGE
 
 
 def _natural(task: str) -> list[tuple[int, str]]:
@@ -242,10 +240,10 @@ def neighbours(
     """Return the previous and the next row in the list of matching episodes; None at either end, and for a
     row not in the list."""
     rows = find(run, replace(where, text="", where="")).matching
-    if (place := rows.position(row)) is None:
+    if (position := rows.position(row)) is None:
         return None, None
-    before, after = rows[:place][::-1], rows[place + 1 :]
-    return next(_read(run, before, where), None), next(_read(run, after, where), None)
+    rows_before, rows_after = rows[:position][::-1], rows[position + 1 :]
+    return next(_read(run, rows_before, where), None), next(_read(run, rows_after, where), None)
 
 
 class TaskElsewhere(NamedTuple):
@@ -269,8 +267,8 @@ def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> l
     others: list[TaskElsewhere] = []
     for other, (name, run) in enumerate(zip(run_names(runs), runs, strict=True)):
         parts = [] if run.fault else [part for part in run.parts() if (other, part) != (number, row.part)]
-        of_task = (run.rows(part).of_task(row.entry.task) for part in parts)
-        steps = (TaskElsewhere(other, name, rows) for rows in of_task if rows)
+        rows_of_task = (run.rows(part).of_task(row.entry.task) for part in parts)
+        steps = (TaskElsewhere(other, name, rows) for rows in rows_of_task if rows)
         others += islice(steps, MOST_STEPS)
     return others
 
@@ -317,10 +315,10 @@ def text_hit(among: Iterable[EpisodeText], wanted: str, around: int = 60) -> Tex
     """
     pattern = re.compile(re.escape(wanted), re.IGNORECASE)
     for place, text in among:
-        if first := pattern.search(text):
-            start, end = max(first.start() - around, 0), first.end() + around
-            cut = ("… " if start else "") + text[start:end] + (" …" if len(text) > end else "")
-            pieces = re.split(f"({pattern.pattern})", re.sub(r"\s+", " ", cut), flags=re.IGNORECASE)
+        if first_match := pattern.search(text):
+            start, end = max(first_match.start() - around, 0), first_match.end() + around
+            excerpt = ("… " if start else "") + text[start:end] + (" …" if len(text) > end else "")
+            pieces = re.split(f"({pattern.pattern})", re.sub(r"\s+", " ", excerpt), flags=re.IGNORECASE)
             return TextHit(place, [(piece, bool(number % 2)) for number, piece in enumerate(pieces) if piece])
     return None
 
@@ -331,8 +329,8 @@ def _strings(value: object) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _strings([*cast("Mapping[str, object]", value).values()])
     elif isinstance(value, Sequence):
-        for inner in cast("Sequence[object]", value):
-            yield from _strings(inner)
+        for item in cast("Sequence[object]", value):
+            yield from _strings(item)
 
 
 _KEY = re.compile(rb'"[a-z_]+":')
@@ -375,17 +373,17 @@ def _with_text(
     if not text:
         yield from rows
         return
-    wanted = text.lower()
+    lower_text = text.lower()
     # As JSON writes it within its quotes.
-    written = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
-    for part, theirs in groupby(rows, key=lambda row: row.part):
+    json_text = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
+    for part, part_rows in groupby(rows, key=lambda row: row.part):
         with os_errors_as(DataError, f"cannot read {part.path}"), part.path.open("rb") as file:
-            for row in theirs:
+            for row in part_rows:
                 file.seek(row.entry.offset)
                 line = file.read(row.entry.length)
-                if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
+                if json_text not in line.lower() or json_text not in _KEY.sub(b"", line).lower():
                     continue
                 episode = run.read(row)
-                searched = episode if hidden else run.without_hidden(episode)
-                if any(wanted in shown.text.lower() for shown in texts(searched)):
+                searched_episode = episode if hidden else run.without_hidden(episode)
+                if any(lower_text in text_.text.lower() for text_ in texts(searched_episode)):
                     yield row

@@ -69,12 +69,12 @@ class TaskRows(NamedTuple):
 
     def rewards(self, roles: Iterable[str]) -> dict[str, float]:
         """Return the mean reward over all rollouts, for each of these roles with rewards."""
-        counted = [(entry.roles, n) for entry, n in self.every.counted()]
-        of_roles = {
-            name: [(roles[name].rewards, n) for roles, n in counted if name in roles] for name in roles
+        counted_roles = [(entry.roles, n) for entry, n in self.every.counted()]
+        rewards_by_role = {
+            name: [(roles[name].rewards, n) for roles, n in counted_roles if name in roles] for name in roles
         }
-        counts = {name: sum(n * len(rewards) for rewards, n in of) for name, of in of_roles.items()}
-        sums = {name: sum(n * sum(rewards) for rewards, n in of) for name, of in of_roles.items()}
+        counts = {name: sum(n * len(rewards) for rewards, n in of) for name, of in rewards_by_role.items()}
+        sums = {name: sum(n * sum(rewards) for rewards, n in of) for name, of in rewards_by_role.items()}
         return {name: sums[name] / n for name, n in counts.items() if n}
 
 
@@ -92,12 +92,12 @@ def task_rows(
         text: Text of the filter, which is marked in the rows.
     """
     groups = by_task(page.rows)
-    shared = shared_start([task for _, task in groups])
+    shared_prefix = shared_start([task for _, task in groups])
     return [
         TaskRows(
             [_row(run, row, public, text) for row in rows],
             run.rows(rows[0].part).of_task(task),
-            short_id(task, shared),
+            short_id(task, shared_prefix),
         )
         for (_, task), rows in groups.items()
     ]
@@ -110,22 +110,22 @@ def _row(run: ViewedRun, row: EpisodeLocation, public: Callable[[Episode], Episo
         return EpisodeRow(row, row.entry.task, {})
     answers: dict[str, list[RoleAnswer]] = {}
     for it in episode.trajectories:
-        answered = plain_answer(it.steps[-1].action) if it.steps else "no answer"
-        answered = words(it.failure.name.value) if it.failure is not None else answered
-        answer = RoleAnswer(instance(episode, it), answered, verdict(it, failed=it.failure is not None))
+        answer_text = plain_answer(it.steps[-1].action) if it.steps else "no answer"
+        answer_text = words(it.failure.name.value) if it.failure is not None else answer_text
+        answer = RoleAnswer(instance(episode, it), answer_text, verdict(it, failed=it.failure is not None))
         answers.setdefault(it.name, []).append(answer)
-    first = {name: its[:MOST_ANSWERS] for name, its in answers.items()}
-    asked = question(run.info.visible(episode.task), row.entry.task)
-    in_question = text_hit([EpisodeText("", asked)], text, len(asked)) if text else None
-    elsewhere = text_hit(texts(episode), text) if text and in_question is None else None
-    return EpisodeRow(row, asked, first, in_question, elsewhere)
+    first_answers = {name: role_answers[:MOST_ANSWERS] for name, role_answers in answers.items()}
+    question_text = question(run.info.visible(episode.task), row.entry.task)
+    question_hit = text_hit([EpisodeText("", question_text)], text, len(question_text)) if text else None
+    text_elsewhere = text_hit(texts(episode), text) if text and question_hit is None else None
+    return EpisodeRow(row, question_text, first_answers, question_hit, text_elsewhere)
 
 
 def shared_start(ids: Sequence[str]) -> str:
     """Return the words that all of several ids begin with, such as `countdown-`; empty for one id."""
-    first, last = min(ids, default=""), max(ids, default="")
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return _LAST_WORD.sub("", "".join(one for one, _ in same)) if first != last else ""
+    first_id, last_id = min(ids, default=""), max(ids, default="")
+    equal_pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first_id, last_id, strict=False))
+    return _LAST_WORD.sub("", "".join(one for one, _ in equal_pairs)) if first_id != last_id else ""
 
 
 def short_id(task: str, shared: str = "") -> str:
@@ -165,12 +165,12 @@ def facets(
         result = page if other == where else find(run, other, most=0, hidden=hidden)
         return result.matching, result.total is not None
 
-    anyhow = replace(where, correct="", failure="")
-    links = [_facets(_outcomes(run, anyhow, *matching(anyhow)), where)]
+    any_outcome = replace(where, correct="", failure="")
+    links = [_facets(_outcomes(run, any_outcome, *matching(any_outcome)), where)]
     if run.info.kind != "train":
         return links
-    anywhere = replace(where, split="", step=None)
-    return [*links, _facets(_splits(anywhere, *matching(anywhere)), where)]
+    any_split = replace(where, split="", step=None)
+    return [*links, _facets(_splits(any_split, *matching(any_split)), where)]
 
 
 _Choice = tuple[str, str, int | None, EpisodeFilter]
@@ -184,20 +184,20 @@ def _outcomes(run: ViewedRun, anyhow: EpisodeFilter, rows: EpisodeRows, whole: b
         ("wrong", "hard", counts.wrong, replace(anyhow, correct="no")),
         ("with a failure", "failed", counts.failed, replace(anyhow, failure=ANY)),
     ]
-    for text, style, n, it in choices:
-        if run.info.can_be_correct or not it.correct:
-            yield text, style, n if whole else None, it
+    for text, style, count, filter_ in choices:
+        if run.info.can_be_correct or not filter_.correct:
+            yield text, style, count if whole else None, filter_
 
 
 def _splits(anywhere: EpisodeFilter, rows: EpisodeRows, whole: bool) -> Iterator[_Choice]:
     counts = rows.splits()
     yield "all steps", "", counts.total() if whole else None, anywhere
-    for split, n in counts.items():
-        yield split, "", n if whole else None, replace(anywhere, split=split)
+    for split, count in counts.items():
+        yield split, "", count if whole else None, replace(anywhere, split=split)
 
 
 def _facets(choices: Iterable[_Choice], where: EpisodeFilter) -> list[Facet]:
-    return [Facet(text, style, n, it, it == where) for text, style, n, it in choices]
+    return [Facet(text, style, count, filter_, filter_ == where) for text, style, count, filter_ in choices]
 
 
 class RowFigures(NamedTuple):
@@ -232,13 +232,13 @@ def row_figures(run: ViewedRun, page: SearchPage, where: EpisodeFilter) -> RowFi
         rows = EpisodeFilter(split=split).matching(rows)
         label = f"{label}: {split}"
     values = rows.values(run.info.metric_names)
-    by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
-    if by_outcome:
+    is_by_outcome = where.correct or where.failure or (where.low, where.high) != (None, None)
+    if is_by_outcome:
         label += ", chosen by outcome"
     # A filter by outcome settles figures such as `correct`, which say nothing then.
     means = {
         " = ".join(names): interval(values[names[0]])
         for names in run.equal_figures()
-        if names[0] in values and (not by_outcome or len({*values[names[0]].values()}) > 1)
+        if names[0] in values and (not is_by_outcome or len({*values[names[0]].values()}) > 1)
     }
-    return RowFigures(label, len(rows), rows.task_count(), means, sampled=not by_outcome)
+    return RowFigures(label, len(rows), rows.task_count(), means, sampled=not is_by_outcome)

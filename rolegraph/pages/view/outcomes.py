@@ -39,22 +39,22 @@ class RunOutcomes:
         """Links to the right, the wrong and the failed episodes; a wrong episode with a failure is in both of
         the latter."""
         counts, where = self.counts, self.where
-        judged = [
+        judged_links = [
             OutcomeLink("right", "good", counts.right, replace(where, correct="yes")),
             OutcomeLink("wrong", "hard", counts.wrong, replace(where, correct="no")),
         ]
-        among = self.can_be_correct and counts.failed == counts.wrong_by_failure
-        failed = OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY), among)
-        return [*(judged if self.can_be_correct else ()), *((failed,) if failed.n else ())]
+        is_part_of_wrong = self.can_be_correct and counts.failed == counts.wrong_by_failure
+        failed = OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY), is_part_of_wrong)
+        return [*(judged_links if self.can_be_correct else ()), *((failed,) if failed.n else ())]
 
     @property
     def bar(self) -> list[OutcomeLink]:
         """Parts of a bar, which add up to all episodes: a wrong episode with a failure counts as failed."""
         counts, where = self.counts, self.where
         if not self.can_be_correct:
-            without = counts.right + counts.wrong + counts.undecided - counts.failed
+            without_verdict = counts.right + counts.wrong + counts.undecided - counts.failed
             parts = [
-                OutcomeLink("without a failure", "rest", without, where),
+                OutcomeLink("without a failure", "rest", without_verdict, where),
                 OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY)),
             ]
         else:

@@ -166,8 +166,8 @@ class RunRow:
     def spark_words(self) -> str:
         """Description of the small curves."""
         name, curve = next(iter(self.figures)), self.curves.get(_VALIDATION, ())
-        (first, was), *_, (last, now) = curve if len(curve) > 1 else self.curves[_TRAIN]
-        return f"{name} from {number(was)} at step {first:g} to {number(now)} at step {last:g}"
+        (first_step, first_value), *_, (last, now) = curve if len(curve) > 1 else self.curves[_TRAIN]
+        return f"{name} from {number(first_value)} at step {first_step:g} to {number(now)} at step {last:g}"
 
 
 _KEYS: Mapping[str, Callable[[RunRow], object]] = {
@@ -210,9 +210,9 @@ class RunsQuery:
     @classmethod
     def of(cls, sort: str, search: str, picked: Iterable[str], columns: Iterable[str] = ()) -> RunsQuery:
         """Parse the query of a URL; raises UsageError for a pick that is no number."""
-        for pick in picked:
-            if not pick.isdecimal() or len(pick) > 6:
-                raise UsageError(f"pick is {pick!r}; expected the number of a run")
+        for number_text in picked:
+            if not number_text.isdecimal() or len(number_text) > 6:
+                raise UsageError(f"pick is {number_text!r}; expected the number of a run")
         return cls(sort, search.strip(), frozenset(map(int, picked)), frozenset(columns))
 
     def turned(self, column: str) -> str:
@@ -250,24 +250,24 @@ class RunsTable:
         self._common = [name for name, _ in headlines.most_common(MOST_HEADLINES)]
         # A mapping, such as a stage of a training, would stand one word wide in a column.
         plain = [key for key in self.settings if not any("{" in row.settings.get(key, "") for row in rows)]
-        differing = [key for key in plain if _differs(key, rows)][:MOST_SETTINGS]
+        differing_keys = [key for key in plain if _differs(key, rows)][:MOST_SETTINGS]
         self.same = [(name, text) for name in _UNLESS_SAME if (text := _same(name, rows))]
         """Names and values of hidden columns in which all runs agree."""
-        varying = {*_UNLESS_SAME}.difference(name for name, _ in self.same)
-        usual = {*_UNLESS_CHOSEN, *varying, *differing, *self._common}
-        first = {name: first for first, equal in self._equal.items() for name in equal}
-        chosen = {first.get(name, name) for name in query.columns}.intersection(self.choices) or usual
+        varying_columns = {*_UNLESS_SAME}.difference(name for name, _ in self.same)
+        usual_columns = {*_UNLESS_CHOSEN, *varying_columns, *differing_keys, *self._common}
+        first = {name: first for first, equal_names in self._equal.items() for name in equal_names}
+        chosen = {first.get(name, name) for name in query.columns}.intersection(self.choices) or usual_columns
         self.columns = [name for name in self.choices if name in chosen]
         """Names of the columns that are shown."""
         self.rows = self._sorted([row for row in rows if _matches(row, query.search)], query.sort)
         """Rows that match the search, in order."""
         self.hidden_picks = sorted(query.picked - {row.number for row in self.rows})
         """Numbers of picked runs that the search leaves out."""
-        picked = [row for row in self.rows if row.number in query.picked and row.kind == "training"]
-        self.drawn = sorted(picked, key=_age)[:MOST_CURVES]
+        picked_rows = [row for row in self.rows if row.number in query.picked and row.kind == "training"]
+        self.drawn = sorted(picked_rows, key=_age)[:MOST_CURVES]
         """Rows of the picked trainings whose curves are drawn, the oldest first as in a comparison."""
-        everyone = [row for row in rows if row.number in query.picked]
-        self.reference = min(everyone, key=_age) if everyone else None
+        all_picked = [row for row in rows if row.number in query.picked]
+        self.reference = min(all_picked, key=_age) if all_picked else None
         """Oldest picked run, which the others are compared with; it is side A of the comparison."""
 
     def change(self, row: RunRow, figure: str) -> Interval | None:
@@ -281,14 +281,14 @@ class RunsTable:
             or figure not in self.reference.figures
         ):
             return None
-        now, before = row.figures[figure].values, self.reference.figures[figure].values
-        change = difference(now, before, paired=not now.keys().isdisjoint(before))
+        new_values, old_values = row.figures[figure].values, self.reference.figures[figure].values
+        change = difference(new_values, old_values, paired=not new_values.keys().isdisjoint(old_values))
         return change if change.n else None
 
     def title(self, column: str) -> str:
         """Return the heading of a column."""
         curve = f"{self._common[0]} over the steps" if len(self._common) == 1 else column
-        named = {
+        column_titles = {
             "started": "started (UTC)",
             "duration": "duration (s)",
             "curve": curve,
@@ -296,7 +296,7 @@ class RunsTable:
         }
         if column in self.settings:
             return self._short(column)
-        return named.get(column, column)
+        return column_titles.get(column, column)
 
     def names(self, column: str) -> str:
         """Return the name of a column, and of a figure the names of those that equal it: `correct = f1`."""
@@ -306,8 +306,8 @@ class RunsTable:
         """Return the shortest end of a dotted key that no other setting ends with."""
         parts = key.split(".")
         ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
-        others = [f".{other}" for other in self.settings if other != key]
-        return next((end for end in ends if not any(other.endswith(f".{end}") for other in others)), key)
+        other_keys = [f".{other}" for other in self.settings if other != key]
+        return next((end for end in ends if not any(other.endswith(f".{end}") for other in other_keys)), key)
 
     def is_number(self, column: str) -> bool:
         """Return True if a column has numbers, which are aligned to the right."""
@@ -352,7 +352,7 @@ def _differs(key: str, rows: Iterable[RunRow]) -> bool:
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         values.setdefault((row.spec, row.kind), set()).add(row.settings.get(key, ""))
-    return any(len(of) > 1 for of in values.values())
+    return any(len(models) > 1 for models in values.values())
 
 
 def _sortable(value: str) -> tuple[float, str]:
@@ -366,17 +366,17 @@ def _sortable(value: str) -> tuple[float, str]:
 def _equal_figures(rows: Sequence[RunRow]) -> dict[str, list[str]]:
     """Group the names of figures: those with equal values in each run are listed under the first of them."""
     figures = [row.figures for row in rows]
-    names = list(dict.fromkeys(name for of in figures for name in of))
-    equal: dict[str, list[str]] = {}
+    names = list(dict.fromkeys(name for figures_ in figures for name in figures_))
+    equal_names: dict[str, list[str]] = {}
     for name in names:
-        having = (
-            {other: (round(it.value, 9), tuple(it.values.items())) for other, it in of.items()}
-            for of in figures
-            if name in of
+        rounded_values = (
+            {other: (round(it.value, 9), tuple(it.values.items())) for other, it in figures_.items()}
+            for figures_ in figures
+            if name in figures_
         )
-        first = next(group[0] for group in EqualFigures(names, having).groups if name in group)
-        equal.setdefault(first, []).append(name)
-    return equal
+        first_name = next(group[0] for group in EqualFigures(names, rounded_values).groups if name in group)
+        equal_names.setdefault(first_name, []).append(name)
+    return equal_names
 
 
 def _matches(row: RunRow, search: str) -> bool:
@@ -393,8 +393,8 @@ def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> dict[str, Mark
     charts: dict[str, Markup] = {}
     for figure in table.columns:
         lines = [
-            ChartLine(f"{row.name}, {split}", curve, place, _STROKES[split])
-            for place, row in enumerate(table.drawn)
+            ChartLine(f"{row.name}, {split}", curve, index, _STROKES[split])
+            for index, row in enumerate(table.drawn)
             for split, curve in _curves(figure, runs[row.number].lines).items()
         ]
         if lines:
@@ -405,8 +405,8 @@ def picked_curves(table: RunsTable, runs: Sequence[ViewedRun]) -> dict[str, Mark
 
 def run_rows(runs: Sequence[ViewedRun]) -> list[RunRow]:
     """Return the row of each run, in order; a damaged run has a row with its fault."""
-    named = zip(run_names(runs), runs, strict=True)
-    rows = [_row(number, name, run) for number, (name, run) in enumerate(named)]
+    named_runs = zip(run_names(runs), runs, strict=True)
+    rows = [_row(number, name, run) for number, (name, run) in enumerate(named_runs)]
     keys = dict.fromkeys(key for row in rows for key in row.settings)
     return [
         row if row.fault else replace(row, settings=_resolved(row, runs[row.number], keys)) for row in rows
@@ -443,38 +443,38 @@ def _row(number: int, name: str, run: ViewedRun) -> RunRow:
 
 def _settings(info: RunInfo) -> dict[str, str]:
     rates = {f"{rate:g}" for rate in info.learning_rates.values()}
-    typed = {key: value for key, _, value in (word.partition("=") for word in info.overrides)}
-    return {**typed, **({_RATE: ", ".join(sorted(rates))} if rates else {})}
+    typed_overrides = {key: value for key, _, value in (word.partition("=") for word in info.overrides)}
+    return {**typed_overrides, **({_RATE: ", ".join(sorted(rates))} if rates else {})}
 
 
 def _of_run(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     figures = info.figures
     if info.finished is None:
-        counted = run.every().counted()
-        figures = means_of((entry for entry, _ in counted), (n for _, n in counted))
+        counted_entries = run.every().counted()
+        figures = means_of((entry for entry, _ in counted_entries), (n for _, n in counted_entries))
     episodes = int(figures.get("episodes", 0))
-    planned = count_rows(run.folder.data_file) * info.rollouts
+    planned_episodes = count_rows(run.folder.data_file) * info.rollouts
     part = _readable(run, "episodes", episodes)
     values: Mapping[str, ByTask] = run.values(part) if part else {}
-    ns = {name: int(figures.get(f"n/{name}", episodes)) for name in info.metric_names}
+    counts = {name: int(figures.get(f"n/{name}", episodes)) for name in info.metric_names}
     return replace(
         row,
         counts={"run": episodes},
         figures={
             name: RunFigure(figures[name], "run", n=n, values=values.get(name, {}))
-            for name, n in ns.items()
+            for name, n in counts.items()
             if name in figures
         },
         outcomes=RunOutcomes(run.outcomes(part), EpisodeFilter(), info.can_be_correct) if part else None,
-        status=_status(row, info, f"{episodes:,}", episodes, planned),
+        status=_status(row, info, f"{episodes:,}", episodes, planned_episodes),
     )
 
 
 def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
     lines = run.lines
-    done = int(max((line["step"] for line in lines), default=0))
+    last_step = int(max((line["step"] for line in lines), default=0))
     names = (*info.metric_names, *(f"reward/{role}" for role in info.roles))
-    figures = {name: it for name in names if (it := _last(name, run))}
+    figures = {name: figure for name in names if (figure := _last(name, run))}
     headline = next(iter(figures.values()), None)
     return replace(
         row,
@@ -482,9 +482,9 @@ def _of_training(row: RunRow, run: ViewedRun, info: RunInfo) -> RunRow:
         figures=figures,
         curves=_curves(next(iter(figures), ""), lines),
         outcomes=_outcomes(run, headline) if headline else None,
-        status=f"stopped early at step {done}"
+        status=f"stopped early at step {last_step}"
         if info.stopped
-        else _status(row, info, f"step {done:,}", done, info.steps),
+        else _status(row, info, f"step {last_step:,}", last_step, info.steps),
     )
 
 
@@ -527,7 +527,7 @@ def _readable(run: ViewedRun, name: str, n: int) -> RunPart | None:
 
 
 def _status(row: RunRow, info: RunInfo, shown: str, done: int, planned: int) -> str:
-    of = f"{shown} of {planned:,}" if planned else shown
+    progress = f"{shown} of {planned:,}" if planned else shown
     if info.finished is None:
-        return f"{'running' if row.running else 'not finished'}, {of}"
-    return f"ended at {of}" if done < planned else "finished"
+        return f"{'running' if row.running else 'not finished'}, {progress}"
+    return f"ended at {progress}" if done < planned else "finished"

@@ -139,7 +139,7 @@ class Pages:
         """Render a page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
         page = find(run, where, start, hidden=self.hidden)
-        shown: dict[str, Any] = {
+        values: dict[str, Any] = {
             "found": page,
             "groups": self._groups(number, page, where.text),
             "facets": facets(run, where, page, hidden=self.hidden),
@@ -149,22 +149,22 @@ class Pages:
             "steps": run.common_steps(),
         }
         title = f"{run_names(self.runs)[number]} episodes"
-        return self._render("listing.html.j2", title, number, "Episodes", where=where, is_live=True, **shown)
+        return self._render("listing.html.j2", title, number, "Episodes", where=where, is_live=True, **values)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
         """Render an episode of run number `number`, from its turn `start` (from 0) on; raises DataError."""
-        beside = neighbours(self.runs[number], where, row)
-        before, after = (other and self.links.episode(number, other, where) for other in beside)
+        neighbour_rows = neighbours(self.runs[number], where, row)
+        previous, following = (other and self.links.episode(number, other, where) for other in neighbour_rows)
         rollouts = self.runs[number].rollouts(row)
-        shown: dict[str, Any] = {
+        values: dict[str, Any] = {
             "shown": self.shown(number, row, start),
-            "before": before,
-            "after": after,
+            "before": previous,
+            "after": following,
             "up": self.links.listing(number, where, page_start(self.runs[number], where, row)),
             "others": [other for other in rollouts if other.number != row.number][:MOST_ROLLOUTS],
             "has_json": True,
         }
-        return self._render("episode.html.j2", _title(row), number, where=where, **shown)
+        return self._render("episode.html.j2", _title(row), number, where=where, **values)
 
     def listing_file(self, number: int, where: EpisodeFilter, *, hidden: bool) -> str:
         """Return the matching episodes of a run, at most MOST_IN_FILE, as one HTML file; raises as `find`
@@ -174,8 +174,8 @@ class Pages:
 
     def episode_file(self, number: int, row: EpisodeLocation, *, hidden: bool) -> str:
         """Return an episode as one HTML file; raises DataError."""
-        alone = self.runs[number].rows(row.part)[row.number : row.number + 1]
-        page = SearchPage(alone, 0, 1, False, len(self.runs[number].every()), alone)
+        single_row = self.runs[number].rows(row.part)[row.number : row.number + 1]
+        page = SearchPage(single_row, 0, 1, False, len(self.runs[number].every()), single_row)
         return one_file(self.runs, [(number, page)], EpisodeFilter(), hidden=hidden)
 
     def overview(self, query: RunsQuery) -> str:
@@ -184,14 +184,14 @@ class Pages:
         Raises UsageError for a column that no run has, DataError where a picked training cannot be read.
         """
         table = RunsTable(run_rows(self.runs), query)
-        shown: dict[str, Any] = {"table": table, "query": query, "curves": picked_curves(table, self.runs)}
-        return self._render("overview.html.j2", "Runs", None, "Runs", is_live=True, **shown)
+        values: dict[str, Any] = {"table": table, "query": query, "curves": picked_curves(table, self.runs)}
+        return self._render("overview.html.j2", "Runs", None, "Runs", is_live=True, **values)
 
     def add_new(self) -> None:
         """Open runs that have begun in the folders since the last call; the other runs keep their numbers."""
         with self._adding:
-            present = {run.folder.path for run in self.runs}
-            new = [path for folder in self._folders for path in runs_in(folder) if path not in present]
+            known_paths = {run.folder.path for run in self.runs}
+            new = [path for folder in self._folders for path in runs_in(folder) if path not in known_paths]
             self.runs += [open_run(path) for path in new if (path / INFO).exists()]
 
     def compare(self, query: ComparisonQuery) -> str:
@@ -200,9 +200,9 @@ class Pages:
         files = {side.name: side.results.file.path.stem for side in sides if side.results}
         links = _ComparisonLinks(self, {name: (number_of[name], file) for name, file in files.items()})
         address = f"{self.links.to('compare')}?"
-        switch = "" if query.steps else address + query._replace(best=not query.best).url
+        switch_url = "" if query.steps else address + query._replace(best=not query.best).url
         bar = self._bar(None, "Compare", f"{address}{query.url}&file=yes")
-        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch, best=query.best)
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), links, bar, switch_url, best=query.best)
 
     def comparison_file(self, query: ComparisonQuery) -> str:
         """Return a comparison as one HTML file, without links into the viewer; raises as `compare` does."""
@@ -211,8 +211,8 @@ class Pages:
     def _sides(self, query: ComparisonQuery) -> tuple[list[Side], dict[str, int]]:
         """Return the sides of a comparison, and the number of each side's run by the side's name."""
         names = run_names(self.runs)
-        started = {number: self.runs[number].info.started or _EVER for number in query.picked}
-        numbers = sorted(started, key=lambda number: (started[number], number))
+        start_times = {number: self.runs[number].info.started or _EVER for number in query.picked}
+        numbers = sorted(start_times, key=lambda number: (start_times[number], number))
         if query.steps:
             sides = read_steps(names[numbers[0]], self.runs[numbers[0]].folder.path, query.steps)
             return sides, {side.name: numbers[0] for side in sides}
@@ -237,18 +237,18 @@ class Pages:
             DataError: A file of episodes cannot be read.
         """
         names = run_names(self.runs)
-        opened = [self.shown(number, row) for number, row in sides]
-        longest = max((it.line for it in opened), key=lambda line: line.length)
+        shown_pages = [self.shown(number, row) for number, row in sides]
+        longest = max((view.line for view in shown_pages), key=lambda line: line.length)
         columns = [
-            EpisodeColumn(number, names[number], self.runs[number], it.to_scale_of(longest))
-            for (number, _), it in zip(sides, opened, strict=True)
+            EpisodeColumn(number, names[number], self.runs[number], view.to_scale_of(longest))
+            for (number, _), view in zip(sides, shown_pages, strict=True)
         ]
-        one, two = ({card.turn.node: card for card in column.shown.cards} for column in columns)
-        pairs = [TurnPair((one.get(node), two.get(node))) for node in {**one, **two}]
+        left, right = ({card.turn.node: card for card in column.shown.cards} for column in columns)
+        pairs = [TurnPair((left.get(node), right.get(node))) for node in {**left, **right}]
         tasks = [column.shown.episode.task for column in columns]
         title = ", ".join(_title(row) for _, row in sides)
-        shown: dict[str, Any] = {"columns": columns, "pairs": pairs, "other_rows": tasks[0] != tasks[1]}
-        return self._render("beside.html.j2", title, sides[0][0], **shown)
+        values: dict[str, Any] = {"columns": columns, "pairs": pairs, "other_rows": tasks[0] != tasks[1]}
+        return self._render("beside.html.j2", title, sides[0][0], **values)
 
     def report(self, number: int, *, as_file: bool = False) -> str:
         """Render the report of a training; raises UsageError for a run.
@@ -283,13 +283,13 @@ class Pages:
     def static(self, chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter) -> str:
         """Render one self-contained page with the lists and episodes of several runs."""
         title = ", ".join(dict.fromkeys(self.runs[number].info.name for number, _ in chosen))
-        shown: dict[str, Any] = {
+        values: dict[str, Any] = {
             "parts_of": chosen,
             "figures_of": row_figures,
             "groups_of": self._groups,
             "shown_of": self.shown,
         }
-        return self._render("static.html.j2", title, None, where=where, **shown)
+        return self._render("static.html.j2", title, None, where=where, **values)
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
         """Return the content of an episode's page, from turn number `start` (from 0) on; raises DataError."""
@@ -311,15 +311,15 @@ class Pages:
             current: Text of the current page's link: `Runs`, `Episodes`, `Report` or `Compare`.
             file: URL to get the page as one file; empty where there is no such file.
         """
-        to = self.links.to
-        entries = [("Rolegraph", ""), ("Runs", to() or "")]
+        link_to = self.links.to
+        entries = [("Rolegraph", ""), ("Runs", link_to() or "")]
         if number is not None:
             run = self.runs[number]
             entries.append((f"{run_names(self.runs)[number]}:", ""))
             entries.append(("Episodes", self.links.listing(number, EpisodeFilter())))
             if not run.fault and run.info.kind == "train":
-                entries.append(("Report", to(number, "report") or ""))
-        entries.append(("Compare", f"{to('compare')}{'' if number is None else f'?pick={number}'}"))
+                entries.append(("Report", link_to(number, "report") or ""))
+        entries.append(("Compare", f"{link_to('compare')}{'' if number is None else f'?pick={number}'}"))
         return top_bar([*entries, *([("Download", file)] if file else ())], current)
 
     def _render(self, template: str, title: str, number: int | None, current: str = "", **values: Any) -> str:
@@ -376,17 +376,17 @@ class _ComparisonLinks:
         )
 
     def beside(self, sides: Sequence[str], task: str, rollouts: Sequence[int]) -> str:
-        path: list[object] = []
+        url_parts: list[object] = []
         for side, rollout in zip(sides, rollouts, strict=True):
             row = self._row(side, task, rollout)
-            path += ["beside"] * bool(path) + [self._sides[side][0], row.part.name, row.number]
-        return self._pages.links.to(*path) or ""
+            url_parts += ["beside"] * bool(url_parts) + [self._sides[side][0], row.part.name, row.number]
+        return self._pages.links.to(*url_parts) or ""
 
     def _listing(self, side: str, where: EpisodeFilter) -> str:
         number, file = self._sides[side]
         part = self._pages.runs[number].folder.part(file)
-        of_part = replace(where, split=part.split, step=part.step) if part.split else where
-        return self._pages.links.listing(number, of_part)
+        part_filter = replace(where, split=part.split, step=part.step) if part.split else where
+        return self._pages.links.listing(number, part_filter)
 
     def _row(self, side: str, task: str, rollout: int) -> EpisodeLocation:
         number, file = self._sides[side]
@@ -402,9 +402,9 @@ def _title(row: EpisodeLocation) -> str:
 def _failures(run: ViewedRun) -> list[tuple[str, int]]:
     """Return the name and number of each failure in a run's episodes, the most frequent first."""
     counts: Counter[str] = Counter()
-    for entry, n in run.every().counted():
+    for entry, episode_count in run.every().counted():
         for role in entry.roles.values():
-            counts.update({name: n * times for name, times in role.failures.items()})
+            counts.update({name: episode_count * count for name, count in role.failures.items()})
     return counts.most_common()
 
 
@@ -445,13 +445,13 @@ def write_static(
         DataError: A run cannot be read.
         WorldError: The file cannot be written.
     """
-    readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
-    chosen = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable]
-    page = one_file(runs, chosen, where, hidden=hidden, home=home, up=up)
+    readable_runs = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
+    found_pages = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable_runs]
+    page = one_file(runs, found_pages, where, hidden=hidden, home=home, up=up)
     write_output(file, page.encode("utf-8", "replace"), "html")
-    left = [None if page.total is None else page.total - len(page.rows) for _, page in chosen]
-    left_out = None if None in left else sum(filter(None, left))
-    return WrittenEpisodes(sum(len(page.rows) for _, page in chosen), left_out)
+    left_out_counts = [None if page.total is None else page.total - len(page.rows) for _, page in found_pages]
+    left_out = None if None in left_out_counts else sum(filter(None, left_out_counts))
+    return WrittenEpisodes(sum(len(page.rows) for _, page in found_pages), left_out)
 
 
 class _StepLinks(PageLinks):
@@ -494,8 +494,8 @@ def write_report_pages(folder: Path, out: Path, home: str = "") -> Path:
         if len(where.matching(run.every())) > MOST_IN_FILE:
             where = replace(where, task=credit.task)
         step = out / f"step-{credit.step}.html"
-        up = f"{file.name}#turning"
-        write_static([run], step, hidden=False, where=where, most=sys.maxsize, home=home, up=up)
+        report_link = f"{file.name}#turning"
+        write_static([run], step, hidden=False, where=where, most=sys.maxsize, home=home, up=report_link)
     return file
 
 

@@ -34,8 +34,8 @@ def pieces_of(spec: Spec | None) -> PiecesOf:
     sources = {} if spec is None else _sources(spec)
 
     def pieces(role: str, index: int, ids: Sequence[int]) -> Sequence[str]:
-        theirs = sources.get(role, ())
-        source = theirs[index - 1] if index <= len(theirs) else None
+        role_sources = sources.get(role, ())
+        source = role_sources[index - 1] if index <= len(role_sources) else None
         tokenizer = None if source is None else _load(source)
         try:
             return () if tokenizer is None else _texts(tokenizer, ids)
@@ -47,7 +47,7 @@ def pieces_of(spec: Spec | None) -> PiecesOf:
 
 def _sources(spec: Spec) -> dict[str, Sequence[Path | None]]:
     """Return by role the path of each instance's tokenizer file; None where it is not on this machine."""
-    counts = {name: len(its) for name, its in instances_of(spec).items()}
+    counts = {name: len(role_instances) for name, role_instances in instances_of(spec).items()}
     trained = trained_policies(spec, counts)
     return {
         name: [_source(endpoint.model) for endpoint in endpoints_of(spec, name, count, trained)]
@@ -61,18 +61,18 @@ def _source(model: ModelRef) -> Path | None:
         return model_folder(name) / "tokenizer.json" if names_model(name) else None
     if model.provider != "tinker" or not model.name:
         return None
-    if (shipped := MODELS.get(model.name)) is not None:
-        return shipped / "tokenizer.json"
+    if (shipped_folder := MODELS.get(model.name)) is not None:
+        return shipped_folder / "tokenizer.json"
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     from rolegraph.engine.models.tokenizer import hub_name
 
     try:
-        cached = try_to_load_from_cache(hub_name(model.name), "tokenizer.json")
+        cached_file = try_to_load_from_cache(hub_name(model.name), "tokenizer.json")
     except HFValidationError:
         return None
-    return Path(cached) if isinstance(cached, str) else None
+    return Path(cached_file) if isinstance(cached_file, str) else None
 
 
 @lru_cache(8)
@@ -93,14 +93,14 @@ def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
         return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)
 
     texts: list[str] = []
-    written = 0
+    written_count = 0
     for end in range(1, len(ids) + 1):
-        start = max(0, min(written, end - 1 - _LOOK_BACK))
-        whole, before = text(start, end), text(start, written)
+        start = max(0, min(written_count, end - 1 - _LOOK_BACK))
+        whole_text, text_before = text(start, end), text(start, written_count)
         # Bytes that never become a character must not be decoded again for each that follows.
-        if whole.endswith("\ufffd") and end < len(ids) and end - written < _LOOK_BACK:
+        if whole_text.endswith("\ufffd") and end < len(ids) and end - written_count < _LOOK_BACK:
             texts.append("")
             continue
-        texts.append(whole[len(before) :])
-        written = end
+        texts.append(whole_text[len(text_before) :])
+        written_count = end
     return texts

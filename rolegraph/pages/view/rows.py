@@ -93,8 +93,8 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         if len(files) == 1:
             return files[0]
         starts = [*accumulate(map(len, files), initial=0)]
-        empty = np.empty(0, np.int64)
-        columns = [np.concatenate([empty, *(file.columns[place] for file in files)]) for place in range(5)]
+        no_rows = np.empty(0, np.int64)
+        columns = [np.concatenate([no_rows, *(file.columns[index] for file in files)]) for index in range(5)]
         return cls(numbers, [file.parts[0] for file in files], starts, columns, np.arange(starts[-1]))
 
     def take(self, which: Mask | Ints | slice) -> EpisodeRows:
@@ -156,9 +156,9 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         rollout."""
         groups = self.files * len(self.numbers.tasks) + self.tasks
         # Where an index is repeated, NumPy assigns the last value: that of the first row.
-        first = np.empty(len(self.parts) * len(self.numbers.tasks), np.int64)
-        first[groups[::-1]] = np.arange(groups.size)[::-1]
-        return self.take(np.lexsort((self.rollouts, first[groups])))
+        first_rows = np.empty(len(self.parts) * len(self.numbers.tasks), np.int64)
+        first_rows[groups[::-1]] = np.arange(groups.size)[::-1]
+        return self.take(np.lexsort((self.rollouts, first_rows[groups])))
 
     def only(self, rows: Iterable[EpisodeLocation]) -> EpisodeRows:
         """Return a selection of the rows, which must be from the same files."""
@@ -172,10 +172,10 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
     def _outcome_numbers(self) -> list[int]:
         outcomes = self.outcomes
-        first = np.full(len(self.numbers.outcomes), outcomes.size)
-        first[outcomes[::-1]] = np.arange(outcomes.size)[::-1]
-        order = np.argsort(first)
-        return [*map(int, order[first[order] < outcomes.size])]
+        first_rows = np.full(len(self.numbers.outcomes), outcomes.size)
+        first_rows[outcomes[::-1]] = np.arange(outcomes.size)[::-1]
+        order = np.argsort(first_rows)
+        return [*map(int, order[first_rows[order] < outcomes.size])]
 
     def counts(self, role: str = "") -> EpisodeCounts:
         """Count the episodes by outcome, and the failures of a role.
@@ -184,29 +184,29 @@ class EpisodeRows(Sequence[EpisodeLocation]):
             role: The role; empty for the failures of all roles.
         """
         counts = EpisodeCounts()
-        for entry, n in self.counted():
+        for entry, count in self.counted():
             roles = {name: of for name, of in entry.roles.items() if role in ("", name)}
-            failures = {(name, failure): n for name, of in roles.items() for failure in of.failures}
+            failures = {(name, failure): count for name, of in roles.items() for failure in of.failures}
             is_wrong = not (entry.undecided or entry.is_correct)
-            counts.undecided += n * entry.undecided
-            counts.right += n * (entry.is_correct and not entry.undecided)
-            counts.wrong += n * is_wrong
-            counts.failed += n * bool(failures)
-            counts.wrong_by_failure += n * (is_wrong and bool(failures))
+            counts.undecided += count * entry.undecided
+            counts.right += count * (entry.is_correct and not entry.undecided)
+            counts.wrong += count * is_wrong
+            counts.failed += count * bool(failures)
+            counts.wrong_by_failure += count * (is_wrong and bool(failures))
             counts.failures.update(failures)
         return counts
 
     def splits(self) -> Counter[str]:
         """Count the episodes by split."""
         counts = Counter[str]()
-        for part, n in zip(self.parts, np.bincount(self.files, minlength=len(self.parts)), strict=True):
-            counts[part.split] += int(n)
+        for part, count in zip(self.parts, np.bincount(self.files, minlength=len(self.parts)), strict=True):
+            counts[part.split] += int(count)
         return +counts
 
     @property
     def right(self) -> int:
         """Number of rows that are correct."""
-        return sum(n * entry.is_correct for entry, n in self.counted())
+        return sum(count * entry.is_correct for entry, count in self.counted())
 
     def task_count(self) -> int:
         """Return the number of distinct task ids."""
@@ -221,11 +221,11 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         tasks, outcomes, size = self.tasks, self.outcomes, len(self.numbers.outcomes)
 
         def means(by_outcome: dict[int, float]) -> ByTask:
-            values, has, numbers = np.zeros(size), np.zeros(size), [*by_outcome]
-            values[numbers], has[numbers] = [*by_outcome.values()], 1.0
-            sums, counts = np.bincount(tasks, values[outcomes]), np.bincount(tasks, has[outcomes])
-            places = map(int, np.flatnonzero(counts))
-            return {self.numbers.tasks[task]: float(sums[task] / counts[task]) for task in places}
+            values, has_value, numbers = np.zeros(size), np.zeros(size), [*by_outcome]
+            values[numbers], has_value[numbers] = [*by_outcome.values()], 1.0
+            sums, counts = np.bincount(tasks, values[outcomes]), np.bincount(tasks, has_value[outcomes])
+            task_numbers = map(int, np.flatnonzero(counts))
+            return {self.numbers.tasks[task]: float(sums[task] / counts[task]) for task in task_numbers}
 
         return {
             name: means({number: of[name] for number, of in figures.items() if name in of})

@@ -84,14 +84,14 @@ def app(pages: Pages, key: str) -> Starlette:
         return page(pages.listing(_run(request), *_asked(request)))
 
     def compare(request: Request) -> Response:
-        asked = request.query_params
-        picked = RunsQuery.of("", "", asked.getlist("pick")).picked
-        steps = [_whole("step", step) for step in asked.getlist("step")]
+        parameters = request.query_params
+        picked = RunsQuery.of("", "", parameters.getlist("pick")).picked
+        steps = [_whole("step", step) for step in parameters.getlist("step")]
         if len(picked) < 2 and not (picked and steps):  # of too few, the list of runs is where to pick others
-            picks = "&".join(f"pick={number}" for number in picked)
-            return RedirectResponse(f"/{key}/?{picks}" if picks else f"/{key}/", headers=_HEADERS)
-        query = ComparisonQuery([*map(_known, picked)], steps, "best" in asked)
-        if "file" in asked:
+            pick_query = "&".join(f"pick={number}" for number in picked)
+            return RedirectResponse(f"/{key}/?{pick_query}" if pick_query else f"/{key}/", headers=_HEADERS)
+        query = ComparisonQuery([*map(_known, picked)], steps, "best" in parameters)
+        if "file" in parameters:
             return saved(pages.comparison_file(query), "comparison")
         return page(pages.compare(query))
 
@@ -130,10 +130,10 @@ def app(pages: Pages, key: str) -> Starlette:
         return page(pages.elsewhere(_run(request), _row(request)))
 
     def other(request: Request) -> Response:
-        asked = request.path_params
-        run = _known(asked["other_run"])
-        there = runs[run].row(runs[run].folder.part(asked["other_part"]), asked["other"])
-        return page(pages.beside((_run(request), _row(request)), (run, there)))
+        parameters = request.path_params
+        run = _known(parameters["other_run"])
+        other_row = runs[run].row(runs[run].folder.part(parameters["other_part"]), parameters["other"])
+        return page(pages.beside((_run(request), _row(request)), (run, other_row)))
 
     def _asked(request: Request) -> tuple[EpisodeFilter, int]:
         return EpisodeFilter.of(request.query_params), _number(request, "from", "0")
@@ -173,8 +173,8 @@ def app(pages: Pages, key: str) -> Starlette:
     keyed.router.redirect_slashes = False  # without the key, all paths get the same answer
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        given: str = scope["path"].split("/")[1]
-        authorized = secrets.compare_digest(given.encode(), key.encode())
+        given_key: str = scope["path"].split("/")[1]
+        authorized = secrets.compare_digest(given_key.encode(), key.encode())
         await (keyed if authorized else Response("Not found", 404, _HEADERS))(scope, receive, send)
 
     return Starlette(routes=[Mount("/", answer)], middleware=[hosts])
@@ -207,8 +207,8 @@ def serve(
         pages.listing(0, where)  # fails before the server starts where the run is broken
     with listen(HOST, port) as listener:
         address = f"http://{HOST}:{listener.getsockname()[1]}"
-        first = pages.links.to() if len(runs) > 1 and not where.query else None
-        ready(address + (first or pages.links.listing(0, where)))
+        first_page = pages.links.to() if len(runs) > 1 and not where.query else None
+        ready(address + (first_page or pages.links.listing(0, where)))
         bounded_server(app(pages, key)).run(sockets=[listener])
 
 

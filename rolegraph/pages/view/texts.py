@@ -106,11 +106,11 @@ def hidden_note(quoting: frozenset[str], has_spec: bool) -> str:
 def earlier_messages(asked: CallRecord) -> str:
     """Return the heading of the messages that a call repeats; for a fork it names the turn that they come
     from."""
-    one = len(asked.earlier) == 1
-    heading = f"{len(asked.earlier)} earlier message{'' if one else 's'}"
-    if (trunk := asked.forked) is None:
+    is_single = len(asked.earlier) == 1
+    heading = f"{len(asked.earlier)} earlier message{'' if is_single else 's'}"
+    if (trunk_node := asked.forked) is None:
         return heading
-    return f"{heading}, of the conversation of {trunk.role} {trunk.index}, round {trunk.round}"
+    return f"{heading}, of the conversation of {trunk_node.role} {trunk_node.index}, round {trunk_node.round}"
 
 
 def step_facts(step: Step) -> str:
@@ -135,13 +135,13 @@ def group_noun(trace: GroupTrace) -> str:
 
 def group_scope(trace: GroupTrace) -> str:
     """Describe the property that a group's members share, such as task, round, prompt or policy."""
-    mine = trace.mine.credit
+    own_credit = trace.mine.credit
     parts = [
-        ("compared " if trace.learnt else "") + mine.over.phrase,
-        f"round {mine.round}" if mine.by == "turn" else "",
-        "same prompt" if mine.by == "prompt" else "",
-        "" if mine.by in get_args(GroupBy) else "same key",
-        f"policy {mine.policy}" if mine.policy != MAIN else "",
+        ("compared " if trace.learnt else "") + own_credit.over.phrase,
+        f"round {own_credit.round}" if own_credit.by == "turn" else "",
+        "same prompt" if own_credit.by == "prompt" else "",
+        "" if own_credit.by in get_args(GroupBy) else "same key",
+        f"policy {own_credit.policy}" if own_credit.policy != MAIN else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -160,19 +160,19 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
     estimator = (role and role.estimator) or "The estimator"
     baseline = " and its baseline" if trace.mine.credit.baseline is not None else ""
     loss = f", {role.loss}" if role and role.loss else ""
-    added = " The signal's advantage is added at each token." if signal is not None else ""
+    signal_note = " The signal's advantage is added at each token." if signal is not None else ""
     return (
         f"{estimator} computes an advantage from each reward{baseline}; the push on each token's probability "
-        f"is the advantage times the loss weight{loss}.{added}"
+        f"is the advantage times the loss weight{loss}.{signal_note}"
     )
 
 
 def group_result(trace: GroupTrace) -> str:
     """Return how the reward of the group's member on this page became an advantage, as recorded."""
-    mine, split = trace.mine.credit, trace.mine.row.part.split
-    reward = "no reward" if mine.reward is None else f"reward {number(mine.reward)}"
-    if split != "train" and mine.advantage is None:
+    credit, split = trace.mine.credit, trace.mine.row.part.split
+    reward = "no reward" if credit.reward is None else f"reward {number(credit.reward)}"
+    if split != "train" and credit.advantage is None:
         return reward
-    baseline = "" if mine.baseline is None else f" − baseline {number(mine.baseline)}"
-    advantage = "no advantage" if mine.advantage is None else f"advantage {signed(mine.advantage)}"
+    baseline = "" if credit.baseline is None else f" − baseline {number(credit.baseline)}"
+    advantage = "no advantage" if credit.advantage is None else f"advantage {signed(credit.advantage)}"
     return f"{reward}{baseline} → {advantage}"

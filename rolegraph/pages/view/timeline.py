@@ -95,7 +95,7 @@ class Timeline:
     def colours(self) -> dict[str, str]:
         """CSS class of each role's colour."""
         roles = dict.fromkeys(lane.instance[0] for lane in self.lanes)
-        return {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
+        return {role: f"c{index % _COLOURS}" for index, role in enumerate(roles)}
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
@@ -107,18 +107,18 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
         spec: The parsed spec.
         texts: By role, the sources of its prompt, system and tool value. Conditions are in the spec.
     """
-    of_roles: dict[str, Set[str]] = {}
+    inputs_by_role: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
         scope = TemplateScope(dict.fromkeys(role.needs, 1), self_fields=ALL_OF_SELF)
         mentions = [mentions_of(text, scope) for text in texts.get(name, ())]
         conditions = (role.when, role.memory and role.memory.reset)
         mentions += [mentions_of(text or "", replace(scope, is_condition=True)) for text in conditions]
-        of_roles[name] = {*chain.from_iterable(mentions)}
-    of_loops: dict[str, Set[str]] = {}
+        inputs_by_role[name] = {*chain.from_iterable(mentions)}
+    inputs_by_loop: dict[str, Set[str]] = {}
     for name, loop in spec.loops.items():
         scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
-        of_loops[name] = mentions_of(loop.until or "", scope)
-    return role_inputs(spec, of_roles, of_loops)
+        inputs_by_loop[name] = mentions_of(loop.until or "", scope)
+    return role_inputs(spec, inputs_by_role, inputs_by_loop)
 
 
 def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
@@ -134,8 +134,8 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
         name: [templates[about] for part in _PARTS if (about := f"the {part} of {name}") in templates]
         for name in spec.roles
     }
-    unrolled = UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts))
-    return turn_graph([node.id for node in unrolled.nodes], dag_of(unrolled.waits))
+    unrolled_graph = UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts))
+    return turn_graph([node.id for node in unrolled_graph.nodes], dag_of(unrolled_graph.waits))
 
 
 def timeline(
@@ -151,9 +151,9 @@ def timeline(
     """
     if dag is None or not turns.keys() <= dag.nodes:
         dag = _by_round(turns)
-    timed = any(turn.seconds for turn in turns.values())
+    has_times = any(turn.seconds for turn in turns.values())
     spans = {node: turn.span for node, turn in turns.items() if turn.calls}
-    measured = bool(spans) and None not in spans.values()
+    is_measured = bool(spans) and None not in spans.values()
     starts: dict[NodeId, float] = {}
     ends: dict[NodeId, float] = {}
     cause: dict[NodeId, NodeId] = {}
@@ -161,9 +161,9 @@ def timeline(
         starts[node] = max((ends[other] for other in dag.pred[node]), default=0.0)
         if dag.pred[node]:
             cause[node] = max(dag.pred[node], key=lambda other: ends[other])
-        taken = turns.get(node)
-        ends[node] = starts[node] + (0.0 if taken is None else taken.seconds if timed else 1.0)
-        if measured and (span := spans.get(node)):
+        turn_ = turns.get(node)
+        ends[node] = starts[node] + (0.0 if turn_ is None else turn_.seconds if has_times else 1.0)
+        if is_measured and (span := spans.get(node)):
             starts[node], ends[node] = span
     path = _path(ends, cause)
     lanes: dict[tuple[str, int], list[Bar]] = {}
@@ -171,27 +171,27 @@ def timeline(
         if node in turns or node.role not in called:
             state = turns[node].state if node in turns else "skipped"
             lanes.setdefault(node[:2], []).append(Bar(node, starts[node], ends[node], state))
-    several = {role for role, index in lanes if index > 1}
-    shown = [
-        Lane((role, index), f"{role} {index}" if role in several else role, bars)
+    repeated_roles = {role for role, index in lanes if index > 1}
+    shown_lanes = [
+        Lane((role, index), f"{role} {index}" if role in repeated_roles else role, bars)
         for (role, index), bars in islice(lanes.items(), MOST_LANES)
     ]
-    places = {lane.instance: place for place, lane in enumerate(shown)}
+    lane_index = {lane.instance: place for place, lane in enumerate(shown_lanes)}
     pairs = [
         (one, other)
         for other in dag
         for one in dag.pred[other]
-        if {one, other} <= turns.keys() and {one[:2], other[:2]} <= places.keys()
+        if {one, other} <= turns.keys() and {one[:2], other[:2]} <= lane_index.keys()
         if other.role not in called
     ]
     joins = [
-        Join(ends[one], places[one[:2]], starts[other], places[other[:2]], (one, other) in path)
+        Join(ends[one], lane_index[one[:2]], starts[other], lane_index[other[:2]], (one, other) in path)
         for one, other in pairs
         if len(pairs) <= MOST_JOINS or (one, other) in path
     ]
     order = sorted(turns, key=lambda node: starts.get(node, 0.0))
     length = max(ends.values(), default=0.0)
-    return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
+    return Timeline(shown_lanes, joins, length, has_times, is_measured, len(lanes) - len(shown_lanes), order)
 
 
 def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
@@ -199,9 +199,9 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:
         rounds.setdefault(node.round, []).append(node)
-    earlier = dict(pairwise([0, *sorted(rounds)]))
-    before = {later: rounds.get(number, []) for number, later in earlier.items()}
-    return graph_of({node: before[node.round] for node in turns})
+    earlier_round = dict(pairwise([0, *sorted(rounds)]))
+    nodes_before = {round_: rounds.get(number, []) for number, round_ in earlier_round.items()}
+    return graph_of({node: nodes_before[node.round] for node in turns})
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
@@ -234,12 +234,12 @@ def join_path(join: Join, scale: float) -> str:
 
 def apart(bars: Sequence[Bar]) -> Iterator[Bar]:
     """Yield a lane's bars; of skipped rounds that would be drawn in the same place, only the first."""
-    last: float | None = None
+    last_end: float | None = None
     for bar in bars:
         if bar.state != "skipped":
             yield bar
-        elif bar.start != last:
-            last = bar.start
+        elif bar.start != last_end:
+            last_end = bar.start
             yield bar
 
 
@@ -247,16 +247,16 @@ def note(line: Timeline) -> str:
     """Return the caption of a time line: the origin of its times, and the meaning of the bars' edges."""
     states = Counter(bar.state for lane in line.lanes for bar in lane.bars)
     if line.measured:
-        measured = f"{number(line.length)} s from the start of the episode to the last answer."
+        measured_text = f"{number(line.length)} s from the start of the episode to the last answer."
     elif line.timed:
-        measured = (
+        measured_text = (
             f"{number(line.length)} s along the critical path. Start times were not recorded, "
             "so each turn is drawn from the end of its last input."
         )
     else:
-        measured = "No times were recorded: all turns are drawn with equal length."
+        measured_text = "No times were recorded: all turns are drawn with equal length."
     parts = [
-        measured,
+        measured_text,
         "Failed turns have a red edge." if states["failed"] else "",
         "Masked turns are pale." if states["masked"] else "",
         f"{states['skipped']} turns were skipped (hollow)." if states["skipped"] else "",

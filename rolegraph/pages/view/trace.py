@@ -66,8 +66,8 @@ class GroupTrace:
 def groups_of(shown: EpisodeLocation, rows: Iterable[CreditRow]) -> dict[int, list[CreditRow]]:
     """Return the rows of the groups that compare an episode's turns, by number of the group."""
     rows = [row for row in rows if row.group is not None]
-    place = shown.entry.task, shown.entry.rollout
-    groups = {row.group: list[CreditRow]() for row in rows if (row.task, row.rollout) == place}
+    episode_key = shown.entry.task, shown.entry.rollout
+    groups = {row.group: list[CreditRow]() for row in rows if (row.task, row.rollout) == episode_key}
     for row in rows:
         if row.group in groups:
             groups[row.group].append(row)
@@ -85,15 +85,15 @@ def traces(
         episodes: Episodes of the listed members, with the shown episode.
     """
     by_node: dict[NodeId, list[GroupTrace]] = {}
-    place = shown.entry.task, shown.entry.rollout
+    episode_key = shown.entry.task, shown.entry.rollout
     for rows in groups.values():
         roles = " and ".join(dict.fromkeys(row.role for row in rows))
-        listed = [member for row in rows[:MOST_MEMBERS] for member in _member(row, episodes)]
+        listed_members = [member for row in rows[:MOST_MEMBERS] for member in _member(row, episodes)]
         for row in rows:
-            if (row.task, row.rollout) == place:
-                for mine in _member(row, episodes):
-                    trace = GroupTrace(len(rows), roles, listed, mine)
-                    for node in _nodes(row, episodes[place][1]):
+            if (row.task, row.rollout) == episode_key:
+                for own_member in _member(row, episodes):
+                    trace = GroupTrace(len(rows), roles, listed_members, own_member)
+                    for node in _nodes(row, episodes[episode_key][1]):
                         by_node.setdefault(node, []).append(trace)
     return by_node
 
@@ -102,8 +102,8 @@ def _nodes(row: CreditRow, episode: Episode) -> list[NodeId]:
     """Return the turns that a credit row covers: one turn, or all turns of its trajectory."""
     if row.round:
         return [row.node]
-    same = (t for t in episode.trajectories if (t.name, t.index) == (row.role, row.index))
-    rounds = dict.fromkeys(step.round for trajectory in same for step in trajectory.steps)
+    own_trajectories = (t for t in episode.trajectories if (t.name, t.index) == (row.role, row.index))
+    rounds = dict.fromkeys(step.round for trajectory in own_trajectories for step in trajectory.steps)
     return [row.node._replace(round=round) for round in rounds]
 
 
@@ -142,9 +142,9 @@ MOST_TOKENS = 3_000
 def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledToken]:
     """Yield the tokens of a response with their colours; `scale` is the largest |advantage| of the page."""
     values, logprobs = step.advantages, step.logprobs
-    for place, text in enumerate(pieces[:MOST_TOKENS]):
-        advantage = values[place] if place < len(values) else None
-        logprob = logprobs[place] if place < len(logprobs) else None
+    for index, text in enumerate(pieces[:MOST_TOKENS]):
+        advantage = values[index] if index < len(values) else None
+        logprob = logprobs[index] if index < len(logprobs) else None
         tint = 0
         if advantage and scale:  # rounded away from 0, so that only 0 has no colour
             tint = int(math.copysign(min(3, math.ceil(abs(advantage) / scale * 3)), advantage))

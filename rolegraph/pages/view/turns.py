@@ -54,9 +54,9 @@ class TurnRecord:
         """
         if not self.calls:
             return None
-        first, last = self.calls[0].step.metadata, self.calls[-1].step.metadata
-        start, end = first.get("started"), last.get("started")
-        return None if start is None or end is None else (start, end + last.get("seconds", 0.0))
+        first_metadata, last_metadata = self.calls[0].step.metadata, self.calls[-1].step.metadata
+        start, end = first_metadata.get("started"), last_metadata.get("started")
+        return None if start is None or end is None else (start, end + last_metadata.get("seconds", 0.0))
 
     @property
     def reward(self) -> float | None:
@@ -91,15 +91,15 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     }
     by_node: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
-        before: Sequence[Message] = ()
+        messages_before: Sequence[Message] = ()
         steps_by_turn = trajectory.turns
         for number, steps in enumerate(steps_by_turn, 1):
             calls: list[CallRecord] = []
             for step in steps:
-                forked = step.metadata.get("forked")
-                trunk = None if forked is None else NodeId(**forked)
-                calls.append(_asked(step, before if trunk is None else chats.get(trunk, ()), trunk))
-                before = step.chat_completions
+                fork_place = step.metadata.get("forked")
+                trunk = None if fork_place is None else NodeId(**fork_place)
+                calls.append(_asked(step, messages_before if trunk is None else chats.get(trunk, ()), trunk))
+                messages_before = step.chat_completions
             node = NodeId(trajectory.name, trajectory.index, steps[0].round)
             is_last = number == len(steps_by_turn)
             failure = failures.get(node)
@@ -118,11 +118,11 @@ def _asked(step: Step, before: Sequence[Message], forked: NodeId | None) -> Call
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
     demonstration = step.metadata.get("demonstration")
-    repeated = len(before) if before and chat[: len(before)] == [*before] else 0
+    repeated_count = len(before) if before and chat[: len(before)] == [*before] else 0
     return CallRecord(
         step=step,
-        earlier=chat[:repeated],
-        prompt=chat[repeated:],
+        earlier=chat[:repeated_count],
+        prompt=chat[repeated_count:],
         answer=answer,
         used=[(used["name"], used.get("error", "")) for used in step.metadata.get("calls", ())],
         demonstration=demonstration["text"] if demonstration else "",

@@ -72,8 +72,8 @@ class FigureRow(NamedTuple):
         Args:
             apart: Reason why each other side is not comparable; empty for a comparable side.
         """
-        kept = [None if cause else gap for cause, gap in zip(apart, self.differences, strict=True)]
-        return self._replace(differences=kept)
+        kept_gaps = [None if cause else gap for cause, gap in zip(apart, self.differences, strict=True)]
+        return self._replace(differences=kept_gaps)
 
     @property
     def is_score(self) -> bool:
@@ -111,15 +111,15 @@ class SideVerdict(NamedTuple):
     def measure(self) -> str:
         """Text with the figure's difference, its interval and tasks, and the number of flipped tasks."""
         gap = self.gap
-        shown = f"{self.figure} {gap.signed}"
-        for role, moved in self.moved.items():
-            shown += f", reward/{role} {moved.signed}"
+        gap_text = f"{self.figure} {gap.signed}"
+        for role, role_gap in self.moved.items():
+            gap_text += f", reward/{role} {role_gap.signed}"
         if self.apart:
             return f"no task is the same; {self.apart}"
         if not self.flips.shared:
-            return f"{shown}; no task is the same (n {gap.n})"
-        gained = {0: "no task", 1: "1 task"}.get(self.flips.gains, f"{self.flips.gains} tasks")
-        return f"{shown} over {gap.n} shared tasks; {gained} gained, {self.flips.losses or 'none'} lost"
+            return f"{gap_text}; no task is the same (n {gap.n})"
+        gain_text = {0: "no task", 1: "1 task"}.get(self.flips.gains, f"{self.flips.gains} tasks")
+        return f"{gap_text} over {gap.n} shared tasks; {gain_text} gained, {self.flips.losses or 'none'} lost"
 
     def words(self, side: str, first: str) -> str:
         """Return the verdict in words, with these names of the sides."""
@@ -189,7 +189,7 @@ class Comparison(Summarized):
         title = (
             "\n".join(map(str, self.verdicts)) or f"Comparison of {', '.join(it.name for it in self.sides)}"
         )
-        first, *others = [side.name for side in self.measured] or [""]
+        first_name, *others = [side.name for side in self.measured] or [""]
         tasks = [len(side.results.tasks) if side.results else None for side in self.measured]
         rows = [
             (
@@ -199,8 +199,8 @@ class Comparison(Summarized):
             )
             for row, equal in self.distinct_rows
         ]
-        gaps = [f"{it} − {first}" for it in others] if len(others) > 1 else ["difference"] * len(others)
-        return Summary(title, ("figure", first, *others, *gaps), rows)
+        gaps = [f"{it} − {first_name}" for it in others] if len(others) > 1 else ["difference"] * len(others)
+        return Summary(title, ("figure", first_name, *others, *gaps), rows)
 
     def table(self) -> Any:
         """Return the figures of the sides.
@@ -230,13 +230,13 @@ class Comparison(Summarized):
             names = ", ".join(by_name) or "none"
             raise UsageError(f"the sides have no figure {unknown}; expected some of {names}")
         rows = [by_name[name] for name in wanted]
-        first, *others = [side.name for side in self.measured]
+        first_name, *other_sides = [side.name for side in self.measured]
         panels: list[FigurePanel] = []
-        for place, (side, hue) in enumerate(zip(others, cycle(PALETTE), strict=False)):
-            gaps = [gap if gap and gap.n else None for gap in (row.differences[place] for row in rows)]
+        for index, (side, hue) in enumerate(zip(other_sides, cycle(PALETTE), strict=False)):
+            gaps = [gap if gap and gap.n else None for gap in (row.differences[index] for row in rows)]
             ends = [0.0, *(end for gap in gaps if gap for end in (gap.low, gap.high))]
             marks = [gap and partial(interval_mark, gap, hue) for gap in gaps]
-            panels.append(FigurePanel(f"{side} − {first}", ends, marks))
+            panels.append(FigurePanel(f"{side} − {first_name}", ends, marks))
         return Drawing(rows_picture("Differences", [row.figure for row in rows], panels))
 
     @property
@@ -248,8 +248,8 @@ class Comparison(Summarized):
     def other_code(self) -> bool:
         """True if the sides have the same spec but different hashes, because the code of vocabulary items
         differs."""
-        first, *others = self.sides
-        has_same_specs = all(side.spec == first.spec for side in others)
+        first_side, *other_sides = self.sides
+        has_same_specs = all(side.spec == first_side.spec for side in other_sides)
         return self.same_words and has_same_specs and len({side.hash for side in self.sides}) > 1
 
 
@@ -260,8 +260,8 @@ def _better(gap: Interval) -> str:
 def _ends(start: str, over: Interval | None) -> dict[str, float | None]:
     """Return a mean, the ends of its interval and n, under names that begin with `start`; the values are None
     without an interval."""
-    values = over if over and over.n else None
-    return {f"{start}{name}": values and getattr(values, name) for name in ("mean", "low", "high", "n")}
+    interval_ = over if over and over.n else None
+    return {f"{start}{name}": interval_ and getattr(interval_, name) for name in ("mean", "low", "high", "n")}
 
 
 def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
@@ -279,20 +279,20 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
         raise UsageError("a comparison needs two: folders of runs or trainings, or specs")
     measured = _measured(sides)
     results = [(side.name, side.results) for side in measured if side.results is not None]
-    rows = _rows([of for _, of in results]) if len(results) > 1 else ()
-    flips = [task_flips(name, results[0][1], of, shown) for name, of in results[1:]]
+    rows = _rows([side_results for _, side_results in results]) if len(results) > 1 else ()
+    flips = [task_flips(name, results[0][1], side_results, shown) for name, side_results in results[1:]]
     keys = spec_differences(_compared_specs(sides))
     settings = setting_differences([side.settings for side in sides])
     data = [f"{it.key} {' → '.join(it.values)}" for it in (*keys, *settings) if it.key.startswith(_OF_TASKS)]
-    apart = f"what differs: {'; '.join(data) or 'the rows of the data'}"
+    data_difference = f"what differs: {'; '.join(data) or 'the rows of the data'}"
     causes = [
-        apart if not of.shared and measured[0].training and side.training else ""
-        for of, side in zip(flips, measured[1:], strict=True)
+        data_difference if not side_results.shared and measured[0].training and side.training else ""
+        for side_results, side in zip(flips, measured[1:], strict=True)
     ]
     verdicts = [
         verdict
-        for column, of in enumerate(flips)
-        for verdict in _verdicts(measured, column, rows, of, causes[column])
+        for column, side_results in enumerate(flips)
+        for verdict in _verdicts(measured, column, rows, side_results, causes[column])
     ]
     return Comparison(
         sides,
@@ -348,8 +348,8 @@ def _verdict(
     trained: Iterable[str],
 ) -> Iterator[SideVerdict]:
     if (gap := _gap(figure, was, now)) and gap.n:
-        same = shared_tasks(was, now)
-        means = [fmean(_among(same, of.figures[figure]).values()) for of in (was, now)]
+        common_tasks = shared_tasks(was, now)
+        means = [fmean(_among(common_tasks, results.figures[figure]).values()) for results in (was, now)]
         yield SideVerdict(
             flips.side,
             first,
@@ -358,7 +358,7 @@ def _verdict(
             (means[0], means[1]),
             gap,
             flips,
-            {role: moved for role in trained if (moved := _moved(f"reward/{role}", figure, was, now))},
+            {role: role_gap for role in trained if (role_gap := _moved(f"reward/{role}", figure, was, now))},
         )
 
 
@@ -368,42 +368,42 @@ def _moved(name: str, figure: str, was: SideResults, now: SideResults) -> Interv
     None also if the figure equals `figure` on both sides, so that no difference is shown twice.
     """
     gap = _gap(name, was, now)
-    equal = all(of.figures.get(name) == of.figures[figure] for of in (was, now))
-    return gap if gap and gap.sign and not equal else None
+    is_equal = all(results.figures.get(name) == results.figures[figure] for results in (was, now))
+    return gap if gap and gap.sign and not is_equal else None
 
 
 def _compared_specs(sides: Sequence[Side]) -> list[Mapping[str, Any]]:
     """Return the specs of all sides; without their `train` if any side is a run."""
     has_run = any(side.settings.get("kind") == "run" for side in sides)
-    left_out = {"train"} if has_run else set[str]()
-    return [{key: of for key, of in side.spec.items() if key not in left_out} for side in sides]
+    omitted_keys = {"train"} if has_run else set[str]()
+    return [{key: value for key, value in side.spec.items() if key not in omitted_keys} for side in sides]
 
 
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     """Return the figures of all sides, over the tasks that all sides have; without common tasks, over each
     side's own."""
-    first, *others = results
-    shared = set(first.tasks).intersection(*(shared_tasks(first, other) for other in others))
+    first_results, *others = results
+    shared = set(first_results.tasks).intersection(*(shared_tasks(first_results, other) for other in others))
     rows: dict[str, FigureRow] = {}
     for name in dict.fromkeys(figure for of in results for figure in of.figures):
         values_of = [of.figures.get(name) for of in results]
         sides = [None if values is None else interval(_among(shared, values)) for values in values_of]
-        rows[name] = FigureRow(name, sides, [_gap(name, first, other) for other in others])
+        rows[name] = FigureRow(name, sides, [_gap(name, first_results, other) for other in others])
     tables = (
         {name: (rows[name].kind, tuple(sorted(values.items()))) for name, values in of.figures.items()}
         for of in results
     )
-    for first_name, *equal in EqualFigures(rows, tables).groups:
-        rows |= {name: rows[name]._replace(equal_to=first_name) for name in equal}
+    for first_name, *equal_names in EqualFigures(rows, tables).groups:
+        rows |= {name: rows[name]._replace(equal_to=first_name) for name in equal_names}
     return [*rows.values()]
 
 
 def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None:
-    was, now = first.figures.get(figure), other.figures.get(figure)
-    if was is None or now is None:
+    first_values, other_values = first.figures.get(figure), other.figures.get(figure)
+    if first_values is None or other_values is None:
         return None
-    same = shared_tasks(first, other)
-    return difference(_among(same, now), was, paired=bool(same))
+    common_tasks = shared_tasks(first, other)
+    return difference(_among(common_tasks, other_values), first_values, paired=bool(common_tasks))
 
 
 def _among(tasks: Set[str], values: ByTask) -> ByTask:

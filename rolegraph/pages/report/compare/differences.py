@@ -46,9 +46,9 @@ def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[KeyDifference]:
 def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDifference]:
     """Return the settings that differ between runs, or that some run lacks; sides without any settings are
     ignored."""
-    names = dict.fromkeys(name for of in settings for name in of)
-    rows = [KeyDifference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
-    sides = [index for index, of in enumerate(settings) if of]
+    names = dict.fromkeys(name for settings_ in settings for name in settings_)
+    rows = [KeyDifference(name, [settings_.get(name, ABSENT) for settings_ in settings]) for name in names]
+    sides = [index for index, settings_ in enumerate(settings) if settings_]
     return [row for row in rows if len({row.values[index] for index in sides}) > 1]
 
 
@@ -56,16 +56,16 @@ def template_differences(
     names: Sequence[str], templates: Sequence[Mapping[str, str]]
 ) -> list[TemplateChange]:
     """Return the templates that differ from those of the first side; `names` are the sides' names."""
-    changed: list[TemplateChange] = []
-    for template in dict.fromkeys(name for of in templates for name in of):
-        first, *others = [of.get(template, "") for of in templates]
+    changes: list[TemplateChange] = []
+    for template in dict.fromkeys(name for texts in templates for name in texts):
+        first_text, *other_texts = [texts.get(template, "") for texts in templates]
         diffs = [
-            text_difference(first, other, names[0], name)
-            for name, other in zip(names[1:], others, strict=True)
+            text_difference(first_text, other, names[0], name)
+            for name, other in zip(names[1:], other_texts, strict=True)
         ]
         if any(diffs):
-            changed.append(TemplateChange(template, diffs))
-    return changed
+            changes.append(TemplateChange(template, diffs))
+    return changes
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,8 +73,8 @@ def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A spec with faults is returned unchanged.
     """
-    fitting = validate(spec)
-    return spec if fitting.findings else fitting.value.model_dump(mode="json")
+    validated_spec = validate(spec)
+    return spec if validated_spec.findings else validated_spec.value.model_dump(mode="json")
 
 
 def _differences(
@@ -86,20 +86,20 @@ def _differences(
             continue
         if all(isinstance(value, dict) for value in values) and not is_atomic(path):
             yield from _differences(written, cast("list[dict[str, Any]]", values), path)
-        elif numbered := _numbered(values):
-            yield from _differences(written, numbered, path)
+        elif numbered_items := _numbered(values):
+            yield from _differences(written, numbered_items, path)
         else:
             entries = [value_at(spec, path) for spec in written]
             pairs = zip(entries, values, strict=True)
-            shown = [value if entry is None else entry for entry, value in pairs]
-            cells = [ABSENT if value is None else dump_yaml(value, one_line=True) for value in shown]
+            shown_values = [value if entry is None else entry for entry, value in pairs]
+            cells = [ABSENT if value is None else dump_yaml(value, one_line=True) for value in shown_values]
             yield KeyDifference(".".join(map(str, path)), cells)
 
 
 def _numbered(values: Sequence[Any]) -> list[dict[Any, Any]]:
     """Return lists of as many mappings each, such as the stages of trainings, as mappings by place; an empty
     list for other values."""
-    lists = [cast("list[Any]", of) for of in values if isinstance(of, list)]
+    lists = [cast("list[Any]", list_) for list_ in values if isinstance(list_, list)]
     are_alike = len(lists) == len(values) and len({*map(len, lists)}) == 1
-    are_mappings = all(isinstance(it, dict) for of in lists for it in of)
-    return [dict(enumerate(of)) for of in lists] if are_alike and are_mappings else []
+    are_mappings = all(isinstance(item, dict) for list_ in lists for item in list_)
+    return [dict(enumerate(list_)) for list_ in lists] if are_alike and are_mappings else []

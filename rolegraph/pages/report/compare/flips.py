@@ -56,7 +56,7 @@ class TaskFlip:
     def last(self) -> list[Trajectory | None]:
         """Trajectory that ran last in each side's episode, whose answer a list of tasks shows; None without
         one."""
-        return [next(reversed(it.trajectories), None) for it in (self.first, self.other)]
+        return [next(reversed(episode.trajectories), None) for episode in (self.first, self.other)]
 
 
 class TaskChange(NamedTuple):
@@ -83,8 +83,8 @@ class TaskChange(NamedTuple):
     def cell(self, name: str) -> str:
         """Return a value on both sides as text, such as `0.5 → 1`; a single number where both are the
         same."""
-        was, now = (number(of[name]) if name in of else "–" for of in (self.was, self.now))
-        return was if was == now else f"{was} → {now}"
+        old_text, new_text = (number(of[name]) if name in of else "–" for of in (self.was, self.now))
+        return old_text if old_text == new_text else f"{old_text} → {new_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ class TaskFlips:
         """Text that says how the differences of this side are computed: paired over common tasks, or not."""
         if not self.shared:
             return f"{self.side}: no task is the same; the difference of means, each side by itself"
-        left = f"; {self.alone} others are left out" if self.alone else ""
-        return f"{self.side}: differences paired over {self.shared} tasks that are the same{left}"
+        left_out_note = f"; {self.alone} others are left out" if self.alone else ""
+        return f"{self.side}: differences paired over {self.shared} tasks that are the same{left_out_note}"
 
 
 def shared_tasks(first: SideResults, other: SideResults) -> set[str]:
@@ -167,25 +167,25 @@ def task_flips(name: str, first: SideResults, other: SideResults, shown: int) ->
         DataError: An episode of a flipped task cannot be read.
     """
     shared = shared_tasks(first, other)
-    was, now = (side.figures.get("correct", {}) for side in (first, other))
-    judged = shared & was.keys() & now.keys()
-    turned = [task for task in judged if (was[task] > SOLVED) != (now[task] > SOLVED)]
-    turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
-    gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
-    alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
-    read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
-    changes = _changes(shared, {*turned}, first, other)
-    both = sum(was[task] > SOLVED and now[task] > SOLVED for task in judged)
+    first_means, other_means = (side.figures.get("correct", {}) for side in (first, other))
+    judged_tasks = shared & first_means.keys() & other_means.keys()
+    flipped = [task for task in judged_tasks if (first_means[task] > SOLVED) != (other_means[task] > SOLVED)]
+    flipped.sort(key=lambda task: (-abs(other_means[task] - first_means[task]), task))
+    won, lost_ = ([task for task in flipped if (other_means[task] > SOLVED) is up] for up in (True, False))
+    unshared_count = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
+    read_flips = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (won, lost_)]
+    changes = _changes(shared, {*flipped}, first, other)
+    solved_by_both = sum(first_means[task] > SOLVED and other_means[task] > SOLVED for task in judged_tasks)
     return TaskFlips(
         side=name,
         shared=len(shared),
-        alone=alone,
-        gained=read[0],
-        lost=read[1],
-        gains=len(gained),
-        losses=len(lost),
-        both=both,
-        neither=len(judged) - both - len(turned),
+        alone=unshared_count,
+        gained=read_flips[0],
+        lost=read_flips[1],
+        gains=len(won),
+        losses=len(lost_),
+        both=solved_by_both,
+        neither=len(judged_tasks) - solved_by_both - len(flipped),
         columns=_columns(changes),
         tasks=changes[:MOST_TASKS],
     )
@@ -225,15 +225,15 @@ def _changes(
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
     """Return the TaskFlip of a task, with an episode of each side, of the same rollout number if possible."""
-    was, now = first.figures["correct"][task], other.figures["correct"][task]
-    solved = now > SOLVED
-    one, two = min(
+    old_value, new_value = first.figures["correct"][task], other.figures["correct"][task]
+    is_solved = new_value > SOLVED
+    first_key, other_key = min(
         (
-            (one, two)
-            for one, two in product(first.rollouts(task), other.rollouts(task))
-            if one.is_correct is not solved and two.is_correct is solved
+            (first_key, other_key)
+            for first_key, other_key in product(first.rollouts(task), other.rollouts(task))
+            if first_key.is_correct is not is_solved and other_key.is_correct is is_solved
         ),
         key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout),
     )
-    before, after = first.read(one), other.read(two)
-    return TaskFlip(task, question(before.task, task), was, now, before, after)
+    first_ep, other_ep = first.read(first_key), other.read(other_key)
+    return TaskFlip(task, question(first_ep.task, task), old_value, new_value, first_ep, other_ep)

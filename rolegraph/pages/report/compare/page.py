@@ -70,11 +70,11 @@ def comparison_page(
     code, code_hash = script(CHARTS)
     trainings = [
         (
-            f"{letter(place)} {side.name}",
+            f"{letter(index)} {side.name}",
             read_run(side.training),
             bands(read_validations(RunFolder(side.training))),
         )
-        for place, side in enumerate(comparison.sides)
+        for index, side in enumerate(comparison.sides)
         if side.training is not None
     ]
     return render(
@@ -82,9 +82,9 @@ def comparison_page(
         _HERE / "compare.css",
         comparison=comparison,
         curves=common_curves(trainings) if len(trainings) > 1 else (),
-        letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
-        places={side.name: place % COLOURS for place, side in enumerate(comparison.sides)},
-        verdicts=[[*of] for _, of in groupby(comparison.verdicts, key=attrgetter("side"))],
+        letters={side.name: letter(index) for index, side in enumerate(comparison.sides)},
+        places={side.name: index % COLOURS for index, side in enumerate(comparison.sides)},
+        verdicts=[[*group] for _, group in groupby(comparison.verdicts, key=attrgetter("side"))],
         chosen=BEST_ON_THESE,
         switch=switch,
         best=best,
@@ -134,22 +134,22 @@ class RoleLine(NamedTuple):
 def role_lines(comparison: Comparison) -> list[RoleLine]:
     """Return the rewards and failures of each role on the sides that have episodes."""
     entries = [[*side.results.entries.values()] if side.results else [] for side in comparison.measured]
-    roles = dict.fromkeys(name for of in entries for entry in of for name in entry.roles)
+    roles = dict.fromkeys(name for side_entries in entries for entry in side_entries for name in entry.roles)
     rewards = {row.figure: row for row in comparison.rows}
     lines: list[RoleLine] = []
     for role in roles if comparison.rows else ():
         row = rewards.get(f"{REWARD}{role}")
         cells: list[RoleCell] = []
-        for place, of_side in enumerate(entries):
-            of_role = [entry.roles[role] for entry in of_side if role in entry.roles]
-            values = [reward for of in of_role for reward in of.rewards]
-            mean = row.sides[place] if row else None
-            failures = sum((Counter(of.failures) for of in of_role), Counter[str]())
+        for index, of_side in enumerate(entries):
+            role_entries = [entry.roles[role] for entry in of_side if role in entry.roles]
+            values = [reward for side_entries in role_entries for reward in side_entries.rewards]
+            mean = row.sides[index] if row else None
+            failures = sum((Counter(side_entries.failures) for side_entries in role_entries), Counter[str]())
             cells.append(
                 RoleCell(
                     number(mean.mean) if mean else "–",
                     number(pstdev(values)) if values else "",
-                    sum(of.count for of in of_role),
+                    sum(side_entries.count for side_entries in role_entries),
                     failures,
                 )
             )
@@ -169,8 +169,8 @@ class FigureKind(NamedTuple):
 def figure_tables(comparison: Comparison) -> list[FigureKind]:
     """Return the figures of a comparison by kind."""
     kinds: dict[str, list[tuple[FigureRow, list[str]]]] = {}
-    for row, equal in comparison.distinct_rows:
-        kinds.setdefault(row.kind, []).append((row, equal))
+    for row, equal_names in comparison.distinct_rows:
+        kinds.setdefault(row.kind, []).append((row, equal_names))
     tables: list[FigureKind] = []
     for kind, rows in kinds.items():
         gaps = [gap for row, _ in rows for gap in row.differences if gap]
@@ -182,5 +182,5 @@ def figure_tables(comparison: Comparison) -> list[FigureKind]:
 def answer(trajectory: Trajectory) -> str:
     """Return the text of all responses of a trajectory, cut for display; for a role that runs a tool, its
     action."""
-    written = [step.model_response for step in trajectory.steps if step.model_response]
-    return clipped("\n\n".join(written) or trajectory.action or "")
+    answers = [step.model_response for step in trajectory.steps if step.model_response]
+    return clipped("\n\n".join(answers) or trajectory.action or "")

@@ -52,9 +52,9 @@ def type_findings(names: ResolvedNames) -> Iterator[Finding]:
 def _texts(names: ResolvedNames) -> Iterator[_Text]:
     """Yield all texts and expressions of a spec, except those with findings."""
     turns = [(name, *(f"{name}.{link}" for link in LINKS)) for name in names.roles]
-    every = {name: of_role[0] for of_role in turns for name in of_role}
+    first_of_role = {name: turns_of_role[0] for turns_of_role in turns for name in turns_of_role}
     for name, role in names.roles.items():
-        inputs = {key: other for key, other, _ in role.spec.edges if other in names.roles}
+        inputs = {key: needed_role for key, needed_role, _ in role.spec.edges if needed_role in names.roles}
         for key, text in (("prompt", role.prompt), ("system", role.system)):
             if text:
                 yield _Text(("roles", name, key), text, inputs)
@@ -65,24 +65,24 @@ def _texts(names: ResolvedNames) -> Iterator[_Text]:
         for keys, condition in conditions:
             if condition:
                 yield _Text(("roles", name, *keys), condition, inputs, is_condition=True)
-        yield from _rewards(name, role, every)
+        yield from _rewards(name, role, first_of_role)
     for loop, until in names.untils.items():
         if until:
-            yield _Text(("loops", loop, "until"), until, every, is_condition=True)
+            yield _Text(("loops", loop, "until"), until, first_of_role, is_condition=True)
     for name, metric in names.metrics.items():
         if metric and isinstance(metric.measure, Expression):
-            yield _Text(("episode", "metrics", name), metric.measure, every)
+            yield _Text(("episode", "metrics", name), metric.measure, first_of_role)
     for correct in names.correct:
         if correct:
-            yield _Text(("episode", "correct"), correct.expression, every)
+            yield _Text(("episode", "correct"), correct.expression, first_of_role)
 
 
 def _rewards(name: str, role: ResolvedRole, every: Mapping[str, str]) -> Iterator[_Text]:
     """Yield the expressions of a role's reward, and of its `right`."""
-    for text, place in role.reward.formulas if role.reward and role.spec.reward else ():
+    for text, text_path in role.reward.formulas if role.reward and role.spec.reward else ():
         formula = role.formulas.get(text)
         is_right = text == role.spec.right
-        path = ("right",) if is_right else ("reward", *cast("Any", role.spec.reward).path_of(place))
+        path = ("right",) if is_right else ("reward", *cast("Any", role.spec.reward).path_of(text_path))
         if formula:
             yield _Text(("roles", name, *path), formula, every, name)
 
@@ -104,20 +104,20 @@ class _ActionReader:
     def faults(self) -> Iterator[Finding]:
         """Yield the faults of the text, in its order."""
         tree = syntax_of(self.text.text)
-        if self.text.is_condition and (read := self.read(tree)) and read[1].get("type") in _BARE:
+        if self.text.is_condition and (reading := self.read(tree)) and reading[1].get("type") in _BARE:
             hint = "compare it with a value"
-            message = f"{read[0]} is {described(read[1])}: it holds unless it is empty or 0"
-            yield self.misread(tree.lineno, _word(read[0]), message, hint, "warning")
+            message = f"{reading[0]} is {described(reading[1])}: it holds unless it is empty or 0"
+            yield self.misread(tree.lineno, _word(reading[0]), message, hint, "warning")
         for node in (tree, *tree.find_all(nodes.Node)):
             if isinstance(node, nodes.Getattr | nodes.Getitem):
                 yield from self.field(node)
                 if isinstance(node, nodes.Getitem) and isinstance(node.node, nodes.Dict):
                     yield from self.mapped(node.node, node.arg)
             elif isinstance(node, nodes.Compare):
-                first = node.expr
+                first_operand = node.expr
                 for operand in node.ops:
-                    yield from self.compared(first, operand.op, operand.expr)
-                    first = operand.expr
+                    yield from self.compared(first_operand, operand.op, operand.expr)
+                    first_operand = operand.expr
             elif isinstance(node, nodes.Sub | nodes.Mul | nodes.Div | nodes.FloorDiv | nodes.Neg):
                 yield from self.computed(node)
 
@@ -152,11 +152,11 @@ class _ActionReader:
                 nodes.Getattr(node=holder, attr=key)
                 | nodes.Getitem(node=holder, arg=nodes.Const(value=str(key)))
             ):
-                before = self.read(holder)
-                return before and (f"{before[0]}.{key}", inside(inside(before[1], "properties"), key))
+                base = self.read(holder)
+                return base and (f"{base[0]}.{key}", inside(inside(base[1], "properties"), key))
             case nodes.Getitem(node=holder, arg=nodes.Const(value=int(key))):
-                before = self.read(holder)
-                return before and (f"{before[0]}[{key}]", inside(before[1], "items"))
+                base = self.read(holder)
+                return base and (f"{base[0]}[{key}]", inside(base[1], "items"))
             case _:
                 return None
 
@@ -181,10 +181,10 @@ class _ActionReader:
                     )
             case _:
                 pass
-        before = self.read(node.node) if isinstance(key, str) else None
-        if before is None or not isinstance(key, str):
+        holder_reading = self.read(node.node) if isinstance(key, str) else None
+        if holder_reading is None or not isinstance(key, str):
             return
-        text, shape = before
+        text, shape = holder_reading
         properties = inside(shape, "properties")
         if "enum" in shape or shape.get("type") in (*_BARE, "boolean", "null", "array"):
             hint = "read it whole, take a position, or let its parser give JSON"
@@ -197,45 +197,45 @@ class _ActionReader:
 
     def compared(self, one: nodes.Node, sign: str, other: nodes.Node) -> Iterator[Finding]:
         """Yield the fault of a comparison of a turn's value with values that it never has."""
-        read, values = self.read(one), _constants(other)
-        if read is None:
-            read, values = self.read(other), _constants(one) if sign not in ("in", "notin") else None
-        if read is None or not values or not read[1]:
+        reading, values = self.read(one), _constants(other)
+        if reading is None:
+            reading, values = self.read(other), _constants(one) if sign not in ("in", "notin") else None
+        if reading is None or not values or not reading[1]:
             return
-        text, shape = read
-        never = [value for value in values if not self.may_be(shape, value, sign)]
-        if len(never) < len(values):
+        text, shape = reading
+        impossible = [value for value in values if not self.may_be(shape, value, sign)]
+        if len(impossible) < len(values):
             return
-        shown = " or ".join(repr(value) for value in never)
+        listed = " or ".join(repr(value) for value in impossible)
         words = [str(word) for word in shape.get("enum", ())]
-        hint = next((near for value in never if (near := did_you_mean(str(value), words))), "")
+        hint = next((guess for value in impossible if (guess := did_you_mean(str(value), words))), "")
         if not hint and words:
             hint = f"it is one of {', '.join(words)}"
         if not hint and shape.get("type") == "string":
             hint = f"write number({text}), or let its parser read a number"
         verb = "compared in order with" if sign in _ORDERED else "equal to"
-        word = str(never[0]) if isinstance(never[0], str) else _word(text)
-        yield self.misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {shown}", hint)
+        word = str(impossible[0]) if isinstance(impossible[0], str) else _word(text)
+        yield self.misread(one.lineno, word, f"{text} is {described(shape)}, and never {verb} {listed}", hint)
 
     def mapped(self, mapping: nodes.Dict, key: nodes.Node) -> Iterator[Finding]:
         """Yield the warning of a mapping without an entry for a word that the action may be."""
-        read, keys = self.read(key), _constants(nodes.List([pair.key for pair in mapping.items]))
-        words = cast("Sequence[Any]", read[1].get("enum", ())) if read else ()
-        if read and keys and (lost := [str(word) for word in words if word not in keys]):
+        reading, keys = self.read(key), _constants(nodes.List([pair.key for pair in mapping.items]))
+        words = cast("Sequence[Any]", reading[1].get("enum", ())) if reading else ()
+        if reading and keys and (lost := [str(word) for word in words if word not in keys]):
             message = (
-                f"{read[0]} may be {' or '.join(lost)}, which this mapping lacks: no reward is known then"
+                f"{reading[0]} may be {' or '.join(lost)}, which this mapping lacks: no reward is known then"
             )
             yield self.misread(mapping.lineno, "action", message, "add each word", "warning")
 
     def computed(self, node: nodes.BinExpr | nodes.UnaryExpr) -> Iterator[Finding]:
         """Yield the fault of arithmetic on a text in an action."""
-        parts = [node.left, node.right] if isinstance(node, nodes.BinExpr) else [node.node]
-        for text, shape in filter(None, map(self.read, parts)):
+        operands = [node.left, node.right] if isinstance(node, nodes.BinExpr) else [node.node]
+        for text, shape in filter(None, map(self.read, operands)):
             words = cast("Sequence[Any]", shape.get("enum", ()))
             if shape.get("type") == "string" or any(isinstance(word, str) for word in words):
                 hint = f"write number({text}), or let its parser read a number"
                 if words:
-                    pairs = ", ".join(f"'{word}': {place}" for place, word in enumerate(words))
+                    pairs = ", ".join(f"'{word}': {position}" for position, word in enumerate(words))
                     hint = f"give each word a number: {{{pairs}}}[{text}]"
                 yield self.misread(
                     node.lineno, _word(text), f"{text} is {described(shape)}, and no number", hint
@@ -249,7 +249,7 @@ class _ActionReader:
         if "enum" in shape:
             members = cast("Sequence[Any]", shape["enum"])
             if sign in _ORDERED:
-                return any(isinstance(it, str) is isinstance(value, str) for it in members)
+                return any(isinstance(member, str) is isinstance(value, str) for member in members)
             return value in members
         matches = {
             "string": isinstance(value, str),
@@ -274,10 +274,10 @@ def _constants(node: nodes.Node) -> list[Any] | None:
         case nodes.Const(value=value):
             return [value]
         case nodes.CondExpr(expr1=one, expr2=nodes.Expr() as other):
-            first, second = _constants(one), _constants(other)
-            return None if first is None or second is None else first + second
+            left_values, right_values = _constants(one), _constants(other)
+            return None if left_values is None or right_values is None else left_values + right_values
         case nodes.List(items=items) | nodes.Tuple(items=items):
-            each = [_constants(item) for item in items]
-            return None if None in each else [value for values in each for value in values or ()]
+            value_lists = [_constants(item) for item in items]
+            return None if None in value_lists else [v for values in value_lists for v in values or ()]
         case _:
             return None

@@ -75,8 +75,8 @@ class CompileResult:
         if self.plan is None:
             return {}
         data = self.plan.data.items()
-        origins = {split: (it.whole or it).origin for split, it in data}
-        return {split: it for split, it in data if (one := origins[split]) and one.call.name == "file"}
+        origins = {split: (d.whole or d).origin for split, d in data}
+        return {split: d for split, d in data if (made_by := origins[split]) and made_by.call.name == "file"}
 
 
 def data_findings(plan: Plan) -> Iterator[Finding]:
@@ -94,18 +94,18 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
             path = ("train", "validation", "tasks")
             yield Finding(path, message, f"{count:,} or fewer", severity="warning")
     if len(files) == 2 and not plan.spec.data.split:
-        shared = vocabulary.shared_rows(files["train"].rows(None), files["validation"].rows(None))
-        if shared:
+        shared_rows = vocabulary.shared_rows(files["train"].rows(None), files["validation"].rows(None))
+        if shared_rows:
             hint = "hold rows out of one file: `data: {train: FILE, split: 0.1}`"
-            yield Finding(("data", "validation"), shared_message(shared), hint=hint, severity="warning")
+            yield Finding(("data", "validation"), shared_message(shared_rows), hint=hint, severity="warning")
 
 
 def marker_findings(plan: Plan) -> Iterator[Finding]:
     """Warn of endpoints whose server does not escape chat markers in texts before it turns them to tokens."""
     spec = plan.spec
-    used = [endpoint.model for endpoint in plan.endpoints]
+    used_models = [endpoint.model for endpoint in plan.endpoints]
     for path, ref in policies.models_of(spec):
-        if ref in used and ref.provider == "openai" and ref.escape_markers is None:
+        if ref in used_models and ref.provider == "openai" and ref.escape_markers is None:
             message = "the endpoint encodes texts itself, so a text with chat markers can forge a turn there"
             hint = "set `escape_markers` of the model: true escapes them, false trusts the server"
             yield Finding(path, message, hint=hint, severity="warning")
@@ -186,39 +186,39 @@ def check_source(
         UsageError: No spec is named, or a file does not exist.
     """
     imports = [vocabulary.import_file(FilePath(file)) for file in source.imports]
-    loaded = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
-    plan = _compile(loaded, imports, source.allow)
+    loaded_spec = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
+    plan = _compile(loaded_spec, imports, source.allow)
     if plan is not None:
         severity: Severity = "error" if runs else "warning"
         for name, path in plan.withheld:
             message = f"{'.'.join(map(str, path))} needs a permission: {name}"
             hint = f"--allow {shlex.quote(name)}"
-            loaded.report([Finding(path, message, "", hint, severity, word=name, code="permission")])
+            loaded_spec.report([Finding(path, message, "", hint, severity, word=name, code="permission")])
         if not validates:
-            plan = _with_validations(plan, loaded, source, runs)
-        if further is not None and not loaded.faults:
-            loaded.report(coded("engine", further(plan)))
-    return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
+            plan = _with_validations(plan, loaded_spec, source, runs)
+        if further is not None and not loaded_spec.faults:
+            loaded_spec.report(coded("engine", further(plan)))
+    return CompileResult(None if loaded_spec.faults else plan, loaded_spec.shown_diagnostics())
 
 
 def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool) -> Plan:
     """Return a plan with the workflows that validate it; report their faults to `loaded`."""
     sources, findings = validation_sources(loaded, source)
-    results = [check_source(each, runs=runs, validates=True) for each in sources]
-    plans, unfit = fit_validations(plan, [result.plan for result in results])
-    faults = (it for result in results for it in result.diagnostics if it.severity == "error")
+    results = [check_source(one_source, runs=runs, validates=True) for one_source in sources]
+    plans, misfits = fit_validations(plan, [result.plan for result in results])
+    faults = (d for result in results for d in result.diagnostics if d.severity == "error")
     loaded.diagnostics = sorted(dict.fromkeys([*loaded.diagnostics, *faults]), key=by_place)
-    loaded.report(coded("training", [*findings, *unfit]))
+    loaded.report(coded("training", [*findings, *misfits]))
     return replace(plan, validations=plans) if plans else plan
 
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the compiled plan; None where a finding is an error."""
-    numbers, of_numbers = numbers_of(loaded)
-    spec, of_models = locate_models(loaded)
+    numbers, number_findings = numbers_of(loaded)
+    spec, model_findings = locate_models(loaded)
     findings = [
-        *of_numbers,
-        *coded("policy", of_models),
+        *number_findings,
+        *coded("policy", model_findings),
         *check_graph(spec),
         *run_findings(spec, loaded.data),
     ]
@@ -238,16 +238,16 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += coded("training", learning_findings(names))
     for role in names.roles.values():
         findings += coded("training", term_findings(role))
-    if any(isinstance(it.hint, Suggestion) for it in findings):  # prompts tell which spelling is meant
-        prompts = (it for role in spec.roles.values() for it in (role.prompt, role.system))
-        loaded.source.texts |= template_texts(prompts, loaded.folders)
+    if any(isinstance(f.hint, Suggestion) for f in findings):  # prompts tell which spelling is meant
+        texts = (text for role in spec.roles.values() for text in (role.prompt, role.system))
+        loaded.source.texts |= template_texts(texts, loaded.folders)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
     if numbers is not None:  # the checks that items make of their options
         for step in numbers.extremes():
-            of_step = ResolvedNames(numbers.spec_at(step), instances, loaded, allow).findings
-            loaded.report(in_step(step, finding) for finding in of_step if finding not in names.findings)
+            in_stage = ResolvedNames(numbers.spec_at(step), instances, loaded, allow).findings
+            loaded.report(in_step(step, finding) for finding in in_stage if finding not in names.findings)
         if loaded.faults:
             return None
     stages = _stages(names, instances, loaded, imports)
@@ -255,8 +255,8 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
         return None
     plan = _assemble(names, instances, loaded.data, imports)
     if stages:
-        whole = "".join([plan.hash, *(in_stage.hash for _, in_stage in stages)])
-        hash = vocabulary.digest_of(whole.encode())
+        joined_hashes = "".join([plan.hash, *(stage_plan.hash for _, stage_plan in stages)])
+        hash = vocabulary.digest_of(joined_hashes.encode())
         plan = replace(plan, hash=hash, stages=tuple(stage for stage, _ in stages))
     if numbers is None and not plan.reads_step:
         return plan
@@ -273,19 +273,19 @@ def _stages(
         For each stage its StagePlan, and the plan of the spec in that stage; only stages before the first
         fault.
     """
-    spec, stages, first = names.spec, list[tuple[StagePlan, Plan]](), 1
-    resolved = [
+    spec, stages, first_step = names.spec, list[tuple[StagePlan, Plan]](), 1
+    stage_names = [
         ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
         for stage in spec.train.stages
     ]
-    findings = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
+    findings = chain.from_iterable(stage_findings(index, n) for index, n in enumerate(stage_names))
     loaded.report(coded("training", [*stages_findings(spec), *findings]))
-    for stage, its in zip(spec.train.stages, resolved, strict=True):
+    for stage, n in zip(spec.train.stages, stage_names, strict=True):
         if not loaded.faults:
-            plan = _assemble(its, instances, loaded.data, imports)
-            last = first + stage.steps - 1
-            stages.append((StagePlan(stage, first, last, its.spec, plan.roles), plan))
-        first += stage.steps
+            plan = _assemble(n, instances, loaded.data, imports)
+            last_step = first_step + stage.steps - 1
+            stages.append((StagePlan(stage, first_step, last_step, n.spec, plan.roles), plan))
+        first_step += stage.steps
     return stages
 
 
@@ -299,18 +299,18 @@ def _assemble(
     spec, counts = names.spec, names.counts
     runs_programs = any(permission.name == "python" for permission in names.permissions)
     interpreter = names.interpreter if runs_programs else ""
-    positions = {name: position for position, name in enumerate(spec.roles)}
+    positions = {name: index for index, name in enumerate(spec.roles)}
     loops = list(spec.loops)
-    trained = policies.trained_policies(spec, counts)
-    endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
+    trainees = policies.trained_policies(spec, counts)
+    endpoint_of = {name: policies.endpoints_of(spec, name, count, trainees) for name, count in counts.items()}
     scorers = {name: _scorers(role, endpoint_of[name]) for name, role in names.roles.items()}
-    scoring = (endpoints for of_role in scorers.values() for _, endpoints in of_role.values())
+    scoring = (endpoints for role_scorers in scorers.values() for _, endpoints in role_scorers.values())
     endpoints = list(dict.fromkeys(chain(*endpoint_of.values(), *scoring)))
     mentions = {
         name: role.mentions.union(*(text.mentions for text in role.expressions))
         for name, role in names.roles.items()
     }
-    untils = {name: until.mentions for name, until in names.untils.items() if until}
+    untils = {name: condition.mentions for name, condition in names.untils.items() if condition}
 
     rewards = {
         name: list(dict.fromkeys((*role.reward.read_roles, *_turns_in(role.formulas.values(), spec))))
@@ -318,7 +318,7 @@ def _assemble(
         if role.reward
     }
     signals = {
-        name: [it for it in spec.roles if it in role.signal.mentions and it not in role.spec.needs]
+        name: [e for e in spec.roles if e in role.signal.mentions and e not in role.spec.needs]
         for name, role in names.roles.items()
         if role.signal and role.signal.mentions
     }
@@ -326,7 +326,7 @@ def _assemble(
     inputs = role_inputs(spec, mentions, untils)
     measures = [_present(metric).measure for metric in names.metrics.values()]
     correct = tuple(map(_present, names.correct))
-    of_episode = _turns_in((*measures, *(it.expression for it in correct)), spec)
+    of_episode = _turns_in((*measures, *(e.expression for e in correct)), spec)
     unrolled = UnrolledGraph(spec, instances, inputs, rewards, signals, by_turn, of_episode)
     roles = tuple(
         role_plan.RolePlan(
@@ -337,8 +337,8 @@ def _assemble(
                 tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
                 groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
                 likelihoods={
-                    likelihood: role_plan.LikelihoodPlan(text, tuple(map(endpoints.index, of_role)))
-                    for likelihood, (text, of_role) in scorers[name].items()
+                    likelihood: role_plan.LikelihoodPlan(text, tuple(map(endpoints.index, role_scorers)))
+                    for likelihood, (text, role_scorers) in scorers[name].items()
                 },
             ),
             count=counts[name],
@@ -353,51 +353,51 @@ def _assemble(
             or "self" in role.mentions,
             kept_back=_kept_back(names, name),
             frozen=spec.frozen_instances(name, counts[name]),
-            callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
-            trunk=frozenset(positions[other] for other in trunk_of(spec, name)),
+            callees=tuple(_callee_plan(spec, name, called_role) for called_role in spec.callees_of(name)),
+            trunk=frozenset(positions[trunk_role] for trunk_role in trunk_of(spec, name)),
         )
         for name, role in names.roles.items()
     )
     loop_plans: list[role_plan.LoopPlan] = []
     for name, settings in spec.loops.items():
-        outer, until, when = spec.loop_around(name), names.untils[name], names.loop_whens[name]
-        around = None if outer is None else loops.index(outer)
+        outer, condition, guard = spec.loop_around(name), names.untils[name], names.loop_whens[name]
+        outer_index = None if outer is None else loops.index(outer)
         loop_plans.append(
-            role_plan.LoopPlan(name, settings.times, until, unrolled.branches[name], when, around)
+            role_plan.LoopPlan(name, settings.times, condition, unrolled.branches[name], guard, outer_index)
         )
-    envs = [_env_plan(spec, name, _present(it), unrolled) for name, it in names.environments.items()]
+    envs = [_env_plan(spec, name, _present(e), unrolled) for name, e in names.environments.items()]
     scoring = nx.topological_sort(scored(names.rewards))
-    deferred = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
-    imported = (registry.imported_from(name) for registry, name in names.used)
+    late_roles = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
+    item_imports = (registry.imported_from(name) for registry, name in names.used)
     return Plan(
         name=spec.name,
         spec=spec,
         resolved=dump_yaml(dict(data)),
         hash=_hash(data, names, imports, interpreter),
-        imports=tuple(dict.fromkeys([*imports, *filter(None, imported)])),
+        imports=tuple(dict.fromkeys([*imports, *filter(None, item_imports)])),
         roles=roles,
         endpoints=tuple(endpoints),
-        policies=trained,
-        past=policies.past_policies(spec, counts, trained),
+        policies=trainees,
+        past=policies.past_policies(spec, counts, trainees),
         **_values(unrolled, TurnGraph),
         loops=tuple(loop_plans),
         envs=tuple(envs),
-        reward_order=tuple(positions[name] for name in scoring if name in deferred),
+        reward_order=tuple(positions[name] for name in scoring if name in late_roles),
         correct=correct,
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,
         permissions=tuple(names.permissions),
-        withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
+        withheld=tuple(e for e in names.permissions if not vocabulary.is_allowed(e.name, names.allow)),
         interpreter=interpreter,
     )
 
 
 def _turns_in(texts: Iterable[object], spec: Spec) -> list[str]:
     """Return the names of turns that the expressions among `texts` read; other objects read none."""
-    read = {name for text in texts if isinstance(text, Expression) for name in text.mentions}
-    return vocabulary.named_turns(read, spec.roles)
+    mentioned = {name for text in texts if isinstance(text, Expression) for name in text.mentions}
+    return vocabulary.named_turns(mentioned, spec.roles)
 
 
 def _scorers(
@@ -406,27 +406,27 @@ def _scorers(
     """Return each text whose log-probabilities a role's reward reads, with the endpoint that scores it for
     each instance."""
     texts: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
-    for likelihood, it in role.likelihoods.items():
-        model = it.model
+    for likelihood, scorer in role.likelihoods.items():
+        model = scorer.model
         if model == "policy":
             endpoints = [*answering]
         else:
             refs = [endpoint.model if model == "base" else model for endpoint in answering]
             endpoints = [role_plan.Endpoint(ref) for ref in refs]
-        texts[likelihood] = _present(it.text), endpoints
+        texts[likelihood] = _present(scorer.text), endpoints
     return texts
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
     """Return `record`'s values for the fields of the dataclass `kind`, as keyword arguments; values in
     `others` replace them."""
-    return {its.name: getattr(record, its.name) for its in fields(kind)} | others
+    return {member.name: getattr(record, member.name) for member in fields(kind)} | others
 
 
 def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:
     role = spec.roles[name]
-    offered = _present(spec.roles[callee].callable)
-    function = vocabulary.Function(callee, offered.describe, offered.parameters, never_called)
+    offered_call = _present(spec.roles[callee].callable)
+    function = vocabulary.Function(callee, offered_call.describe, offered_call.parameters, never_called)
     parallel = spec.callees_of(name)[callee] // (role.max_calls - 1)
     return role_plan.CalleePlan([*spec.roles].index(callee), function, parallel)
 
@@ -436,10 +436,10 @@ def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
     calls them."""
     functions: set[str] = set()
     for role in names.roles.values():
-        if role.run and (called := role.run.tool.session):
-            owner = role.spec.needs[called.role].of or called.role
+        if role.run and (session_call := role.run.tool.session):
+            owner = role.spec.needs[session_call.role].of or session_call.role
             if any(tool in names.spec.roles[owner].tools for tool in names.spec.roles[name].tools):
-                functions.add(called.function)
+                functions.add(session_call.function)
     return frozenset(functions)
 
 
@@ -473,17 +473,17 @@ def _hash(
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
-            texts = [text for it in role.signal.all_teachers for text in (it.prompt, it.system)]
+            texts = [text for t in role.signal.all_teachers for text in (t.prompt, t.system)]
             sources[name] += [text.source for text in texts if text]
-    used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
-    identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
+    digests = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
+    identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": digests}
     if imports:
-        identity["imports"] = sorted(wanted.digest() for wanted in imports)
+        identity["imports"] = sorted(source_file.digest() for source_file in imports)
     if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     # A run's record has no keys of URLs, and a run may be resumed with another key.
-    written = json.dumps(identity, sort_keys=True, default=str)
-    return vocabulary.digest_of(without_url_secrets(written).encode())
+    identity_text = json.dumps(identity, sort_keys=True, default=str)
+    return vocabulary.digest_of(without_url_secrets(identity_text).encode())
 
 
 def _present(value: T | None) -> T:

@@ -20,9 +20,9 @@ from rolegraph.engine.vocabulary import ParseFailure, short_repr
 
 def stages_findings(spec: Spec) -> Iterator[Finding]:
     """Find roles of stages that do not exist or are not trained, and stages longer than the training."""
-    for place, stage in enumerate(spec.train.stages):
+    for index, stage in enumerate(spec.train.stages):
         for name in stage.imitation:
-            path: Path = ("train", "stages", place, "imitation", name)
+            path: Path = ("train", "stages", index, "imitation", name)
             if name not in spec.roles:
                 yield name_not_found("role", name, spec.roles, path, ("roles",))
             elif not spec.roles[name].is_trained:
@@ -48,22 +48,22 @@ def stage_findings(place: int, names: ResolvedNames) -> Iterator[Finding]:
     for finding in (*names.findings, *learning_findings(names)):
         if finding.severity != "error":  # a key that only RL reads is no fault here
             continue
-        path, inside = stage, ()
+        path, path_inside = stage, ()
         if finding.path[:1] == ("roles",) and finding.path[1] in names.spec.train.stages[place].imitation:
             path = (*stage, "imitation", finding.path[1])
-            inside = finding.path[5:] if finding.path[2:3] == ("signal",) else ()
+            path_inside = finding.path[5:] if finding.path[2:3] == ("signal",) else ()
         rests_on: tuple[Path, ...] = (finding.path,)
         message = f"stage {place + 1}: {finding.message}"
-        yield replace(finding, path=(*path, *inside), message=message, rests_on=rests_on)
+        yield replace(finding, path=(*path, *path_inside), message=message, rests_on=rests_on)
 
 
 def demonstrations(plan: Plan) -> Mapping[Path, tuple[RolePlan, Template]]:
     """Return each role that imitates a demonstration, with its template, by the template's key."""
     by_key: dict[Path, RolePlan] = {("roles", name, "signal"): role for name, role in plan.trained.items()}
-    for place, stage in enumerate(plan.stages):
+    for index, stage in enumerate(plan.stages):
         names = {name for name, target in stage.stage.imitation.items() if target != BEST}
-        imitating = (role for role in stage.roles if role.name in names)
-        by_key |= {("train", "stages", place, "imitation", role.name): role for role in imitating}
+        imitating_roles = (role for role in stage.roles if role.name in names)
+        by_key |= {("train", "stages", index, "imitation", role.name): role for role in imitating_roles}
     return {
         key: (role, role.signal.demonstration)
         for key, role in by_key.items()
@@ -80,17 +80,17 @@ def demonstration_findings(plan: Plan, rows: Iterable[Task]) -> Iterator[Finding
         plan: The plan.
         rows: Training tasks.
     """
-    unchecked = {
+    unchecked_fields = {
         path: (role, template)
         for path, (role, template) in demonstrations(plan).items()
         if not role.parser.roles and all(name.partition(".")[0] == "task" for name in template.mentions)
     }
-    for row in rows if unchecked else ():
-        for path, (role, template) in [*unchecked.items()]:
+    for row in rows if unchecked_fields else ():
+        for path, (role, template) in [*unchecked_fields.items()]:
             if fault := _fault_of(role, template, row):
                 message = f"the demonstration of {role.name} for row {row['id']} {fault}"
                 yield Finding(path, message, "an answer that the role's parser reads")
-                del unchecked[path]
+                del unchecked_fields[path]
 
 
 def _fault_of(role: RolePlan, template: Template, row: Task) -> str:

@@ -52,21 +52,21 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
         of_roles: By role, the names that its prompt, system, tool value and conditions read.
         of_loops: By loop, the names that its `until` reads.
     """
-    untils = {loop: tuple(sorted(of_loops.get(loop, set()) & spec.roles.keys())) for loop in spec.loops}
+    ends = {loop: tuple(sorted(of_loops.get(loop, set()) & spec.roles.keys())) for loop in spec.loops}
     inputs: dict[str, RoleInputs] = {}
     for name in spec.roles:
         own_turns, loops = OWN_TURNS in of_roles.get(name, ()), spec.loops_around(name)
-        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, tuple(untils[loop] for loop in loops))
+        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, tuple(ends[loop] for loop in loops))
     return inputs
 
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
     reader, edges = spec.readers_of(name)[0], list[RoleEdge]()
-    for key, other, edge in spec.roles[name].edges:
-        is_earlier = edge.round != "this" and spec.shared_loops(reader, other) > 0
-        inside = edge.round == "history" and spec.shared_rounds(reader, other).inside
-        edges.append(RoleEdge(key, other, edge, is_earlier and not inside))
+    for key, needed_role, edge in spec.roles[name].edges:
+        is_earlier = edge.round != "this" and spec.shared_loops(reader, needed_role) > 0
+        inner_rounds = edge.round == "history" and spec.shared_rounds(reader, needed_role).inside
+        edges.append(RoleEdge(key, needed_role, edge, is_earlier and not inner_rounds))
     return tuple(edges)
 
 

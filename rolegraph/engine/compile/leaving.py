@@ -87,13 +87,13 @@ def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> Disc
     """
     if spec is None:
         return DisclosureRule(is_hidden)
-    quoting = quoting_roles(spec)
-    grouped = frozenset(
+    quoting_names = quoting_roles(spec)
+    grouped_roles = frozenset(
         name
         for name, role in spec.roles.items()
         if any(grouping.is_expression and _may_read(grouping.by, is_hidden) for grouping in role.group)
     )
-    return DisclosureRule(is_hidden, frozenset(spec.roles) - quoting, quoting, grouped)
+    return DisclosureRule(is_hidden, frozenset(spec.roles) - quoting_names, quoting_names, grouped_roles)
 
 
 def _may_read(expression: str, is_hidden: Callable[[str], bool]) -> bool:
@@ -117,17 +117,17 @@ def disclosure_rule_of(plan: Plan) -> DisclosureRule:
 def quoting_roles(spec: Spec) -> frozenset[str]:
     """Return the roles whose texts may quote a hidden field: they show one, or read the words of a role that
     may quote one, also by way of an environment, whose observations may repeat its players' moves."""
-    read = words_read(spec)
+    read_graph = words_read(spec)
     for loop in spec.loops.values():
         if loop.env is not None:
-            read.add_edges_from(permutations((name for name in loop.roles if name in spec.roles), 2))
-    return frozenset(reachable(read, [name for name, role in spec.roles.items() if role.sees]))
+            read_graph.add_edges_from(permutations((name for name in loop.roles if name in spec.roles), 2))
+    return frozenset(reachable(read_graph, [name for name, role in spec.roles.items() if role.sees]))
 
 
 def without_quoting(episode: Episode, rule: DisclosureRule) -> Episode:
     """Return a copy of an episode without the trajectories whose texts may quote a hidden field."""
-    plain = tuple(it for it in episode.trajectories if not rule.may_quote(it.name))
-    return episode._replace(trajectories=plain)
+    plain_trajectories = tuple(t for t in episode.trajectories if not rule.may_quote(t.name))
+    return episode._replace(trajectories=plain_trajectories)
 
 
 def without_hidden(episode: Episode, rule: DisclosureRule) -> Episode:
@@ -144,18 +144,18 @@ def without_hidden(episode: Episode, rule: DisclosureRule) -> Episode:
     Returns:
         The copy, of the same turns.
     """
-    kept: dict[str, Any] = {key: value for key, value in episode.metadata.items() if key in _OF_EPISODES}
+    shown: dict[str, Any] = {key: value for key, value in episode.metadata.items() if key in _OF_EPISODES}
     if failures := episode.metadata.get("failures"):
-        kept["failures"] = [_without_message(it, rule) for it in failures]
-    if uncomputed := episode.metadata.get("uncomputed_metrics"):
-        kept["uncomputed_metrics"] = dict.fromkeys(cast("Mapping[str, str]", uncomputed), LEFT_OUT)
+        shown["failures"] = [_without_message(failure, rule) for failure in failures]
+    if failed_metrics := episode.metadata.get("uncomputed_metrics"):
+        shown["uncomputed_metrics"] = dict.fromkeys(cast("Mapping[str, str]", failed_metrics), LEFT_OUT)
     environment = episode.metadata.get("environment")
-    if environment is not None and not any(rule.may_quote(it.name) for it in episode.trajectories):
-        kept["environment"] = environment
+    if environment is not None and not any(rule.may_quote(t.name) for t in episode.trajectories):
+        shown["environment"] = environment
     return episode._replace(
         task=rule.visible(episode.task),
-        trajectories=tuple(_trajectory(it, rule) for it in episode.trajectories),
-        metadata=cast("Any", kept),
+        trajectories=tuple(_trajectory(t, rule) for t in episode.trajectories),
+        metadata=cast("Any", shown),
     )
 
 
@@ -164,9 +164,9 @@ def _trajectory(trajectory: Trajectory, rule: DisclosureRule) -> Trajectory:
     failure = trajectory.failure
     if failure is not None and rule.hides_message(trajectory.name, failure.name):
         failure = Failure(failure.name, LEFT_OUT)
-    steps = [_without_texts(it) if may_quote else _plain(it) for it in trajectory.steps]
+    steps = [_without_texts(step) if may_quote else _plain(step) for step in trajectory.steps]
     if rule.grouped is None or trajectory.name in rule.grouped:
-        steps = [it._replace(metadata=_without_keys(it.metadata)) for it in steps]
+        steps = [step._replace(metadata=_without_keys(step.metadata)) for step in steps]
     return trajectory._replace(steps=tuple(steps), failure=failure)
 
 
@@ -176,31 +176,31 @@ def _without_keys(metadata: StepMetadata) -> StepMetadata:
     Equal digests reveal equal values of hidden fields, and a digest can be guessed. Steps of version 0.2 have
     digests in `group` and `groups`, too.
     """
-    kept = {name: value for name, value in metadata.items() if name not in ("by", "group", "groups")}
-    return cast("StepMetadata", kept)
+    kept_keys = {name: value for name, value in metadata.items() if name not in ("by", "group", "groups")}
+    return cast("StepMetadata", kept_keys)
 
 
 def _without_message(failure: FailureMetadata, rule: DisclosureRule) -> FailureMetadata:
     if not rule.hides_message(failure["role"], failure["name"]):
         return failure
-    kept = {key: value for key, value in failure.items() if key in ("role", "index", "round", "name")}
-    return cast("FailureMetadata", {**kept, "message": LEFT_OUT})
+    kept_fields = {key: value for key, value in failure.items() if key in ("role", "index", "round", "name")}
+    return cast("FailureMetadata", {**kept_fields, "message": LEFT_OUT})
 
 
 def _plain(step: Step) -> Step:
     """Return a step of a role that saw no hidden field, without its demonstration, which may show one."""
     if "demonstration" not in step.metadata:
         return step
-    kept = {key: value for key, value in step.metadata.items() if key != "demonstration"}
-    return step._replace(metadata=cast("StepMetadata", kept))
+    kept_metadata = {key: value for key, value in step.metadata.items() if key != "demonstration"}
+    return step._replace(metadata=cast("StepMetadata", kept_metadata))
 
 
 def _without_texts(step: Step) -> Step:
     """Return a copy of a step without its texts and tokens; identity, numbers and outcome stay."""
     usage = {"prompt_tokens": step.prompt_tokens, "completion_tokens": step.response_tokens}
-    kept: dict[str, Any] = {key: value for key, value in step.metadata.items() if key in _OF_STEPS}
-    kept |= {"usage": usage} if any(usage.values()) else {}
-    kept |= {"calls": [*map(_call, calls)]} if (calls := step.metadata.get("calls")) else {}
+    kept_metadata: dict[str, Any] = {key: value for key, value in step.metadata.items() if key in _OF_STEPS}
+    kept_metadata |= {"usage": usage} if any(usage.values()) else {}
+    kept_metadata |= {"calls": [*map(_call, calls)]} if (calls := step.metadata.get("calls")) else {}
     return Step(
         action=None if step.action is None else LEFT_OUT,
         model_response=LEFT_OUT if step.model_response else "",
@@ -208,7 +208,7 @@ def _without_texts(step: Step) -> Step:
         done=step.done,
         advantage=step.advantage,
         weight_version=step.weight_version,
-        metadata=cast("StepMetadata", kept),
+        metadata=cast("StepMetadata", kept_metadata),
     )
 
 
@@ -225,8 +225,8 @@ def read_spec(folder: RunFolder) -> Spec | None:
     """Return the spec of a run; None where its file is missing or invalid."""
     if not folder.spec_file.is_file():
         return None
-    loaded = load_spec(folder.spec_file)
-    return None if loaded.faults else loaded.spec
+    loaded_spec = load_spec(folder.spec_file)
+    return None if loaded_spec.faults else loaded_spec.spec
 
 
 def read_rule(folder: RunFolder) -> DisclosureRule:

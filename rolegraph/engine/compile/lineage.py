@@ -37,14 +37,14 @@ Instances = Mapping[str, Sequence[Instance]]
 
 def instances_of(spec: Spec) -> Instances:
     """Return the instances of a spec whose graph has no fault."""
-    done: dict[str, list[Instance]] = {}
+    instances_by_role: dict[str, list[Instance]] = {}
     for name in nx.topological_sort(role_graph(spec)):
-        made = done[name] = list[Instance]()
-        for group in _groups(spec, name, done):
+        instances = instances_by_role[name] = list[Instance]()
+        for group in _groups(spec, name, instances_by_role):
             for number in group.numbers:
-                lineage = {**group.lineage, name: frozenset((len(made) + 1,))}
-                made.append(Instance(lineage, (*group.path, number), group.parents))
-    return {name: done[name] for name in spec.roles}
+                lineage = {**group.lineage, name: frozenset((len(instances) + 1,))}
+                instances.append(Instance(lineage, (*group.path, number), group.parents))
+    return {name: instances_by_role[name] for name in spec.roles}
 
 
 class CallSite(NamedTuple):
@@ -64,13 +64,13 @@ def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:
     """Return every turn that may call role `name` as a tool, by caller, instance and round; empty for a role
     that is not called."""
     sites: list[CallSite] = []
-    start = 0
+    first_instance = 0
     for caller in spec.callers_of(name):
-        most = spec.callees_of(caller)[name]
+        limit = spec.callees_of(caller)[name]
         for member in range(len(instances[caller])):
             for number in range(1, spec.rounds_of(caller) + 1):
-                sites.append(CallSite(caller, member, number, range(start, start + most)))
-                start += most
+                sites.append(CallSite(caller, member, number, range(first_instance, first_instance + limit)))
+                first_instance += limit
     return sites
 
 
@@ -79,7 +79,7 @@ def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int
     if edge.fans_out:
         return me.parents
     if edge.join == "branch":
-        return [place for place, it in enumerate(theirs) if on_branch(me.lineage, it.lineage)]
+        return [index for index, instance in enumerate(theirs) if on_branch(me.lineage, instance.lineage)]
     return range(len(theirs))
 
 
@@ -90,21 +90,21 @@ def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
     """
     total = 0
     for name, role in spec.roles.items():
-        for key, other, edge in role.edges:
+        for key, needed, edge in role.edges:
             if edge.round != "history":
                 continue
-            before = total
+            total_before = total
             for reader in spec.readers_of(name):
-                shared, numbers = spec.shared_rounds(reader, other), range(1, spec.rounds_of(reader) + 1)
-                members = {tuple(joined(edge, me, instances[other])) for me in instances[reader]}
-                turns = sum(len(shared.read(number, "history")) for number in numbers)
+                common, numbers = spec.shared_rounds(reader, needed), range(1, spec.rounds_of(reader) + 1)
+                members = {tuple(joined(edge, one, instances[needed])) for one in instances[reader]}
+                turns = sum(len(common.read(number, "history")) for number in numbers)
                 total += turns * sum(map(len, members))
             if total > SPEC_EDGES.most:
-                beside = f", beside {before:,} of others before it" if before else ""
-                seen = f"{total - before:,} earlier turns of {other} in an episode{beside}"
+                others_text = f", beside {total_before:,} of others before it" if total_before else ""
+                amount = f"{total - total_before:,} earlier turns of {needed} in an episode{others_text}"
                 hint = "lower `times`, or see the `previous` round"
                 path = ("roles", name, "needs", key)
-                yield Finding(path, f"{name} would see {seen}", f"at most {SPEC_EDGES}", hint, at_key=True)
+                yield Finding(path, f"{name} would see {amount}", f"at most {SPEC_EDGES}", hint, at_key=True)
                 return
 
 
@@ -116,15 +116,15 @@ def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> 
     needs = spec.roles[name].needs
     if instances is None or tool.pairs is None or not all(key in needs for key in tool.pairs):
         return NO_PAIRS
-    (one, other), (first, second) = tool.pairs, (needs[key] for key in tool.pairs)
-    one, other = first.of or one, second.of or other
-    theirs = instances[other]
+    (first_key, role), (left, right_role) = tool.pairs, (needs[key] for key in tool.pairs)
+    first_key, role = left.of or first_key, right_role.of or role
+    partners = instances[role]
     numbers = {
-        number: frozenset(place for place, it in enumerate(theirs, 1) if on_branch(me.lineage, it.lineage))
-        for number, me in enumerate(instances[one], 1)
+        number: frozenset(index for index, i in enumerate(partners, 1) if on_branch(one.lineage, i.lineage))
+        for number, one in enumerate(instances[first_key], 1)
     }
-    loop = spec.loop_of(one)
-    return Pairs(numbers, loop is not None and loop == spec.loop_of(other) and first.round == second.round)
+    loop = spec.loop_of(first_key)
+    return Pairs(numbers, loop is not None and loop == spec.loop_of(role) and left.round == right_role.round)
 
 
 class _Siblings(NamedTuple):
@@ -146,31 +146,31 @@ def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> It
     """
     role = spec.roles[name]
     if role.callable is not None:
-        sites, before = call_sites(spec, name, done), _needed(role, done)
-        elsewhere = dict.fromkeys((site.caller for site in sites), frozenset[int]())
+        sites, parents = call_sites(spec, name, done), _needed(role, done)
+        caller_lineages = dict.fromkeys((site.caller for site in sites), frozenset[int]())
         for site in sites:
             caller = done[site.caller][site.member]
-            first = (site.round - 1) * len(site.members) + 1
-            numbers = range(first, first + len(site.members))
-            yield _Siblings({**before, **elsewhere, **caller.lineage}, caller.path, range(0), numbers)
+            first_call = (site.round - 1) * len(site.members) + 1
+            numbers = range(first_call, first_call + len(site.members))
+            yield _Siblings({**parents, **caller_lineages, **caller.lineage}, caller.path, range(0), numbers)
         return
     numbers = range(1, role.count + 1)
-    parent = next(((done[other], edge.chunk_size) for _, other, edge in role.edges if edge.fans_out), None)
+    parent = next(((done[n], edge.chunk_size) for _, n, edge in role.edges if edge.fans_out), None)
     if parent is None:
         yield _Siblings(_needed(role, done), (), range(0), numbers)
         return
     instances, size = parent
-    for start in range(0, len(instances), size):
-        group = instances[start : start + size]
-        path = group[0].path if size == 1 else (start // size + 1,)
-        yield _Siblings(_union(group), path, range(start, start + len(group)), numbers)
+    for chunk_start in range(0, len(instances), size):
+        group = instances[chunk_start : chunk_start + size]
+        path = group[0].path if size == 1 else (chunk_start // size + 1,)
+        yield _Siblings(_union(group), path, range(chunk_start, chunk_start + len(group)), numbers)
 
 
 def _needed(role: Role, done: Mapping[str, Sequence[Instance]]) -> dict[str, frozenset[int]]:
     """Return the instances from which an instance of `role` descends through its `needs` of this round, by
     role."""
-    others = [other for _, other, edge in role.edges if edge.round == "this"]
-    return _union([instance for other in others for instance in done[other]])
+    needed_roles = [needed_role for _, needed_role, edge in role.edges if edge.round == "this"]
+    return _union([instance for needed_role in needed_roles for instance in done[needed_role]])
 
 
 def _union(instances: Sequence[Instance]) -> dict[str, frozenset[int]]:

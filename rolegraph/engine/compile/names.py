@@ -48,9 +48,9 @@ Rewards = Mapping[str, vocabulary.Reward | None]
 def judged(rewards: Rewards) -> frozenset[str]:
     """Return the roles that can be right or wrong: their reward judges the answer or passes on such a
     verdict."""
-    judges = [name for name, reward in rewards.items() if reward and reward.facts.judges]
-    passed_on = graph_of({name: reward.facts.verdicts if reward else () for name, reward in rewards.items()})
-    return frozenset(reachable(passed_on, judges))
+    judging_roles = [name for name, reward in rewards.items() if reward and reward.facts.judges]
+    passing = graph_of({name: reward.facts.verdicts if reward else () for name, reward in rewards.items()})
+    return frozenset(reachable(passing, judging_roles))
 
 
 SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
@@ -84,7 +84,7 @@ class ResolvedNames:
         self, spec: Spec, instances: Instances | None, loaded: LoadedSpec, allow: Sequence[str]
     ) -> None:
         self.spec, self.instances, self.loaded, self.allow = spec, instances, loaded, allow
-        sizes = {name: len(its) for name, its in (instances or {}).items()}
+        sizes = {name: len(role_instances) for name, role_instances in (instances or {}).items()}
         self.counts = {name: sizes.get(name, role.count) for name, role in spec.roles.items()}
         """Number of instances of each role."""
         self.interpreter = vocabulary.python_interpreter(allow)
@@ -98,10 +98,10 @@ class ResolvedNames:
         self.tools_of = cache(self._tools)
         self.data = self._datasets()
         labels = {label for reward in self.rewards.values() if reward for label in reward.facts.labels}
-        self.hidden = frozenset(labels.union(spec.data.hidden, *(it.hidden for it in self.data.values())))
+        self.hidden = frozenset(labels.union(spec.data.hidden, *(d.hidden for d in self.data.values())))
         """Task fields that prompts do not see."""
         example_fields = self._add_examples()
-        labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
+        hidden_by_file = {d.file: self.hidden.intersection(d.columns) for d in self.data.values() if d.file}
         columns, turns = columns_of(self.data), turns_read(spec)
         self.texts = TextReader(
             spec=spec,
@@ -109,7 +109,7 @@ class ResolvedNames:
             folders=loaded.folders,
             columns=columns,
             hidden=self.hidden,
-            labels=labelled,
+            labels=hidden_by_file,
             turns_read=turns,
             findings=self.findings,
             example_fields=example_fields,
@@ -128,12 +128,12 @@ class ResolvedNames:
         examples = texts.example_answer(name, prompt)
         value = texts.value(name, tool) if tool else None
         self._check_quoted(("roles", name, "run"), tool, role)
-        for place, called in enumerate(self.tools_of(name)):
-            self._check_quoted(("roles", name, "tools", place), called, role)
+        for index, tool_call in enumerate(self.tools_of(name)):
+            self._check_quoted(("roles", name, "tools", index), tool_call, role)
         run, parser = None, self._parser(name, role)
         if tool and role.run:
-            pairs, parsed = pairs_of(self.spec, self.instances, name, tool), parser if role.parses else None
-            run = RunPlan(role.run.name, tool, value, pairs, parsed, self._session(name, tool))
+            pairs, reader = pairs_of(self.spec, self.instances, name, tool), parser if role.parses else None
+            run = RunPlan(role.run.name, tool, value, pairs, reader, self._session(name, tool))
         path, signal = ("roles", name, "estimator"), self._signal(name, role.signal)
         estimator = self._build(vocabulary.estimators, role.estimator, path)
         key = None
@@ -165,24 +165,24 @@ class ResolvedNames:
     def _parser(self, name: str, role: Role) -> vocabulary.Parser | None:
         path = ("roles", name, "parser")
         parser = self._build(vocabulary.parsers, role.parser, path)
-        for other in parser.roles if parser else ():
-            self._check_needed(name, other, path, "picks from")
+        for needed_role in parser.roles if parser else ():
+            self._check_needed(name, needed_role, path, "picks from")
         return parser
 
     def _reward(self, name: str, role: Role) -> vocabulary.Reward | None:
         path = ("roles", name, "reward")
-        other = next((it for it in reversed([*self.spec.roles]) if it != name), None)
-        shown = f"{other}.reward, 0.5 * {other}.reward, action == {other}.action"
-        others = f", or an expression: {shown if other else 'action == task.answer'}"
-        reward = self._build(vocabulary.rewards, role.reward, path, others)
+        other_role = next((n for n in reversed([*self.spec.roles]) if n != name), None)
+        examples = f"{other_role}.reward, 0.5 * {other_role}.reward, action == {other_role}.action"
+        expected_forms = f", or an expression: {examples if other_role else 'action == task.answer'}"
+        reward = self._build(vocabulary.rewards, role.reward, path, expected_forms)
         if reward and role.right is not None:
-            right = vocabulary.rewards.build(ItemCall(EXPRESSION, role.right, has_value=True))
-            reward = judged_by(reward, right)
+            right_reward = vocabulary.rewards.build(ItemCall(EXPRESSION, role.right, has_value=True))
+            reward = judged_by(reward, right_reward)
         # An unknown name in an expression is found where the expression is compiled.
-        computed = bool(reward and reward.formulas)
-        for other in reward.read_roles if reward else ():
-            if not computed or other in self.spec.roles:
-                self.findings += unknown_role(self.spec, other, path)
+        is_expression = bool(reward and reward.formulas)
+        for other_role in reward.read_roles if reward else ():
+            if not is_expression or other_role in self.spec.roles:
+                self.findings += unknown_role(self.spec, other_role, path)
         return reward
 
     def _formulas(
@@ -193,14 +193,14 @@ class ResolvedNames:
         expressions: dict[str, Expression | None] = {}
         if reward is None or call is None:
             return expressions
-        for text, place in reward.formulas:
+        for text, formula_path in reward.formulas:
             if text not in expressions:
-                path: Path = ("roles", name, "reward", *call.path_of(place))
-                if text == self.spec.roles[name].right and place == RIGHT:
+                path: Path = ("roles", name, "reward", *call.path_of(formula_path))
+                if text == self.spec.roles[name].right and formula_path == RIGHT:
                     path = ("roles", name, "right")
                 expressions[text] = self.texts.formula(path, text, name)
-        right = expressions.get(self.spec.roles[name].right or "")
-        self.findings += _numbers(("roles", name, "right"), right, "an answer is right or not")
+        right_expression = expressions.get(self.spec.roles[name].right or "")
+        self.findings += _numbers(("roles", name, "right"), right_expression, "an answer is right or not")
         return expressions
 
     def _likelihoods(
@@ -209,22 +209,22 @@ class ResolvedNames:
         """Compile the texts whose log-probabilities a role's reward reads, and resolve their models."""
         path: Path = ("roles", name, "reward")
         texts: dict[vocabulary.Likelihood, ResolvedLikelihood] = {}
-        for it in reward.likelihoods if reward else ():
+        for likelihood in reward.likelihoods if reward else ():
             text = None
-            if self.spec.roles.keys() >= {*it.roles}:  # else the role has a finding
-                text = self.texts.likely(path, it.of, name, it.roles)
-            written = json.loads(it.model)
-            if written in ("policy", "base"):
-                texts[it] = ResolvedLikelihood(text, written)
+            if self.spec.roles.keys() >= {*likelihood.roles}:  # else the role has a finding
+                text = self.texts.likely(path, likelihood.of, name, likelihood.roles)
+            model_value = json.loads(likelihood.model)
+            if model_value in ("policy", "base"):
+                texts[likelihood] = ResolvedLikelihood(text, model_value)
             else:
                 expected = "policy, base, or a local or a tinker model"
-                ref, findings = validate_option(ModelRef, written, path, "model", expected)
+                ref, findings = validate_option(ModelRef, model_value, path, "model", expected)
                 self.findings += findings
                 if ref is not None:
                     ref, findings = locate_model(self.loaded, ref, path)
                     self.findings += findings
-                    texts[it] = ResolvedLikelihood(text, ref)
-            self.findings += self._scoring_findings(name, path, texts.get(it))
+                    texts[likelihood] = ResolvedLikelihood(text, ref)
+            self.findings += self._scoring_findings(name, path, texts.get(likelihood))
         return texts
 
     def _scoring_findings(
@@ -255,21 +255,21 @@ class ResolvedNames:
         if environment is None or call is None or self.instances is None:
             return environment
         counts = {role: self.counts[role] for role in self.spec.players_of(name)}
-        least, most, number = environment.min_players, environment.max_players, sum(counts.values())
-        if not least <= number <= most:
-            takes = f"{least}" if least == most else f"{least} to {most}"
-            plural = "player" if takes == "1" else "players"
-            has = ", ".join(f"{role} × {count}" for role, count in counts.items())
-            message = f"{call.name} takes {takes} {plural}, and {name} has {number}: {has}"
-            hint = "name those that move: players: […]" if number > most else "raise a player's `count`"
-            self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
+        least_players, upper, number = environment.min_players, environment.max_players, sum(counts.values())
+        if not least_players <= number <= upper:
+            player_range = f"{least_players}" if least_players == upper else f"{least_players} to {upper}"
+            plural = "player" if player_range == "1" else "players"
+            given_players = ", ".join(f"{role} × {count}" for role, count in counts.items())
+            message = f"{call.name} takes {player_range} {plural}, and {name} has {number}: {given_players}"
+            hint = "name those that move: players: […]" if number > upper else "raise a player's `count`"
+            self.findings.append(Finding(path, message, f"{player_range} {plural}", hint, word=call.name))
         return environment
 
     def _tools(self, name: str) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model gives a tool's argument, not the spec."""
         role, tools = self.spec.roles[name], list[vocabulary.Tool | None]()
-        for place, call in enumerate(role.tools):
-            path: Path = ("roles", name, "tools", place)
+        for index, call in enumerate(role.tools):
+            path: Path = ("roles", name, "tools", index)
             tool = self._build(vocabulary.tools, call, path)
             tools.append(tool)
             if tool is None or tool.callee:
@@ -277,8 +277,8 @@ class ResolvedNames:
             if tool.agent is not None:
                 self._check_agent(name, call, path)
             elif tool.open is None:
-                does = "picks from" if tool.choose else "writes down"
-                message = f"{call.name} {does} a role's inputs and cannot be called by a model"
+                action_text = "picks from" if tool.choose else "writes down"
+                message = f"{call.name} {action_text} a role's inputs and cannot be called by a model"
                 if tool.session:
                     message = f"{call.name} calls a function of another role, and no model calls it"
                 expected = "a tool that does something"
@@ -308,8 +308,8 @@ class ResolvedNames:
             path: Key of the agent program in the spec.
         """
         role = self.spec.roles[name]
-        others = {"system": role.system, "examples": role.examples, "memory": role.memory}
-        for key in (key for key, value in others.items() if value is not None):
+        other_keys = {"system": role.system, "examples": role.examples, "memory": role.memory}
+        for key in (key for key, value in other_keys.items() if value is not None):
             message = f"{call.name} writes the messages to the model of {name}, except for its prompt"
             self.findings.append(Finding(("roles", name, key), message, f"no `{key}`", at_key=True))
         if len(role.tools) > 1:
@@ -322,15 +322,15 @@ class ResolvedNames:
         signal = self._build(vocabulary.signals, call, path)
         if signal is None or call is None:
             return None
-        where = (*path, *call.path_of(("teacher",)))
+        teacher_path = (*path, *call.path_of(("teacher",)))
         resolver = TeacherResolver(
-            self.spec, self.counts, self.loaded, self.texts, name, where, self.findings
+            self.spec, self.counts, self.loaded, self.texts, name, teacher_path, self.findings
         )
-        teachers, by, otherwise = resolver.resolve(signal.teacher)
+        teachers, chooser, default_teacher = resolver.resolve(signal.teacher)
         gate = self.texts.gate(name, (*path, *call.path_of(("gate",))), signal.gate)
-        here = (*path, *call.path_of(("demonstration",)))
-        demonstration = self.texts.demonstration(here, signal.demonstration)
-        return SignalPlan(signal, teachers, by, otherwise, demonstration, gate)
+        demonstration_path = (*path, *call.path_of(("demonstration",)))
+        demonstration = self.texts.demonstration(demonstration_path, signal.demonstration)
+        return SignalPlan(signal, teachers, chooser, default_teacher, demonstration, gate)
 
     def _loss(
         self,
@@ -349,23 +349,23 @@ class ResolvedNames:
         default = estimator.loss if estimator else "importance_sampling"
         if signal and (signal.demonstration or not estimator):
             default = signal.signal.loss
-        make = partial(vocabulary.losses.build, ItemCall(default))
-        loss, findings = resolve(make, ("roles", name, "estimator"))
+        build_loss = partial(vocabulary.losses.build, ItemCall(default))
+        loss, findings = resolve(build_loss, ("roles", name, "estimator"))
         self.findings += findings
         return loss
 
     def _example_metric(self) -> str:
         """Return examples of metrics over the spec's own roles, for a hint."""
-        first, *_, last = (*self.spec.roles, *self.spec.roles)
-        return f"{last}.right, mean({first}.reward)"
+        first_name, *_, last_name = (*self.spec.roles, *self.spec.roles)
+        return f"{last_name}.right, mean({first_name}.reward)"
 
     def _metric(self, name: str, call: ItemCall) -> MetricPlan | None:
         path = ("episode", "metrics", name)
         if call.is_bare and call.value in vocabulary.metrics.names():  # a function of the episode
             call = ItemCall(call.value)
         if call.is_bare:
-            written = self._of_episode(path, str(call.value))
-            return written and MetricPlan(written.expression, written.roles)
+            expression = self._of_episode(path, str(call.value))
+            return expression and MetricPlan(expression.expression, expression.roles)
         metric = self._build(vocabulary.metrics, call, path, f", or an expression: {self._example_metric()}")
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
@@ -373,49 +373,49 @@ class ResolvedNames:
 
     def _of_episode(self, path: Path, text: str) -> EpisodeExpression | None:
         """Compile an expression over the episode; on failure add findings and return None."""
-        readable = {**self.spec.roles, **self.spec.loops}
-        reads = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
-        if unknown := [it for it in reads.read_roles if it not in readable]:
-            finding = name_not_found("role or loop", unknown[0], readable, path, ("roles",))
+        readable_names = {**self.spec.roles, **self.spec.loops}
+        reading_reward = vocabulary.rewards.build(ItemCall(EXPRESSION, text, has_value=True))
+        if unknown_names := [name for name in reading_reward.read_roles if name not in readable_names]:
+            finding = name_not_found("role or loop", unknown_names[0], readable_names, path, ("roles",))
             hint = finding.hint or f"write an expression: {self._example_metric()}"
             self.findings.append(replace(finding, hint=hint, offset=0))
             return None
-        self.findings += self._unjudged(path, reads)
+        self.findings += self._unjudged(path, reading_reward)
         expression = self.texts.metric(path, text)
-        roles = tuple(it for it in reads.read_roles if it in self.spec.roles)
-        return expression and EpisodeExpression(expression, roles, reads.facts.compares_verdicts)
+        roles = tuple(name for name in reading_reward.read_roles if name in self.spec.roles)
+        return expression and EpisodeExpression(expression, roles, reading_reward.facts.compares_verdicts)
 
     def _correct(self) -> list[EpisodeExpression | None]:
         """Compile the expressions of `episode.correct`.
 
         Without `episode.correct`, an episode is correct if the only role that can be right is right.
         """
-        path, right = ("episode", "correct"), judged(self.rewards)
+        path, judged_roles = ("episode", "correct"), judged(self.rewards)
         verdicts = {
             name: f"all({name}.right)" if self.counts[name] > 1 else f"{name}.right"
             for name in self.spec.roles
         }
-        written = self.spec.episode.correct or [verdicts[name] for name in verdicts if name in right]
-        if not self.spec.episode.correct and len(written) > 1:
-            names = " and ".join(name for name in verdicts if name in right)
+        sources = self.spec.episode.correct or [verdicts[name] for name in verdicts if name in judged_roles]
+        if not self.spec.episode.correct and len(sources) > 1:
+            names = " and ".join(name for name in verdicts if name in judged_roles)
             message = f"{names} can be right, and nothing says who decides whether an episode is correct"
-            hint = f"write episode: {{correct: {written[-1]}}}, or {' or '.join(written[:-1])}"
+            hint = f"write episode: {{correct: {sources[-1]}}}, or {' or '.join(sources[:-1])}"
             self.findings.append(Finding(path, message, "an expression", hint, at_key=True))
             return []
-        for name in (text for text in written if text in verdicts):
+        for name in (text for text in sources if text in verdicts):
             message = f"{name} is a role, and an episode is correct by an expression"
             self.findings.append(Finding(path, message, hint=f"write {verdicts[name]}", word=name))
-        expressions = [self._of_episode(path, text) for text in written if text not in verdicts]
-        for it in expressions:
-            self.findings += _numbers(path, it and it.expression, "an episode is correct or not")
+        expressions = [self._of_episode(path, text) for text in sources if text not in verdicts]
+        for e in expressions:
+            self.findings += _numbers(path, e and e.expression, "an episode is correct or not")
         return expressions
 
     def _unjudged(self, path: Path, reads: vocabulary.Reward) -> Iterator[Finding]:
         """Warn of an expression that reads the reward or the verdict of a role without a reward."""
-        for other in reads.roles:
-            if other in self.spec.roles and self.spec.roles[other].reward is None:
-                message = f"{other} has no reward, so nothing says what it earned or whether it is right"
-                yield Finding(path, message, "a role with a reward", severity="warning", word=other)
+        for read_role in reads.roles:
+            if read_role in self.spec.roles and self.spec.roles[read_role].reward is None:
+                message = f"{read_role} has no reward, so nothing says what it earned or whether it is right"
+                yield Finding(path, message, "a role with a reward", severity="warning", word=read_role)
 
     def _tool(self, name: str, role: Role) -> vocabulary.Tool | None:
         """Resolve the tool that a role runs; None for a role with a model."""
@@ -423,8 +423,8 @@ class ResolvedNames:
         tool = self._build(vocabulary.tools, role.run, path)
         if tool is None or role.run is None:
             return None
-        for other in tool.roles:
-            self._check_needed(name, other, path, "reads")
+        for needed_role in tool.roles:
+            self._check_needed(name, needed_role, path, "reads")
         message, expected = "", ""
         if tool.choose is not None and not role.needs:
             message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
@@ -449,12 +449,12 @@ class ResolvedNames:
 
         Adds a fault if that role has no tools.
         """
-        roles = {key: other for key, other, _ in self.spec.roles[name].edges}
-        if tool.session is None or (other := roles.get(tool.session.role, "")) not in self.spec.roles:
+        roles = {key: needed_role for key, needed_role, _ in self.spec.roles[name].edges}
+        if tool.session is None or (needed_role := roles.get(tool.session.role, "")) not in self.spec.roles:
             return ()
-        tools = [each for each in self.tools_of(other) if each and each.open]
+        tools = [candidate for candidate in self.tools_of(needed_role) if candidate and candidate.open]
         if not tools:
-            message = f"{name} calls {tool.session.function} of the tools of {other}, which has none"
+            message = f"{name} calls {tool.session.function} of the tools of {needed_role}, which has none"
             path, expected = ("roles", name, "run"), f"a role with `tools` that have {tool.session.function}"
             self.findings.append(Finding(path, message, expected, word=tool.session.role))
         return tuple(tools)
@@ -462,13 +462,13 @@ class ResolvedNames:
     def _check_quoted(self, path: Path, tool: vocabulary.Tool | None, role: Role) -> None:
         """Add a fault where a tool quotes a file of tasks to `role`, and that file has hidden fields of the
         tasks."""
-        quoted = [*tool.files.items()] if tool else []
-        for (file, fields), (tasks, hidden) in product(quoted, self.texts.labels.items()):
-            leaked = sorted(hidden.intersection(fields).difference(role.sees))
-            if leaked and is_same(file, tasks):
-                which = ", ".join(leaked)
-                message = f"{file.name} would leak the label: it holds the tasks, with hidden {which}"
-                hint = f"take another file; a role that may see the field says `sees: [{which}]`"
+        quoted_files = [*tool.files.items()] if tool else []
+        for (file, fields), (tasks, hidden_fields) in product(quoted_files, self.texts.labels.items()):
+            leaked_fields = sorted(hidden_fields.intersection(fields).difference(role.sees))
+            if leaked_fields and is_same(file, tasks):
+                leaked_names = ", ".join(leaked_fields)
+                message = f"{file.name} would leak the label: it holds the tasks, with hidden {leaked_names}"
+                hint = f"take another file; a role that may see the field says `sees: [{leaked_names}]`"
                 self.findings.append(Finding(path, message, hint=hint, word=file.name))
 
     def _check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
@@ -482,8 +482,8 @@ class ResolvedNames:
         """
         needs = self.spec.roles[name].needs
         if other not in needs:
-            aliases = [f"it is known as {key} there" for key, edge in needs.items() if edge.of == other]
-            hint = (aliases or [f"add {other} to the `needs` of {name}"])[-1]
+            known_as = [f"it is known as {key} there" for key, edge in needs.items() if edge.of == other]
+            hint = (known_as or [f"add {other} to the `needs` of {name}"])[-1]
             message = f"{name} {verb} {other}, which is not in its `needs`"
             findings = [*unknown_role(self.spec, other, path)]
             rests_on: tuple[Path, ...] = (("roles", name, "needs"),)
@@ -524,39 +524,39 @@ class ResolvedNames:
         if self.spec.trains_on_seeds():
             train = self.spec.train
             counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
-            return {split: vocabulary.seed_tasks(split, counts[split]) for split in SPLITS}
+            return {s: vocabulary.seed_tasks(s, counts[s]) for s in SPLITS}
         checks = {name: reward.facts.label_check for name, reward in self.rewards.items() if reward}
-        for split in SPLITS:
-            call = getattr(self.spec.data, split)
+        for s in SPLITS:
+            call = getattr(self.spec.data, s)
             if call is None:
                 continue
-            make = partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0])
-            others = ", or the path of a .jsonl, .csv, .tsv or .parquet file"
-            dataset = self._make(make, ("data", split), others)
+            open_rows = partial(vocabulary.open_dataset, call, split=s, folder=self.loaded.folders[0])
+            other_forms = ", or the path of a .jsonl, .csv, .tsv or .parquet file"
+            dataset = self._make(open_rows, ("data", s), other_forms)
             if dataset is None:
                 continue
-            missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
+            refused = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
             dataset = vocabulary.labelled(dataset, checks, call.value if call.name == "file" else call.name)
-            data[split] = vocabulary.withheld(dataset, missing) if missing else dataset
+            data[s] = vocabulary.withheld(dataset, refused) if refused else dataset
             for name, reward in self.rewards.items():
                 for column in reward.task_fields if reward else ():
                     if column not in dataset.columns:
-                        reads = f"the reward of {name} reads task.{column}"
-                        message = f"{reads}, which the {split} data does not have"
+                        read_text = f"the reward of {name} reads task.{column}"
+                        message = f"{read_text}, which the {s} data does not have"
                         expected = f"data with that field; it has {', '.join(dataset.columns)}"
-                        where, hint = ("roles", name, "reward"), did_you_mean(column, dataset.columns)
-                        self.findings.append(Finding(where, message, expected, hint, word=column))
-        if (held_out := self.spec.data.split) is None:
+                        reward_path, hint = ("roles", name, "reward"), did_you_mean(column, dataset.columns)
+                        self.findings.append(Finding(reward_path, message, expected, hint, word=column))
+        if (split_rule := self.spec.data.split) is None:
             return data
-        beside = "no data.train" if self.spec.data.train is None else "a data.validation"
-        if beside != "a data.validation" or self.spec.data.validation is not None:
-            message = f"split divides the rows of data.train, and there is {beside}"
+        conflict = "no data.train" if self.spec.data.train is None else "a data.validation"
+        if conflict != "a data.validation" or self.spec.data.validation is not None:
+            message = f"split divides the rows of data.train, and there is {conflict}"
             expected = "data.train alone: validation takes its share of those rows"
             self.findings.append(Finding(("data", "split"), message, expected))
-        if (whole := data.get("train")) is None:
+        if (all_rows := data.get("train")) is None:
             return {}
-        part = partial(vocabulary.part_of, whole, share=held_out.share, seed=held_out.seed)
-        return {split: part(split) for split in SPLITS}
+        open_part = partial(vocabulary.part_of, all_rows, share=split_rule.share, seed=split_rule.seed)
+        return {s: open_part(s) for s in SPLITS}
 
     def _add_examples(self) -> tuple[str, ...] | None:
         """Add the examples of `data.examples` to the rows of each split, or add faults.
@@ -568,7 +568,7 @@ class ResolvedNames:
         if examples is None or columns is None:
             return None
         path: Path = ("data", "examples")
-        wrong = [
+        wrong_fields = [
             Finding(
                 (*path, key), f"the data has no field {name!r}", "", did_you_mean(name, columns), word=name
             )
@@ -578,15 +578,15 @@ class ResolvedNames:
         ]
         if self.spec.data.train is None:
             message = "examples are rows of data.train, which the spec does not have"
-            wrong.append(Finding(path, message, "data.train", at_key=True))
+            wrong_fields.append(Finding(path, message, "data.train", at_key=True))
         elif vocabulary.EXAMPLES in columns:
             message = f"the data has a field {vocabulary.EXAMPLES!r} of its own"
-            wrong.append(Finding(path, message, hint="rename the column", at_key=True))
-        self.findings += wrong
-        if wrong or train is None:
+            wrong_fields.append(Finding(path, message, hint="rename the column", at_key=True))
+        self.findings += wrong_fields
+        if wrong_fields or train is None:
             return None
-        hidden = self.hidden.difference(examples.sees)
-        asked = frozenset(columns).difference(self.hidden, {"id"})
-        pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden, asked, examples.by)
-        self.data.update([(split, vocabulary.with_examples(data, pool)) for split, data in self.data.items()])
-        return tuple(column for column in columns if column not in {"id", *hidden})
+        hidden_fields = self.hidden.difference(examples.sees)
+        shown = frozenset(columns).difference(self.hidden, {"id"})
+        pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden_fields, shown, examples.by)
+        self.data.update([(s, vocabulary.with_examples(data, pool)) for s, data in self.data.items()])
+        return tuple(column for column in columns if column not in {"id", *hidden_fields})

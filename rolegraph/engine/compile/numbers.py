@@ -33,7 +33,7 @@ class StepNumbers:
 
     def at(self, step: int) -> dict[Path, float]:
         """Return the values in a step by their paths."""
-        return {path: it.value({"step": step}) for path, it in self.by_path.items()}
+        return {path: expression.value({"step": step}) for path, expression in self.by_path.items()}
 
     def values(self, step: int) -> dict[str, float]:
         """Return the values in a step by their dotted paths, such as `roles.solver.weight`."""
@@ -46,22 +46,22 @@ class StepNumbers:
     def extremes(self) -> list[int]:
         """Return the steps in which any number is least or greatest: limits that hold there hold in all
         steps."""
-        extremes: set[int] = set()
+        extreme_steps: set[int] = set()
         for expression in self.by_path.values():
             values = [(expression.value({"step": step}), step) for step in self.steps]
-            extremes |= {min(values)[1], max(values, key=lambda it: it[0])[1]}
-        return sorted(extremes)
+            extreme_steps |= {min(values)[1], max(values, key=lambda it: it[0])[1]}
+        return sorted(extreme_steps)
 
     def curves(self, last: int) -> dict[str, list[tuple[int, float]]]:
         """Return for each number (step, value) at the steps up to `last` at which its slope changes."""
         steps = sorted({last, *(step for step in self.steps if step < last)})
-        return {".".join(map(str, path)): _bends(it, steps) for path, it in self.by_path.items()}
+        return {".".join(map(str, path)): _bends(e, steps) for path, e in self.by_path.items()}
 
 
 def _bends(expression: Expression, steps: Sequence[int]) -> list[tuple[int, float]]:
     points = [(step, expression.value({"step": step})) for step in steps]
-    slopes = [(end - start) / (after - before) for (before, start), (after, end) in pairwise(points)]
-    bends = [not math.isclose(one, other, abs_tol=1e-9) for one, other in pairwise(slopes)]
+    slopes = [(y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in pairwise(points)]
+    bends = [not math.isclose(slope, next_slope, abs_tol=1e-9) for slope, next_slope in pairwise(slopes)]
     return [*points[:1], *compress(points[1:], bends), *points[1:][-1:]]
 
 
@@ -71,36 +71,36 @@ def numbers_of(loaded: LoadedSpec) -> tuple[StepNumbers | None, list[Finding]]:
     Returns:
         The numbers, None for a spec without any or with faulty ones; and the findings, which name their step.
     """
-    compiled: dict[Path, Expression] = {}
+    expressions: dict[Path, Expression] = {}
     findings: list[Finding] = []
     steps = _checked_steps(loaded.spec)
     for path, source in loaded.numbers.items():
         expression, faults = read_expression(path, source, STEP)
         findings += faults
         if expression is not None:
-            compiled[path] = expression
+            expressions[path] = expression
             problems = (_problem(expression, step) for step in steps)
-            findings += (Finding(path, it, STEP_NUMBER) for it in [*filter(None, problems)][:1])
+            findings += (Finding(path, e, STEP_NUMBER) for e in [*filter(None, problems)][:1])
     weights = (
         ("roles", name, "weight")
         for name, role in loaded.spec.roles.items()
         if role.is_trained and not role.weight
     )
     findings += (_useless(path) for path in weights)
-    if not compiled or findings:
+    if not expressions or findings:
         return None, findings
-    numbers = StepNumbers(loaded.data, compiled, steps)
-    seen = {
-        finding.path for finding in validate(values_at(loaded.data, dict.fromkeys(compiled, 1.0))).findings
+    numbers = StepNumbers(loaded.data, expressions, steps)
+    known_findings = {
+        finding.path for finding in validate(values_at(loaded.data, dict.fromkeys(expressions, 1.0))).findings
     }
     for step in numbers.extremes():
-        of_step = validate(values_at(loaded.data, numbers.at(step))).findings
-        findings += (in_step(step, finding) for finding in of_step if finding.path not in seen)
-        seen |= {finding.path for finding in of_step}
+        checked = validate(values_at(loaded.data, numbers.at(step))).findings
+        findings += (in_step(step, finding) for finding in checked if finding.path not in known_findings)
+        known_findings |= {finding.path for finding in checked}
     findings += (
         _useless(path)
-        for path, it in compiled.items()
-        if path[0] == "roles" and path[2:] == ("weight",) and not any(it.value({"step": n}) for n in steps)
+        for path, e in expressions.items()
+        if path[0] == "roles" and path[2:] == ("weight",) and not any(e.value({"step": n}) for n in steps)
     )
     if findings:
         return None, findings

@@ -207,22 +207,22 @@ class Plan(TurnGraph):
     def reads_step(self) -> bool:
         """True where an expression of a reward, or the gate of a signal, reads `step`."""
         formulas = (formula for role in self.roles for formula in role.formulas.values())
-        gates = (signal.gate for signal in self.signals.values() if signal.gate)
-        return any("step" in formula.mentions for formula in (*formulas, *gates))
+        gate_texts = (signal.gate for signal in self.signals.values() if signal.gate)
+        return any("step" in formula.mentions for formula in (*formulas, *gate_texts))
 
     @cached_property
     def defaults(self) -> dict[str, str]:
         """Action that replaces an unreadable answer, by role; roles without a default are left out."""
-        standing_in = {role.name: role.parser.default for role in self.asking}
-        return {name: str(action) for name, action in standing_in.items() if action not in (None, "")}
+        default_actions = {role.name: role.parser.default for role in self.asking}
+        return {name: str(action) for name, action in default_actions.items() if action not in (None, "")}
 
     @cached_property
     def routers(self) -> frozenset[str]:
         """Roles whose action another role's condition `when` reads."""
-        mentioned = {
+        mentioned_roles = {
             name.partition(".")[0] for role in self.roles if role.when for name in role.when.mentions
         }
-        return frozenset(role.name for role in self.asking if role.name in mentioned)
+        return frozenset(role.name for role in self.asking if role.name in mentioned_roles)
 
     @cached_property
     def word_scored(self) -> frozenset[str]:
@@ -328,8 +328,8 @@ class Plan(TurnGraph):
         for role, signal in self.signals.items():
             for teacher in signal.all_teachers:
                 if teacher.model is None and teacher.is_start == start:
-                    of_teacher = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
-                    names |= dict.fromkeys(of_teacher)
+                    teacher_policies = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
+                    names |= dict.fromkeys(teacher_policies)
         return list(names)
 
     def weights_of(self, teacher: role_plan.TeacherPlan, role: str, index: int) -> TeacherKey:
@@ -351,8 +351,8 @@ class Plan(TurnGraph):
 
     def stage_number(self, step: int) -> int | None:
         """Return the number of the stage of a training step, both from 1; None for a step of RL."""
-        numbered = enumerate(self.stages, 1)
-        return next((number for number, stage in numbered if stage.first <= step <= stage.last), None)
+        numbered_stages = enumerate(self.stages, 1)
+        return next((number for number, stage in numbered_stages if stage.first <= step <= stage.last), None)
 
     @property
     def first_step_of_rl(self) -> int:
@@ -371,8 +371,8 @@ class Plan(TurnGraph):
         role = self.roles[node.role]
         if role.when is None or not role.when.mentions <= _OF_ITS_PLACE:
             return True
-        place = (node.lineage, role.count, node.round, role.times, Views(()))
-        instance = SelfView(role.name, node.id.index, *place, outer=node.outer)
+        self_fields = (node.lineage, role.count, node.round, role.times, Views(()))
+        instance = SelfView(role.name, node.id.index, *self_fields, outer=node.outer)
         try:
             return bool(role.when.value({SELF: instance}))
         except PromptError:
@@ -386,19 +386,19 @@ class Plan(TurnGraph):
     @property
     def deciding(self) -> tuple[str, ...]:
         """Roles that decide whether an episode is correct."""
-        return tuple(dict.fromkeys(name for it in self.correct for name in it.roles))
+        return tuple(dict.fromkeys(name for expression in self.correct for name in expression.roles))
 
     @property
     def can_be_correct(self) -> bool:
         """True if an expression in `correct` can hold: it reads a role that can be right, or itself compares
         values."""
-        return any(not it.verdicts or self.judged.intersection(it.verdicts) for it in self.correct)
+        return any(not e.verdicts or self.judged.intersection(e.verdicts) for e in self.correct)
 
     @property
     def own_metric_names(self) -> tuple[str, ...]:
         """Names of the metrics, after `correct` if an episode can be correct."""
-        first = ("correct",) if self.can_be_correct else ()
-        return (*first, *(name for name in self.metrics if name not in first))
+        leading_names = ("correct",) if self.can_be_correct else ()
+        return (*leading_names, *(name for name in self.metrics if name not in leading_names))
 
     @property
     def validation_metric_names(self) -> tuple[str, ...]:
@@ -410,8 +410,8 @@ class Plan(TurnGraph):
     def validating(self) -> list[tuple[str, Plan]]:
         """Workflows that validate, each with the prefix of its metrics' names: empty for the first, `NAME/`
         for others."""
-        named = enumerate(self.validations.items())
-        return [(f"{name}/" if place else "", plan) for place, (name, plan) in named] or [("", self)]
+        named_plans = enumerate(self.validations.items())
+        return [(f"{name}/" if index else "", plan) for index, (name, plan) in named_plans] or [("", self)]
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -427,7 +427,7 @@ class Plan(TurnGraph):
         if block < len(self.blocks):
             return None
         node = len(self.nodes) + block - len(self.blocks)
-        return next((place, node) for place, env in enumerate(self.envs) if node in env.transitions)
+        return next((index, node) for index, env in enumerate(self.envs) if node in env.transitions)
 
     def endpoint_of(self, node: Node) -> role_plan.Endpoint:
         """Return the endpoint that answers a node of a role with a model."""
@@ -462,8 +462,8 @@ class Plan(TurnGraph):
             step.usage.get("cost", price and price.of(step.prompt_tokens, step.response_tokens))
             for step in trajectory.steps
         ]
-        amounts = [cost for cost in costs if cost is not None]
-        return sum(amounts) if amounts else None
+        known_costs = [cost for cost in costs if cost is not None]
+        return sum(known_costs) if known_costs else None
 
     def untrained_weights(self, role: role_plan.RolePlan) -> str:
         """Return a text that describes the untrained weights of a role's instances; empty if all instances
@@ -478,22 +478,22 @@ class Plan(TurnGraph):
             return f"{endpoint.model} " + (f"with the weights {weights}" if weights else "as it is")
 
         numbers = enumerate(role.endpoints, 1)
-        shown = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]
-        return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in shown))
+        untrained = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]
+        return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in untrained))
 
     def is_past(self, role: str, index: int) -> bool:
         """Return True if past selves answer for instance `index`, from 1, of a role."""
         return any(plan.name == role and index in plan.frozen for plan in self.roles)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
-        return _restored, (self.imports, pickle.dumps([getattr(self, its.name) for its in fields(self)]))
+        return _restored, (self.imports, pickle.dumps([getattr(self, f.name) for f in fields(self)]))
 
 
 def _restored(imports: Sequence[Import], values: bytes) -> Plan:
-    for wanted in imports:
-        wanted.ensure()
-    unpickled: list[Any] = pickle.loads(values)
-    return Plan(*unpickled)
+    for source_file in imports:
+        source_file.ensure()
+    field_values: list[Any] = pickle.loads(values)
+    return Plan(*field_values)
 
 
 def node_name(id: NodeId) -> str:
@@ -510,28 +510,28 @@ class EpisodeBounds(NamedTuple):
     """Model calls on the longest path through the DAG of turns, which is an episode's time at best."""
 
     def __str__(self) -> str:
-        s = "" if self.calls == 1 else "s"
-        return f"at most {self.calls:,} model call{s} an episode, longest chain {self.chain:,}"
+        plural_ending = "" if self.calls == 1 else "s"
+        return f"at most {self.calls:,} model call{plural_ending} an episode, longest chain {self.chain:,}"
 
 
 def size_of(plan: Plan) -> EpisodeBounds:
     """Return the largest number of model calls of an episode, and of calls that must wait for one another."""
     calls = [calls_of(role) for role in plan.roles]
-    in_turn = [
+    calls_in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.
-        count + (role.spec.max_calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
+        count + (role.spec.max_calls - 1) * max((calls[c.role] for c in role.callees), default=0)
         for count, role in zip(calls, plan.roles, strict=True)
     ]
-    for callee in (callee.role for role in plan.roles for callee in role.callees):
-        in_turn[callee] = 0  # within the turn that calls
+    for c in (c.role for role in plan.roles for c in role.callees):
+        calls_in_turn[c] = 0  # within the turn that calls
     chain: dict[Vertex, int] = {}
     for vertex in nx.topological_sort(plan.dag):
         is_turn = vertex.kind == "node" and vertex.number < len(plan.nodes)
         node = plan.nodes[vertex.number] if is_turn else None
-        calls_here = in_turn[node.role] if node is not None and plan.may_run(node) else 0
-        chain[vertex] = calls_here + max((chain[before] for before in plan.dag.pred[vertex]), default=0)
-    longest = max(chain.values(), default=0)
-    return EpisodeBounds(sum(calls[role] * count for role, count in plan.turns.items()), longest)
+        calls_here = calls_in_turn[node.role] if node is not None and plan.may_run(node) else 0
+        chain[vertex] = calls_here + max((chain[earlier] for earlier in plan.dag.pred[vertex]), default=0)
+    longest_chain = max(chain.values(), default=0)
+    return EpisodeBounds(sum(calls[role] * count for role, count in plan.turns.items()), longest_chain)
 
 
 def calls_of(role: RolePlan) -> int:

@@ -18,11 +18,11 @@ UNTRAIN = "remove its `estimator` and `signal`"
 
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
     """Return the policies of trained roles, `main` first, then in the order of the spec."""
-    trained = {name: count for name, count in counts.items() if spec.roles[name].is_trained}
-    used = {policy for policy in _used(spec, trained) if not spec.policy_named(policy).of}
+    trained_roles = {name: count for name, count in counts.items() if spec.roles[name].is_trained}
+    used_policies = {policy for policy in _used(spec, trained_roles) if not spec.policy_named(policy).of}
     plans: dict[str, PolicyPlan] = {}
     for name in dict.fromkeys((MAIN, *spec.policies)):
-        if name in used:
+        if name in used_policies:
             policy, train = spec.policy_named(name), spec.train
             lora = laid_over(train.lora, policy.lora)
             plans[name] = PolicyPlan(_model(spec, name), lora, policy.learning_rate or train.learning_rate)
@@ -38,11 +38,11 @@ def past_policies(
     spec: Spec, counts: Mapping[str, int], trained: Mapping[str, PolicyPlan]
 ) -> dict[str, PastPlan]:
     """Return the policies of past selves that some role uses, by name."""
-    used = _used(spec, counts)
+    used_policies = _used(spec, counts)
     return {
         name: PastPlan(policy.of, policy.every, policy.keep, policy.pick)
         for name, policy in spec.policies.items()
-        if name in used and policy.of is not None and policy.of in trained
+        if name in used_policies and policy.of is not None and policy.of in trained
     }
 
 
@@ -112,22 +112,22 @@ def body_findings(spec: Spec) -> Iterator[Finding]:
 
 def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find checkpoints of models that no role asks; `counts` are the numbers of instances by role."""
-    trained = trained_policies(spec, counts)
-    asked = {it.model.weights for name in counts for it in endpoints_of(spec, name, counts[name], trained)}
+    learned = trained_policies(spec, counts)
+    sampled = {e.model.weights for name in counts for e in endpoints_of(spec, name, counts[name], learned)}
     for path, ref in _checkpoints(spec, counts):
         if ref.provider == "replay":  # it has the answers of the weights that were recorded
             continue
         if ref.weights is None:
             message, hint = f"{ref.provider} takes no checkpoint", "`rolegraph export` writes it for servers"
             yield Finding(path, message, "a local or a tinker model", hint)
-        elif ref.weights not in asked:
+        elif ref.weights not in sampled:
             message = f"no role asks the weights {ref.weights}: each has another model, or other weights"
             yield Finding(path, message, "", "remove it, or the other", rests_on=_policies_of(spec))
-    if (start := _model(spec, MAIN).weights) is None:
+    if (start_weights := _model(spec, MAIN).weights) is None:
         return
     for name, role in spec.roles.items():
         if role.model is not None and role.policy is None and role.is_trained and not role.model.weights:
-            message = f"{name} is trained, but its model of its own does not have the weights {start}"
+            message = f"{name} is trained, but its model of its own does not have the weights {start_weights}"
             hint = f"remove it, give it a `checkpoint`, or {UNTRAIN}"
             yield Finding(("roles", name, "model"), message, "", hint, at_key=True)
 
@@ -150,15 +150,15 @@ def _checkpoints(spec: Spec, counts: Mapping[str, int]) -> Iterator[tuple[Path, 
 
 def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find faults in the policies of roles; `counts` are the numbers of instances by role."""
-    used = _used(spec, counts)
+    used_policies = _used(spec, counts)
     names = list(dict.fromkeys((MAIN, *spec.policies)))
     for name, role in spec.roles.items():
         path: Path = ("roles", name, "policy")
         for policy in dict.fromkeys(role.policy_names(counts[name])):
             if policy not in names:
                 finding = name_not_found("policy", policy, names, path, ("policies",))
-                add = f"for weights of its own write at the top: policies: {{{policy}: {{}}}}"
-                yield replace(finding, hint=finding.hint or add)
+                advice = f"for weights of its own write at the top: policies: {{{policy}: {{}}}}"
+                yield replace(finding, hint=finding.hint or advice)
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")
@@ -170,38 +170,38 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
             hint = "remove one of the two; a policy's model stands under `policies`"
             yield Finding(("roles", name, "model"), message, "", hint, at_key=True)
     for name, policy in spec.policies.items():
-        here: Path = ("policies", name)
+        policy_path: Path = ("policies", name)
         if name == MAIN and policy.model is not None:
             message = "the model of the policy `main` is the spec's `model`"
-            yield Finding((*here, "model"), message, "", "write it there", at_key=True)
+            yield Finding((*policy_path, "model"), message, "", "write it there", at_key=True)
         yield from _past_findings(spec, counts, name)
         if policy.checkpoint is not None and policy.lora is not None:
             message = f"{name} starts from a checkpoint, which sets the shape of the adapter"
-            yield Finding((*here, "lora"), message, "", "remove `lora` or `checkpoint`", at_key=True)
-        if name not in used:
+            yield Finding((*policy_path, "lora"), message, "", "remove `lora` or `checkpoint`", at_key=True)
+        if name not in used_policies:
             message, hint = f"no role has the policy {name}", f"give a role `policy: {name}`, or remove it"
-            yield Finding(here, message, "", hint, "warning", at_key=True, rests_on=_policies_of(spec))
+            yield Finding(policy_path, message, "", hint, "warning", at_key=True, rests_on=_policies_of(spec))
 
 
 def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator[Finding]:
     """Find faults in the policy `name`: of past selves, or keys for past selves in a trained policy."""
-    policy, here = spec.policies[name], ("policies", name)
-    written = [key for key in policy.model_fields_set if getattr(policy, key) is not None]
+    policy, policy_path = spec.policies[name], ("policies", name)
+    written_keys = [key for key in policy.model_fields_set if getattr(policy, key) is not None]
     if policy.of is None:
-        for key in sorted({"every", "keep", "pick"}.intersection(written)):
+        for key in sorted({"every", "keep", "pick"}.intersection(written_keys)):
             hint = "name the policy, as in `of: main`, or remove it"
             message = f"`{key}` applies only to policies of past selves; {name} is a trained policy"
-            yield Finding((*here, key), message, "", hint, at_key=True)
+            yield Finding((*policy_path, key), message, "", hint, at_key=True)
         return
-    for key in sorted({"model", "checkpoint", "lora", "learning_rate"}.intersection(written)):
+    for key in sorted({"model", "checkpoint", "lora", "learning_rate"}.intersection(written_keys)):
         message = f"{name} has the weights of {policy.of}, and is not trained itself"
-        yield Finding((*here, key), message, "", "remove it", at_key=True)
-    others = [other for other in (MAIN, *spec.policies) if not spec.policy_named(other).of]
-    if policy.of not in others or name == MAIN:
-        yield name_not_found("policy to copy", policy.of, [*dict.fromkeys(others)], (*here, "of"))
+        yield Finding((*policy_path, key), message, "", "remove it", at_key=True)
+    sources = [p for p in (MAIN, *spec.policies) if not spec.policy_named(p).of]
+    if policy.of not in sources or name == MAIN:
+        yield name_not_found("policy to copy", policy.of, [*dict.fromkeys(sources)], (*policy_path, "of"))
     elif policy.of not in trained_policies(spec, counts):
         message = f"{name} are past selves of {policy.of}, which no role trains"
-        yield Finding((*here, "of"), message, "a policy of a trained role")
+        yield Finding((*policy_path, "of"), message, "a policy of a trained role")
 
 
 def _model(spec: Spec, name: str) -> ModelRef:

@@ -41,47 +41,47 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find values that a reward or a tool reads from an action that cannot have them."""
     shapes: dict[str, Shape] = {}
     for name, role in names.roles.items():
-        written, tool = role.spec, role.run.tool if role.run else None
-        reading = (f"the reward of {name}", "reward", role.reward and role.reward.facts, written.reward)
-        for reader, key, item, call in (reading, (name, "run", tool, written.run)):
-            for read in dict.fromkeys(item.reads if item else ()):
-                source = read.role or name
-                if key == "run" and source not in written.needs:
+        role_spec, tool = role.spec, role.run.tool if role.run else None
+        reading = (f"the reward of {name}", "reward", role.reward and role.reward.facts, role_spec.reward)
+        for reader, key, item, call in (reading, (name, "run", tool, role_spec.run)):
+            for action_read in dict.fromkeys(item.reads if item else ()):
+                source = action_read.role or name
+                if key == "run" and source not in role_spec.needs:
                     continue
-                other = (written.needs[source].of if source in written.needs else None) or source
-                obstacle = _obstacle(shape_of(names, other, shapes), read)
+                read_role = (role_spec.needs[source].of if source in role_spec.needs else None) or source
+                obstacle = _obstacle(shape_of(names, read_role, shapes), action_read)
                 if obstacle is not None and call is not None:
-                    wanted = read.path or "a number"
-                    message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
-                    severity = "error" if obstacle.is_sure and read.role else "warning"
-                    path = ("roles", name, key, *call.path_of(read.place))
-                    yield Finding(path, message, "", obstacle.hint, severity, read.path or other)
+                    wanted_value = action_read.path or "a number"
+                    message = f"{reader} reads {wanted_value} in the action of {read_role}, {obstacle.reason}"
+                    severity = "error" if obstacle.is_sure and action_read.role else "warning"
+                    path = ("roles", name, key, *call.path_of(action_read.place))
+                    yield Finding(path, message, "", obstacle.hint, severity, action_read.path or read_role)
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
     """Return the reason why no action of this JSON Schema can hold the value that `read` asks for; None if an
     action can."""
-    before, keys = "which", read.path.split(".") if read.path else []
-    for place, key in enumerate(keys):
-        properties, most = inside(shape, "properties"), shape.get("maxItems", inf)
+    subject, keys = "which", read.path.split(".") if read.path else []
+    for index, key in enumerate(keys):
+        properties, most_items = inside(shape, "properties"), shape.get("maxItems", inf)
         if shape.get("type") == "array":
             if not key.isdecimal():
-                return _Obstacle(f"{before} is a list", "name a position in it, from 0")
-            if int(key[:10]) >= most:
-                return _Obstacle(f"{before} is a list of at most {most}", "positions count from 0")
+                return _Obstacle(f"{subject} is a list", "name a position in it, from 0")
+            if int(key[:10]) >= most_items:
+                return _Obstacle(f"{subject} is a list of at most {most_items}", "positions count from 0")
             shape = inside(shape, "items")
         elif shape.get("type") in (*_KINDS, "null") or "enum" in shape:
-            return _Obstacle(f"{before} is {described(shape)}", "leave the path out, or let it give JSON")
+            return _Obstacle(f"{subject} is {described(shape)}", "leave the path out, or let it give JSON")
         elif properties and key not in properties:
             hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
             is_closed = shape.get("additionalProperties") is False
-            return _Obstacle(f"{before} is {described(shape)}", hint, is_closed)
+            return _Obstacle(f"{subject} is {described(shape)}", hint, is_closed)
         else:
             shape = inside(properties, key)
-        before = f"where {'.'.join(keys[: place + 1])}"
+        subject = f"where {'.'.join(keys[: index + 1])}"
     if not read.is_number or _may_be_number(shape):
         return None
-    return _Obstacle(f"{before} is {described(shape)}", "read a part of it, by its path")
+    return _Obstacle(f"{subject} is {described(shape)}", "read a part of it, by its path")
 
 
 def _may_be_number(shape: Shape) -> bool:
@@ -90,7 +90,7 @@ def _may_be_number(shape: Shape) -> bool:
     values = shape.get("enum", (True, False) if kind == "boolean" else None)
     if kind in ("object", "array", "null"):
         return False
-    return values is None or any(not isinstance(it, str) or any(map(str.isdigit, it)) for it in values)
+    return values is None or any(not isinstance(v, str) or any(map(str.isdigit, v)) for v in values)
 
 
 def described(shape: Shape) -> str:
@@ -120,8 +120,8 @@ def shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:
             keys = [key for key in needs if shape[ACTION_OF] in (key, None)]
-            first, *others = [shape_of(names, needs[key].of or key, shapes) for key in keys] or [{}]
-            return first if all(other == first for other in others) else {}
+            first_shape, *more = [shape_of(names, needs[key].of or key, shapes) for key in keys] or [{}]
+            return first_shape if all(other_shape == first_shape for other_shape in more) else {}
         return {**shape, "items": resolved(inside(shape, "items"))} if "items" in shape else shape
 
     shapes[name] = with_word(resolved(item.gives), parser and parser.default) if item else {}
@@ -134,17 +134,17 @@ _SHOWN = 6
 
 def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Warn of roles whose prompts never mention the words that their parser looks for, such as `<answer>`."""
-    passed = _passed_on(names)
+    passed_graph = _passed_on(names)
     for name, role in names.roles.items():
         for words in role.parser.expects if role.parser and role.spec.run is None else ():
-            if not _Mentions(names, passed, words).may_show(name):
-                some = [*words[:_SHOWN], *(["…"] if len(words) > _SHOWN else [])]
-                looked_for = " or ".join(some)
-                message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
+            if not _Mentions(names, passed_graph, words).may_show(name):
+                shown_words = [*words[:_SHOWN], *(["…"] if len(words) > _SHOWN else [])]
+                words_text = " or ".join(shown_words)
+                message = f"the prompt of {name} does not mention {words_text}, which its parser looks for"
                 hint = "say it in the prompt: answers without it are the failure malformed_output"
                 word = words[0].strip("<>")
-                read = {name, *ancestors(passed, name)}.intersection(names.roles)
-                rests_on = tuple(("roles", it, key) for it in read for key in ("prompt", "system", "needs"))
+                seen = {name, *ancestors(passed_graph, name)}.intersection(names.roles)
+                rests_on = tuple(("roles", r, key) for r in seen for key in ("prompt", "system", "needs"))
                 path = ("roles", name, "parser")
                 yield Finding(path, message, "", hint, "warning", word, rests_on=rests_on)
 
@@ -154,11 +154,11 @@ def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
     for name, role in names.roles.items():
         samplings = dict(samplings_of(names.spec, name, names.counts[name], "stop")) if role.parser else {}
         for path, sampling in samplings.items():
-            for stop, mark in product(sampling.stop, role.parser.marks if role.parser else ()):
-                if _cuts(stop, mark):
-                    message = f"an answer of {name} ends before {stop!r}, and its parser needs {mark!r}"
+            for stop_text, mark in product(sampling.stop, role.parser.marks if role.parser else ()):
+                if _cuts(stop_text, mark):
+                    message = f"an answer of {name} ends before {stop_text!r}, and its parser needs {mark!r}"
                     hint = f"remove it: without {mark!r} every answer is the failure malformed_output"
-                    yield Finding(path, message, "", hint, "warning", stop)
+                    yield Finding(path, message, "", hint, "warning", stop_text)
                     break
 
 
@@ -166,26 +166,26 @@ def default_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Warn of a default that earns a reward and by which another role is asked, so that an unreadable answer
     is paid."""
     deciding = {
-        mentioned.partition(".")[0]: other
-        for other, role in names.roles.items()
+        mentioned_role.partition(".")[0]: router
+        for router, role in names.roles.items()
         if role.when is not None
-        for mentioned in role.when.mentions
+        for mentioned_role in role.when.mentions
     }
     for name, role in names.roles.items():
-        failing, default = role.spec.on_failure, role.parser.default if role.parser else ""
-        is_paid = failing.then == "reward" or (failing.reward or 0) > 0
+        on_failure, default = role.spec.on_failure, role.parser.default if role.parser else ""
+        is_paid = on_failure.then == "reward" or (on_failure.reward or 0) > 0
         if name in deciding and is_paid and default not in (None, ""):
-            asks = f"counts as {default!r}, by which {deciding[name]} is asked, and is paid"
-            message = f"an unreadable answer of {name} {asks}"
+            consequence = f"counts as {default!r}, by which {deciding[name]} is asked, and is paid"
+            message = f"an unreadable answer of {name} {consequence}"
             hint = "leave `on_failure` out: an unreadable answer then earns 0"
             yield Finding(("roles", name, "parser"), message, "", hint, "warning", "default")
 
 
 def _cuts(stop: str, mark: str) -> bool:
     """Return True if ending an answer before the text `stop` may cut off `mark`, or a part of it."""
-    bare = stop.strip() or stop
-    overlaps = (bare.endswith(mark[:size]) for size in range(2, len(mark)))
-    return bare in mark or mark in bare or any(overlaps)
+    stripped_stop = stop.strip() or stop
+    overlaps = (stripped_stop.endswith(mark[:size]) for size in range(2, len(mark)))
+    return stripped_stop in mark or mark in stripped_stop or any(overlaps)
 
 
 def _passed_on(names: ResolvedNames) -> RoleGraph:
@@ -193,16 +193,16 @@ def _passed_on(names: ResolvedNames) -> RoleGraph:
 
     The edge attribute `strips` has the texts that the source's parser removes before its words are passed on.
     """
-    read = turns_read(names.spec)
-    graph = graph_of({name: read.get(name, ()) for name in names.roles})
+    read_turns = turns_read(names.spec)
+    graph = graph_of({name: read_turns.get(name, ()) for name in names.roles})
     for name, role in names.roles.items():
-        chooses = role.run is not None and role.run.tool.choose is not None
-        others = [other for key, other, _ in role.spec.edges if chooses or key in role.mentions]
-        others += names.spec.callers_of(name) if "self.arguments" in role.mentions else []
-        whole = any(re.search(r"\b(?:response|thought)\b", template.source) for template in _templates(role))
-        for other in {*others} & names.roles.keys() - graph.pred[name].keys():
-            parser = None if whole else names.roles[other].parser
-            graph.add_edge(other, name, strips=parser.strips if parser else ())
+        does_choose = role.run is not None and role.run.tool.choose is not None
+        needed_roles = [n for key, n, _ in role.spec.edges if does_choose or key in role.mentions]
+        needed_roles += names.spec.callers_of(name) if "self.arguments" in role.mentions else []
+        quotes = any(re.search(r"\b(?:response|thought)\b", template.source) for template in _templates(role))
+        for n in {*needed_roles} & names.roles.keys() - graph.pred[name].keys():
+            parser = None if quotes else names.roles[n].parser
+            graph.add_edge(n, name, strips=parser.strips if parser else ())
     return graph
 
 
@@ -228,8 +228,8 @@ class _Mentions:
         def passes(before: str, after: str) -> bool:
             return not words.issubset(edges[before, after].get("strips", ()))
 
-        kept = nx.subgraph_view(self.passed_on, filter_edge=passes)
-        return self.may_write(name) or any(map(self.may_write, ancestors(kept, name)))
+        passed_graph = nx.subgraph_view(self.passed_on, filter_edge=passes)
+        return self.may_write(name) or any(map(self.may_write, ancestors(passed_graph, name)))
 
     def may_write(self, name: str) -> bool:
         """Return True if the role's own prompts contain one of the words, or a part that is unknown before a
@@ -249,13 +249,13 @@ class _Mentions:
 
         `sees` are the hidden fields to count as visible; without data the result is True as well.
         """
-        hidden = self.names.hidden - {*sees}
+        hidden_fields = self.names.hidden - {*sees}
         try:
             rows = [row for data in self.names.data.values() for row in data.rows(1)]
         except RolegraphError:
             return True
-        visible = [str(value) for row in rows for key, value in row.items() if key not in hidden]
-        return not rows or self.mentioned_in(visible)
+        cells = [str(value) for row in rows for key, value in row.items() if key not in hidden_fields]
+        return not rows or self.mentioned_in(cells)
 
     def mentioned_in(self, texts: Sequence[str]) -> bool:
         """Return True if any of the texts contains one of the words that are searched for."""
@@ -264,12 +264,12 @@ class _Mentions:
 
 def _mentions(texts: Sequence[str], word: str) -> bool:
     """Return True if texts mention a word as a whole; `<x>` is mentioned by a tag's name, too."""
-    everything = " ".join(" ".join(texts).split())
+    joined_text = " ".join(" ".join(texts).split())
     name = word.strip("<>")
-    whole = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+    whole_word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
     if name == word:
-        return whole.search(everything) is not None
-    if re.search(rf"</?{re.escape(name)}\b", everything, re.IGNORECASE):
+        return whole_word.search(joined_text) is not None
+    if re.search(rf"</?{re.escape(name)}\b", joined_text, re.IGNORECASE):
         return True
-    is_about_tags = re.search(r"\btags?\b", everything, re.IGNORECASE) and whole.search(everything)
+    is_about_tags = re.search(r"\btags?\b", joined_text, re.IGNORECASE) and whole_word.search(joined_text)
     return bool(is_about_tags) or any(text.strip("</> \n") == name for text in texts)

@@ -61,10 +61,10 @@ def validate_option(
         is_short = not isinstance(written, Mapping) or "provider" in written
         for detail in error.errors(include_url=False):
             loc = detail["loc"][1:] if is_short and detail["loc"][:1] == ("model",) else detail["loc"]
-            where = ".".join(map(str, (key, *loc)))
-            message, wanted = f"{where}: {detail['msg'].lower()}", expected
+            label = ".".join(map(str, (key, *loc)))
+            message, wanted = f"{label}: {detail['msg'].lower()}", expected
             if detail["type"] == "value_error":
-                message = f"{where}: these keys do not go together"
+                message = f"{label}: these keys do not go together"
                 wanted = detail["msg"].removeprefix("Value error, ")
             findings.append(Finding(path, message, wanted, word=key))
         return None, findings
@@ -85,36 +85,36 @@ def digest(factory: Callable[..., Any]) -> str:
 
 def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
     if isinstance(error, UnknownName):
-        expected = (", ".join(error.names) + others).removeprefix(", or ")
+        expected_names = (", ".join(error.names) + others).removeprefix(", or ")
         hint = error.hint or OWN_NAME
-        yield Finding(path, str(error), expected, hint, word=error.name, code="unknown-name")
+        yield Finding(path, str(error), expected_names, hint, word=error.name, code="unknown-name")
         return
     for detail in error.errors:
         key = (*path, *error.call.path_of(detail["loc"]))
-        inner = detail.get("ctx", {}).get("error")
-        if isinstance(inner, UnknownName | BadOptions):
-            yield from _findings(inner, key)
+        inner_error = detail.get("ctx", {}).get("error")
+        if isinstance(inner_error, UnknownName | BadOptions):
+            yield from _findings(inner_error, key)
         elif detail["loc"]:
             yield _of_argument(error, detail, key)
         else:
             problem = detail["msg"].removeprefix("Value error, ")
-            expected = _takes(error) if detail["type"] == "unexpected_positional_argument" else ""
-            yield Finding(path, f"{error.kind} {error.name!r}: {problem}", expected, word=error.name)
+            expected_names = _takes(error) if detail["type"] == "unexpected_positional_argument" else ""
+            yield Finding(path, f"{error.kind} {error.name!r}: {problem}", expected_names, word=error.name)
 
 
 def _of_argument(error: BadOptions, detail: ErrorDetails, path: Path) -> Finding:
     """Return the finding for a wrong option of a vocabulary item; `path` is the item's key in the spec."""
     loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
-    name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
+    name = ".".join(str(step) for step in loc[isinstance(loc[0], int) :])
     problem = detail["msg"].removeprefix("Value error, ")
-    *inside, key = loc
-    around = error.type_at(inside) if inside else _takes(error)
+    *inner_path, key = loc
+    accepted = error.type_at(inner_path) if inner_path else _takes(error)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        hint = did_you_mean(str(key), error.keys_at(inside))
+        hint = did_you_mean(str(key), error.keys_at(inner_path))
         message = f"{item} has no option {name!r}"
-        return Finding(path, message, around, hint, at_key=True, code="unknown-key")
+        return Finding(path, message, accepted, hint, at_key=True, code="unknown-key")
     if kind.startswith("missing"):
-        expected = around if name else f"{{{error.name}: …}}"
+        expected = accepted if name else f"{{{error.name}: …}}"
         return Finding(path, f"{item} needs {name or 'a value'}", expected, at_key=True)
     expected = error.type_at(loc)
     if not problem.startswith("Input should be "):
@@ -154,16 +154,16 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
     is_file_name = ref.provider == "replay" or (ref.served_here and not names_model(name))
     if not is_file_name or loaded.source.is_overridden((*path, "name")):
         return ref, []
-    places = [(folder, folder / name) for folder in loaded.folders]
-    inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
-    if not inside:
+    candidates = [(folder, folder / name) for folder in loaded.folders]
+    allowed_files = [file for folder, file in candidates if resolve_path(file).is_relative_to(folder)]
+    if not allowed_files:
         expected = "a path beside the spec or below it"
         message = f"{name} lies outside the spec's folder"
         return ref, [Finding(path, message, expected, "--model names one anywhere", word=name)]
-    file = next((file for file in inside if is_file(file) or is_folder(file)), None)
-    to_fetch = fetched_folder(name) if file is None and ref.served_here and "/" in name else None
-    place = str(to_fetch) if to_fetch else display_path(file or inside[0])
-    return ref.model_copy(update={"name": place}), []
+    file = next((file for file in allowed_files if is_file(file) or is_folder(file)), None)
+    fetch_folder = fetched_folder(name) if file is None and ref.served_here and "/" in name else None
+    model_path = str(fetch_folder) if fetch_folder else display_path(file or allowed_files[0])
+    return ref.model_copy(update={"name": model_path}), []
 
 
 def checkpoint_place(loaded: LoadedSpec, checkpoint: str | None, path: Path) -> str | None:
@@ -173,12 +173,12 @@ def checkpoint_place(loaded: LoadedSpec, checkpoint: str | None, path: Path) -> 
     A checkpoint of the command line, a `tinker://` path and any other folder are returned as they are; a
     folder is relative to the working folder.
     """
-    training = None if checkpoint is None else PolicyPath.parse(checkpoint)
-    if training is None or loaded.source.is_overridden(path):
+    policy_path = None if checkpoint is None else PolicyPath.parse(checkpoint)
+    if policy_path is None or loaded.source.is_overridden(path):
         return checkpoint
-    places = (folder / training.folder for folder in loaded.folders)
-    folder = next((it for it in places if is_folder(it)), None)
-    return checkpoint if folder is None else str(PolicyPath(display_path(folder), training.policy))
+    candidates = (folder / policy_path.folder for folder in loaded.folders)
+    folder = next((candidate for candidate in candidates if is_folder(candidate)), None)
+    return checkpoint if folder is None else str(PolicyPath(display_path(folder), policy_path.policy))
 
 
 def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
@@ -191,18 +191,18 @@ def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
 
     def located(part: P, *path: str) -> P:
         if isinstance(part, Policy):
-            place = checkpoint_place(loaded, part.checkpoint, (*path, "checkpoint"))
-            part = part.model_copy(update={"checkpoint": place}) if place != part.checkpoint else part
+            location = checkpoint_place(loaded, part.checkpoint, (*path, "checkpoint"))
+            part = part.model_copy(update={"checkpoint": location}) if location != part.checkpoint else part
         if (model := part.model) is None:
             return part
-        place = checkpoint_place(loaded, model.checkpoint, (*path, "model", "checkpoint"))
-        model = model.model_copy(update={"checkpoint": place}) if place != model.checkpoint else model
+        location = checkpoint_place(loaded, model.checkpoint, (*path, "model", "checkpoint"))
+        model = model.model_copy(update={"checkpoint": location}) if location != model.checkpoint else model
         if path and not {"provider", "name"} & model.model_fields_set:
             body = JsonObject({**spec.model.body, **model.body})
-            whole = laid_over(spec.model, model).model_copy(update={"body": body})
-            return part.model_copy(update={"model": whole})
-        model, wrong = locate_model(loaded, model, (*path, "model"))
-        findings.extend(wrong)
+            merged_model = laid_over(spec.model, model).model_copy(update={"body": body})
+            return part.model_copy(update={"model": merged_model})
+        model, finding = locate_model(loaded, model, (*path, "model"))
+        findings.extend(finding)
         return part.model_copy(update={"model": model})
 
     spec = located(loaded.spec)

@@ -29,9 +29,9 @@ class Endpoint(NamedTuple):
 
     def same_tokens(self, other: Endpoint) -> bool:
         """Return True if token ids mean the same at both endpoints: both have one base model."""
-        mine, theirs = self.model, other.model
-        is_one = (mine.provider, mine.name, mine.base_url) == (theirs.provider, theirs.name, theirs.base_url)
-        return is_one and (mine.names_model or mine.checkpoint == theirs.checkpoint)
+        one, two = self.model, other.model
+        is_same = (one.provider, one.name, one.base_url) == (two.provider, two.name, two.base_url)
+        return is_same and (one.names_model or one.checkpoint == two.checkpoint)
 
 
 class PolicyPlan(NamedTuple):
@@ -97,8 +97,8 @@ class SignalPlan(NamedTuple):
     def keyed_teachers(self) -> list[tuple[str, TeacherPlan]]:
         """Teachers that the signal may ask, each after its key and a space: the value that picks it, `other`,
         or an empty text."""
-        keyed = [(f"{key} " if key else "", teacher) for key, teacher in self.teachers.items()]
-        return [*keyed, *([("other ", self.otherwise)] if self.otherwise else [])]
+        labelled_teachers = [(f"{key} " if key else "", teacher) for key, teacher in self.teachers.items()]
+        return [*labelled_teachers, *([("other ", self.otherwise)] if self.otherwise else [])]
 
     @property
     def all_teachers(self) -> list[TeacherPlan]:
@@ -160,10 +160,10 @@ class StateKey:
 
     def of(self, task: Mapping[str, Any]) -> str:
         """Return the key of a task; empty if it cannot be computed."""
-        visible = {name: value for name, value in task.items() if name not in self.hidden}
+        visible_fields = {name: value for name, value in task.items() if name not in self.hidden}
         try:
-            value = self.expression.value({"task": visible})
-            return value if isinstance(value, str) else self.expression.text({"task": visible})
+            value = self.expression.value({"task": visible_fields})
+            return value if isinstance(value, str) else self.expression.text({"task": visible_fields})
         except PromptError:
             return ""
 
@@ -232,13 +232,13 @@ class ResolvedRole:
     @property
     def templates(self) -> list[Template]:
         """Templates of the prompt, the system prompt and the examples' answers, or of the tool's argument."""
-        return [it for it in (self.prompt, self.run and self.run.value, self.system, self.examples) if it]
+        return [t for t in (self.prompt, self.run and self.run.value, self.system, self.examples) if t]
 
     @property
     def expressions(self) -> list[Template | Expression]:
         """Conditions of the role, and expressions and texts of its reward."""
         texts = (likelihood.text for likelihood in self.likelihoods.values())
-        return [it for it in (self.when, self.reset, *self.formulas.values(), *texts) if it]
+        return [e for e in (self.when, self.reset, *self.formulas.values(), *texts) if e]
 
     @property
     def compares_rewards(self) -> bool:
@@ -313,14 +313,14 @@ class RolePlan(ResolvedRole):
     @property
     def prompt_files(self) -> list[str]:
         """Files of the role's system prompt and prompt, as messages show them: `judge.j2 (shipped)`."""
-        parts = (self.system, self.prompt, self.examples)
-        return [template.file for template in parts if template and template.file]
+        templates = (self.system, self.prompt, self.examples)
+        return [template.file for template in templates if template and template.file]
 
     @property
     def allowed_answers(self) -> tuple[str, ...]:
         """All answers that the parser allows, as texts; empty if it allows any answer."""
-        gives = self.parser.gives
-        return tuple(map(str, (True, False) if gives.get("type") == "boolean" else gives.get("enum", ())))
+        shape = self.parser.gives
+        return tuple(map(str, (True, False) if shape.get("type") == "boolean" else shape.get("enum", ())))
 
     @property
     def adds_signal(self) -> bool:
@@ -334,8 +334,8 @@ class RolePlan(ResolvedRole):
 
     def round_at(self, number: int) -> tuple[int, int]:
         """Return (round, round of the outer loop) of turn `number`, from 1, of an instance."""
-        outer, before = divmod(number - 1, self.times)
-        return before + 1, outer + 1
+        outer, rounds_before = divmod(number - 1, self.times)
+        return rounds_before + 1, outer + 1
 
     @property
     def is_nested(self) -> bool:
@@ -350,10 +350,10 @@ class RolePlan(ResolvedRole):
         """Return the explanation of a remark (`REMARKS`) on the role's answers, for messages."""
         if remark != "unrated":
             return REMARKS[remark]
-        raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
-        if not raters:
+        rating_roles = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
+        if not rating_roles:
             return "its reward was none"
-        return f"{' and '.join(raters)} did not run or gave no rating that can be read"
+        return f"{' and '.join(rating_roles)} did not run or gave no rating that can be read"
 
     @property
     def reads_environment(self) -> bool:

@@ -66,31 +66,31 @@ def last_step(plan: Plan) -> int:
     train, data = plan.spec.train, plan.data.get("train")
     if "train" not in plan.spec.model_fields_set:
         return 0
-    ends = [train.steps] if train.steps else []
-    if data is not None and (train.epochs or not ends):
+    step_limits = [train.steps] if train.steps else []
+    if data is not None and (train.epochs or not step_limits):
         try:
             rows = sum(1 for _ in data.rows(None))
         except DataError:  # the training itself tells it
             rows = 0
-        ends.append(rows // train.batch_size * (train.epochs or 1))
-    return max(1, min(ends, default=1)) - 1
+        step_limits.append(rows // train.batch_size * (train.epochs or 1))
+    return max(1, min(step_limits, default=1)) - 1
 
 
 def _role_at(role: RolePlan, spec: Spec) -> RolePlan:
     """Return a role with its numbers in `spec`, the spec of one step."""
-    written = spec.roles[role.name]
-    weights = [grouping.weight for grouping in written.group] if role.compares_rewards else [1.0]
+    role_spec = spec.roles[role.name]
+    weights = [grouping.weight for grouping in role_spec.group] if role.compares_rewards else [1.0]
     signal = role.signal
     if signal is not None:
-        signal = signal._replace(signal=_item_at(signal.signal, written.signal))
+        signal = signal._replace(signal=_item_at(signal.signal, role_spec.signal))
     return replace(
         role,
-        spec=role.spec.model_copy(update={"weight": written.weight}),
+        spec=role.spec.model_copy(update={"weight": role_spec.weight}),
         groupings=tuple(
             replace(grouping, weight=weight) for grouping, weight in zip(role.groupings, weights, strict=True)
         ),
-        samplings=tuple(it for _, it in policies.samplings_of(spec, role.name, role.count)),
-        reward=role.reward and _item_at(role.reward, written.reward),
+        samplings=tuple(sampling for _, sampling in policies.samplings_of(spec, role.name, role.count)),
+        reward=role.reward and _item_at(role.reward, role_spec.reward),
         signal=signal,
     )
 

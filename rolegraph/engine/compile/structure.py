@@ -20,7 +20,7 @@ def graph_of(before: Mapping[T, Iterable[T]]) -> nx.DiGraph[T]:
     """Return the graph with an edge to each key from each of the key's values."""
     graph: nx.DiGraph[T] = nx.DiGraph()
     graph.add_nodes_from(before)  # first, because equals keep the order of insertion
-    graph.add_edges_from((earlier, name) for name, others in before.items() for earlier in others)
+    graph.add_edges_from((role_before, name) for name, parents in before.items() for role_before in parents)
     return graph
 
 
@@ -33,9 +33,9 @@ def role_graph(spec: Spec) -> RoleGraph:
     graph = graph_of(spec.role_needs())
     for name, role in spec.roles.items():
         graph.add_node(name, loops=spec.loops_around(name))
-        for before in graph.pred[name]:
-            joins = {key: edge for key, other, edge in role.edges if other == before}
-            graph.add_edge(before, name, joins=joins)
+        for parent in graph.pred[name]:
+            joins = {key: edge for key, needed_role, edge in role.edges if needed_role == parent}
+            graph.add_edge(parent, name, joins=joins)
     return graph
 
 
@@ -57,15 +57,15 @@ def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
 
 def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:
     """Yield cycles of two or more nodes that share no node; each begins with its first node in the graph."""
-    rest = graph.copy()
-    rest.remove_edges_from([(node, node) for node in rest])
+    remaining = graph.copy()
+    remaining.remove_edges_from([(node, node) for node in remaining])
     # From a node of a cycle, `find_cycle` searches once; from any node, it may search once for each node.
-    while part := next((part for part in nx.strongly_connected_components(rest) if len(part) > 1), None):
-        source = next(node for node in rest if node in part)
-        cycle: list[T] = [node for node, _ in untyped.find_cycle(rest, source)]
-        first = cycle.index(next(node for node in rest if node in cycle))
-        yield cycle[first:] + cycle[:first]
-        rest.remove_nodes_from(cycle)
+    while c := next((c for c in nx.strongly_connected_components(remaining) if len(c) > 1), None):
+        source = next(node for node in remaining if node in c)
+        cycle: list[T] = [node for node, _ in untyped.find_cycle(remaining, source)]
+        start = cycle.index(next(node for node in remaining if node in cycle))
+        yield cycle[start:] + cycle[:start]
+        remaining.remove_nodes_from(cycle)
 
 
 def format_cycle(cycle: Sequence[str]) -> str:

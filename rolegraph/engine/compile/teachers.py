@@ -58,12 +58,12 @@ class TeacherResolver:
         choice = self._read(TeacherChoice, written)
         if choice is None:
             return {}, None, None
-        by = self.texts.state_key((*self.path, "by"), choice.by)
-        plans = {key: self._plan(it, (*self.path, "of", key)) for key, it in choice.of.items()}
-        other = choice.otherwise
-        otherwise = None if isinstance(other, str) else self._plan(other, (*self.path, "else"))
-        sound = {key: plan for key, plan in plans.items() if plan}
-        return sound, by and StateKey(by, self.texts.hidden), otherwise
+        key_expression = self.texts.state_key((*self.path, "by"), choice.by)
+        plans = {key: self._plan(t, (*self.path, "of", key)) for key, t in choice.of.items()}
+        else_teacher = choice.otherwise
+        else_plan = None if isinstance(else_teacher, str) else self._plan(else_teacher, (*self.path, "else"))
+        valid_plans = {key: plan for key, plan in plans.items() if plan}
+        return valid_plans, key_expression and StateKey(key_expression, self.texts.hidden), else_plan
 
     def _read(self, kind: type[M], written: object) -> M | None:
         value, findings = validate_option(kind, written, self.path, "teacher", _EXPECTED)
@@ -71,29 +71,29 @@ class TeacherResolver:
         return value
 
     def _plan(self, teacher: Teacher, path: Path) -> TeacherPlan | None:
-        before = len(self.findings)
+        findings_before = len(self.findings)
         model = self._model(teacher.model, (*path, "model")) if teacher.model else None
         policy = teacher.policy if teacher.base is None else teacher.base
         if policy:
             self.findings += self._of_policy(policy, (*path, "policy" if teacher.base is None else "base"))
         self.findings += self._shown(teacher.sees, (*path, "sees"))
-        sees = frozenset(teacher.sees)
-        prompt = self.texts.teacher(self.role, (*path, "prompt"), teacher.prompt, sees)
-        system = self.texts.teacher(self.role, (*path, "system"), teacher.system, sees)
+        seen_fields = frozenset(teacher.sees)
+        prompt = self.texts.teacher(self.role, (*path, "prompt"), teacher.prompt, seen_fields)
+        system = self.texts.teacher(self.role, (*path, "system"), teacher.system, seen_fields)
         has_prompt = teacher.prompt is not None or teacher.system is not None
         role = self.spec.roles[self.role]
         if has_prompt and role.tools:
             message = f"{self.role} has tools, and a teacher with a prompt of its own sees none"
             hint = "leave `prompt` out, or the tools"
             self.findings.append(Finding(path, message, "", hint, word="prompt"))
-        students = role.policy_names(self.counts[self.role])
-        if teacher.policy and not has_prompt and {*students} == {teacher.policy}:
+        student_policies = role.policy_names(self.counts[self.role])
+        if teacher.policy and not has_prompt and {*student_policies} == {teacher.policy}:
             message = f"the teacher of {self.role} is {self.role} itself, so its signal is 0"
             hint = f"give it a `prompt`, or take its start: base: {teacher.policy}"
             self.findings.append(Finding(path, message, "", hint, "warning", word="policy"))
-        if any(finding.severity == "error" for finding in self.findings[before:]):
+        if any(finding.severity == "error" for finding in self.findings[findings_before:]):
             return None
-        return TeacherPlan(model, policy or OWN, teacher.base is not None, prompt, system, sees)
+        return TeacherPlan(model, policy or OWN, teacher.base is not None, prompt, system, seen_fields)
 
     def _model(self, ref: ModelRef, path: Path) -> ModelRef:
         ref, findings = locate_model(self.loaded, ref, path)
@@ -107,22 +107,22 @@ class TeacherResolver:
 
     def _of_policy(self, name: str, path: Path) -> Iterator[Finding]:
         """Find a policy that is not in training."""
-        trained = trained_policies(self.spec, self.counts)
-        if name in trained:
+        trained_counts = trained_policies(self.spec, self.counts)
+        if name in trained_counts:
             return
         if name in self.spec.policies:
             message = f"{name} is not in training, so it has no weights of a step"
             hint = "name what it is: model: …"
-            yield Finding(path, message, f"one of {', '.join(trained)}", hint, word=name)
+            yield Finding(path, message, f"one of {', '.join(trained_counts)}", hint, word=name)
         else:
-            yield name_not_found("policy", name, [*trained], path)
+            yield name_not_found("policy", name, [*trained_counts], path)
 
     def _shown(self, fields: Sequence[str], path: Path) -> Iterator[Finding]:
         """Find fields in `sees` that the task does not have, or that are not hidden."""
         columns = self.texts.columns
         for field in fields:
             if columns is not None and field not in columns:
-                hidden = sorted(self.texts.hidden.intersection(columns))
-                yield name_not_found("field of the task", field, hidden, path)
+                hidden_columns = sorted(self.texts.hidden.intersection(columns))
+                yield name_not_found("field of the task", field, hidden_columns, path)
             elif field not in self.texts.hidden:
                 yield not_hidden(self.spec, field, path)

@@ -53,8 +53,8 @@ def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
     """Return the task fields that every split has; None without data."""
     if not data:
         return None
-    first, *others = data.values()
-    return tuple(c for c in first.columns if all(c in other.columns for other in others))
+    first_data, *other_data = data.values()
+    return tuple(c for c in first_data.columns if all(c in dataset.columns for dataset in other_data))
 
 
 def not_hidden(spec: Spec, field: str, path: Path) -> Finding:
@@ -92,18 +92,18 @@ class TextReader:
         Returns:
             The prompt and the system; None for a text that is missing or has a finding.
         """
-        role, around = self.spec.roles[name], self._around(name)
-        prompt = self._template(("roles", name, "prompt"), role.prompt, around)
-        system = self._template(("roles", name, "system"), role.system, around)
-        mentioned = {m for template in (prompt, system) if template for m in template.mentions}
+        role, scope = self.spec.roles[name], self._around(name)
+        prompt = self._template(("roles", name, "prompt"), role.prompt, scope)
+        system = self._template(("roles", name, "system"), role.system, scope)
+        mentioned_names = {m for template in (prompt, system) if template for m in template.mentions}
         for key, template in (("prompt", prompt), ("system", system)):
-            self.findings += _single_braces(("roles", name, key), template, around) if template else ()
-        read = self.turns_read.get(name, ())
-        for key, other, edge in role.edges:
-            if edge.fans_out or other in read:  # it sets the count, or the conversation shows it
+            self.findings += _single_braces(("roles", name, key), template, scope) if template else ()
+        roles_read = self.turns_read.get(name, ())
+        for key, needed_role, edge in role.edges:
+            if edge.fans_out or needed_role in roles_read:  # it sets the count, or the conversation shows it
                 continue
             is_condition = role.when or (role.memory and role.memory.reset)
-            if prompt and key in around.needs and key not in {*mentioned, name} and not is_condition:
+            if prompt and key in scope.needs and key not in {*mentioned_names, name} and not is_condition:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
                 path = ("roles", name, "needs", key)
                 rests_on: tuple[Path, ...] = (("roles", name, "system"), ("roles", name, "prompt"))
@@ -129,9 +129,9 @@ class TextReader:
         if fields is None:  # `data.examples` has a finding
             return None
         self.findings += self._unshown(name, prompt, fields)
-        shown = frozenset(examples.sees)
-        around = TemplateScope({}, tuple(self.spec.roles), fields, self.hidden - shown, text="an example")
-        return self._template(path, source, around)
+        given = frozenset(examples.sees)
+        scope = TemplateScope({}, tuple(self.spec.roles), fields, self.hidden - given, text="an example")
+        return self._template(path, source, scope)
 
     def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
         """Yield a fault for each name that a prompt reads and an example of the task does not have.
@@ -141,8 +141,8 @@ class TextReader:
             prompt: The role's prompt, which also renders the examples.
             fields: Fields of an example.
         """
-        allowed = {"task", *(f"task.{field}" for field in fields)}
-        for mention in sorted(prompt.mentions - allowed if prompt else ()):
+        allowed_names = {"task", *(f"task.{field}" for field in fields)}
+        for mention in sorted(prompt.mentions - allowed_names if prompt else ()):
             if mention.partition(".")[0] != SELF:
                 message = f"the prompt of {name} reads {mention}, which an example does not have"
                 expected = f"fields of an example: {', '.join(fields)}"
@@ -155,11 +155,11 @@ class TextReader:
         if call is None:
             return None
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
-        around = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
+        scope = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
         is_text = not (tool.open or tool.choose or tool.session)
         if is_text:
-            return self._template(path, tool.source, around)
-        return self._read(read_text, path, tool.source, around)
+            return self._template(path, tool.source, scope)
+        return self._read(read_text, path, tool.source, scope)
 
     def demonstration(self, path: Path, source: str | None) -> Template | None:
         """Compile a demonstrated answer's template; None for a role without a demonstration, or with a
@@ -167,16 +167,16 @@ class TextReader:
 
         The template is rendered after the episode, so it may read every role, its own among them as `self`.
         """
-        counts = self._counts()
-        around = TemplateScope(
-            counts,
-            tuple(counts),
+        instance_counts = self._counts()
+        scope = TemplateScope(
+            instance_counts,
+            tuple(instance_counts),
             self.columns,
             fields=RECORDED_FIELDS,
             self_fields=RECORDED_FIELDS,
             text="a demonstration",
         )
-        return self._template(path, source, around)
+        return self._template(path, source, scope)
 
     def teacher(self, name: str, path: Path, source: str | None, sees: frozenset[str]) -> Template | None:
         """Compile a template of a teacher of role `name`; None without a source, or with a finding.
@@ -190,25 +190,25 @@ class TextReader:
             source: The template.
             sees: Hidden fields that it may read, besides those of the role itself.
         """
-        around = replace(self._after(name), text="a teacher's prompt")
-        hidden = around.hidden - sees
-        around = replace(around, hidden=hidden, label_files=self._label_files(hidden))
-        return self._template(path, source, around)
+        scope = replace(self._after(name), text="a teacher's prompt")
+        hidden_fields = scope.hidden - sees
+        scope = replace(scope, hidden=hidden_fields, label_files=self._label_files(hidden_fields))
+        return self._template(path, source, scope)
 
     def gate(self, name: str, path: Path, source: str) -> Expression | None:
         """Compile the gate of a role's signal, which may read hidden fields of the task: its value is only a
         factor."""
-        around = replace(self._after(name), hidden=frozenset[str](), values=OF_A_GATE, beside=self._beside)
-        return self._expression(path, source or None, around)
+        scope = replace(self._after(name), hidden=frozenset[str](), values=OF_A_GATE, beside=self._beside)
+        return self._expression(path, source or None, scope)
 
     def _after(self, name: str) -> TemplateScope:
         """Return the TemplateScope of role `name` for a text that is rendered after the episode."""
-        around = self._around(name)
-        of_self = (*RECORDED_FIELDS, PROMPT, *around.self_fields)
-        fields = tuple(dict.fromkeys(of_self).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
+        scope = self._around(name)
+        self_fields = (*RECORDED_FIELDS, PROMPT, *scope.self_fields)
+        fields = tuple(dict.fromkeys(self_fields).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
         return replace(
-            around,
-            needs={**self._on_branch(name), **around.needs},
+            scope,
+            needs={**self._on_branch(name), **scope.needs},
             fields=RECORDED_FIELDS,
             self_fields=tuple(sorted(fields)),
             arguments=None,
@@ -228,23 +228,23 @@ class TextReader:
     def _condition(
         self, path: Path, source: str | None, name: str, *, can_draw: bool = False
     ) -> Expression | None:
-        outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
-        around = replace(self._around(name), outside=outside)
-        return self._expression(path, source, around, has_value=False, can_draw=can_draw)
+        outside_hint = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
+        scope = replace(self._around(name), outside=outside_hint)
+        return self._expression(path, source, scope, has_value=False, can_draw=can_draw)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
-        outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
+        outside_hint = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
         fields = tuple(it for it in self._fields_of_self(name) if it not in NOT_IN_KEYS)
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, outside=outside)
+        around = TemplateScope({}, tuple(self.spec.roles), self.columns, outside=outside_hint)
         around = replace(around, self_fields=fields, arguments=self._arguments(name))
         plans: list[GroupingPlan] = []
-        for place, grouping in enumerate(role.group):
-            path, by = ("roles", name, "group", place, "by"), grouping.by
-            key = self._expression(path, by, around) if grouping.is_expression else None
-            of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
-            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, grouping.over))
+        for index, grouping in enumerate(role.group):
+            path, key_text = ("roles", name, "group", index, "by"), grouping.by
+            key = self._expression(path, key_text, around) if grouping.is_expression else None
+            are_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
+            plans.append(GroupingPlan(key_text, key, are_turns, credit, grouping.weight, grouping.over))
         return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Expression | None:
@@ -256,7 +256,7 @@ class TextReader:
         """Compile an expression of a role's reward, which may read all fields of the task, and the turns of
         all roles on its branch."""
         counts = self._on_branch(name)
-        around = TemplateScope(
+        scope = TemplateScope(
             {**counts, **self._linked(counts, name)},
             tuple(self.spec.roles),
             None,  # the fields of the task that a reward reads are compared with the data in any case
@@ -267,12 +267,12 @@ class TextReader:
             is_after=True,
             beside=self._beside,
         )
-        return self._expression(path, source, around)
+        return self._expression(path, source, scope)
 
     def metric(self, path: Path, source: str) -> Expression | None:
         """Compile a metric, an expression over the last turns of all roles, and over the loops' rounds."""
         counts = self._counts()
-        around = TemplateScope(
+        scope = TemplateScope(
             {**counts, **self._linked(counts)},
             tuple(counts),
             fields=TURN_FIELDS,
@@ -280,7 +280,7 @@ class TextReader:
             is_after=True,
             beside=self._beside,
         )
-        return self._expression(path, source, around)
+        return self._expression(path, source, scope)
 
     def _counts(self) -> dict[str, int]:
         """Return the number of instances of each role; in a graph with a fault, the number in the spec."""
@@ -292,11 +292,11 @@ class TextReader:
 
         For `name` itself, all instances count.
         """
-        made = self.instances
-        if made is None:  # the graph has a fault: add no findings that may follow from it
+        instances = self.instances
+        if instances is None:  # the graph has a fault: add no findings that may follow from it
             return {**dict.fromkeys(self.spec.roles, 1), name: self.spec.roles[name].count}
-        counts = {it: self._beside(name, it, len(made[it])) for it in self.spec.roles}
-        return {**counts, name: len(made[name])}
+        counts = {r: self._beside(name, r, len(instances[r])) for r in self.spec.roles}
+        return {**counts, name: len(instances[name])}
 
     def _linked(self, counts: Mapping[str, int], name: str | None = None) -> dict[str, int]:
         """Return the other turns of roles in loops that an expression may name, such as `judge.history`, each
@@ -307,10 +307,10 @@ class TextReader:
             name: The role whose reward is the expression; None for an expression over the episode.
         """
         links: dict[str, int] = {}
-        for other in filter(self.spec.loops_around, counts):
-            links |= {f"{other}.history": MANY, f"{other}.final": counts[other]}
-            if name is not None and self.spec.shared_loops(name, other):
-                links[f"{other}.previous"] = counts[other]
+        for looped_role in filter(self.spec.loops_around, counts):
+            links |= {f"{looped_role}.history": MANY, f"{looped_role}.final": counts[looped_role]}
+            if name is not None and self.spec.shared_loops(name, looped_role):
+                links[f"{looped_role}.previous"] = counts[looped_role]
         return links
 
     def _beside(self, role: str, other: str, most: int) -> int:
@@ -324,21 +324,21 @@ class TextReader:
         (role, _, _), (other, _, link) = role.partition("."), other.partition(".")
         if self.instances is None or most == 1 or link == "history":
             return most
-        theirs, branch = self.instances[other], Edge(join="branch")
-        return max((len(joined(branch, me, theirs)) for me in self.instances[role]), default=0)
+        other_instances, branch = self.instances[other], Edge(join="branch")
+        return max((len(joined(branch, i, other_instances)) for i in self.instances[role]), default=0)
 
     def likely(self, path: Path, source: str, name: str, roles: Sequence[str]) -> Template | None:
         """Compile the text of a likelihood, which may read all fields of the task, and the turns of `roles`
         that the reward of role `name` reads."""
-        around = TemplateScope(
-            {other: self._seen(name, other, Edge(join="branch")) for other in roles},
+        scope = TemplateScope(
+            {role_name: self._seen(name, role_name, Edge(join="branch")) for role_name in roles},
             tuple(self.spec.roles),
             self_fields=self._fields_of_self(name),
             arguments=self._arguments(name),
             text="the text of a likelihood",
             values=OF_A_TURN[:-1],
         )
-        return self._read(read_text, path, source, around)
+        return self._read(read_text, path, source, scope)
 
     def _of_task(self, outside: tuple[str, str]) -> TemplateScope:
         """Return the TemplateScope of an expression over the task, with the message and the hint for a role
@@ -352,19 +352,19 @@ class TextReader:
     def _around(self, name: str) -> TemplateScope:
         """Return the TemplateScope of a role's prompt, system and `when`."""
         role, roles = self.spec.roles[name], self.spec.roles
-        edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
-        seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
-        called = {other: key for key, other, _ in edges if other not in seen}
-        hidden = self.hidden - {*role.sees}
+        edges = [(key, needed_role, edge) for key, needed_role, edge in role.edges if needed_role in roles]
+        counts = {key: self._seen(name, needed_role, edge) for key, needed_role, edge in edges}
+        called_roles = {needed_role: key for key, needed_role, _ in edges if needed_role not in counts}
+        hidden_fields = self.hidden - {*role.sees}
         return TemplateScope(
-            seen,
+            counts,
             tuple(roles),
             self.columns,
-            hidden,
-            self._label_files(hidden),
+            hidden_fields,
+            self._label_files(hidden_fields),
             self_fields=self._fields_of_self(name),
             arguments=self._arguments(name),
-            called=called,
+            called=called_roles,
             example_fields=self.example_fields,
         )
 
@@ -392,31 +392,31 @@ class TextReader:
             return MANY
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
             return self.spec.roles[other].count if edge.join == "all" else 1
-        theirs = self.instances[other]
-        mine = [me for reader in self.spec.readers_of(name) for me in self.instances[reader]]
-        return max((len(joined(edge, me, theirs)) for me in mine), default=0)
+        other_instances = self.instances[other]
+        own_instances = [i for reader in self.spec.readers_of(name) for i in self.instances[reader]]
+        return max((len(joined(edge, i, other_instances)) for i in own_instances), default=0)
 
     def until(self, name: str) -> Expression | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
-        path, source, inside = ("loops", name, "until"), self.spec.loops[name].until, self.spec.roles_in(name)
+        path, source, roles = ("loops", name, "until"), self.spec.loops[name].until, self.spec.roles_in(name)
         branch = Edge(join="branch", round="previous")
-        seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
-        outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        around = replace(self._of_task(outside), needs=seen)
+        counts = {r: max(self._seen(role, r, branch) for role in roles) for r in roles}
+        outside_hint = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        around = replace(self._of_task(outside_hint), needs=counts)
         condition = self._expression(path, source, around, has_value=False, can_draw=True)
-        if condition is not None and condition.mentions.isdisjoint(inside):
+        if condition is not None and condition.mentions.isdisjoint(roles):
             message = f"the end of {name} depends on none of its roles"
-            self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
+            self.findings.append(Finding(path, message, f"something of {', '.join(roles)}"))
         return condition
 
     def loop_when(self, name: str) -> Expression | None:
         """Compile the condition `when` of a loop, which reads visible fields of the task."""
-        outside = (
+        outside_hint = (
             "the condition of a loop mentions {!r}, and it is computed before any role has run",
             "read the task alone, or give `when` to a role",
         )
         path, source = ("loops", name, "when"), self.spec.loops[name].when
-        return self._expression(path, source, self._of_task(outside), has_value=False, can_draw=True)
+        return self._expression(path, source, self._of_task(outside_hint), has_value=False, can_draw=True)
 
     def _template(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
         """Compile a text of the spec, or the file that it names; on failure add findings and return None."""
@@ -458,17 +458,17 @@ def _single_braces(path: Path, template: Template, around: TemplateScope) -> Ite
     """Warn of a name in single braces, as Python's formats have it, that the template reads nowhere."""
     fields = {*(around.columns or ())} - around.hidden
     for match in _IN_BRACES.finditer(template.source):
-        name, rest = match.groups()
-        meant = f"task.{name}" if name in fields and not rest else f"{name}{rest}"
-        if meant.split(".")[0] in ("task", *around.needs) and not {meant, name} & template.mentions:
-            shown, position = match[0], match.start()
+        name, path_rest = match.groups()
+        intended = f"task.{name}" if name in fields and not path_rest else f"{name}{path_rest}"
+        if intended.split(".")[0] in ("task", *around.needs) and not {intended, name} & template.mentions:
+            written, position = match[0], match.start()
             yield Finding(
                 path,
-                f"`{shown}` is text here: a name stands in two braces",
-                hint=f"write {{{{ {meant} }}}}",
+                f"`{written}` is text here: a name stands in two braces",
+                hint=f"write {{{{ {intended} }}}}",
                 severity="warning",
-                word=shown,
+                word=written,
                 offset=position,
-                place=template.place_of(position, shown),
+                place=template.place_of(position, written),
                 code="template",
             )

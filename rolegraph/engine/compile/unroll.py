@@ -44,8 +44,8 @@ class _Until(NamedTuple):
 
 def _ranges(sizes: Mapping[str, int], start: int = 0) -> dict[str, range]:
     """Assign to each name consecutive positions, as many as its size; the first name begins at `start`."""
-    ends = list(accumulate(sizes.values(), initial=start))
-    return dict(zip(sizes, map(range, ends, ends[1:]), strict=True))
+    end_positions = list(accumulate(sizes.values(), initial=start))
+    return dict(zip(sizes, map(range, end_positions, end_positions[1:]), strict=True))
 
 
 class UnrolledGraph:
@@ -72,16 +72,16 @@ class UnrolledGraph:
         of_episode: Sequence[str] = (),
     ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
-        self.lineages = {name: [it.lineage for it in its] for name, its in instances.items()}
+        self.lineages = {name: [instance.lineage for instance in group] for name, group in instances.items()}
         self.loops = {name: spec.loops_around(name) for name in spec.roles}
         self.times = {name: spec.loops[loops[-1]].times if loops else 1 for name, loops in self.loops.items()}
         self.shared_rounds = cache(spec.shared_rounds)
         self.rounds = {name: spec.rounds_of(name) for name in spec.roles}
-        self.positions = {name: position for position, name in enumerate(spec.roles)}
+        self.positions = {name: index for index, name in enumerate(spec.roles)}
         self.turns_before = turns_before(spec)
         self.turn_nodes: dict[tuple[str, tuple[int, ...], range, bool], Sequence[int]] = {}
         """Results of `turns`: instances that read the same turns share one sequence."""
-        self.nodes_of = _ranges({name: len(its) * self.rounds[name] for name, its in instances.items()})
+        self.nodes_of = _ranges({name: len(group) * self.rounds[name] for name, group in instances.items()})
         total = sum(map(len, self.nodes_of.values()))
         self.transitions = _ranges({name: spec.loops[name].times + 1 for name in spec.env_loops()}, total)
         self.calls = {name: spec.callees_of(name) for name in spec.roles}
@@ -100,30 +100,30 @@ class UnrolledGraph:
         self.nodes = self._node_table(self.blocks)
         self.player_nodes = {name: self._nodes_of_players(name) for name in self.transitions}
         """Positions of the players' nodes in each round, by loop with an environment."""
-        moves = [turn for turns in self.player_nodes.values() for turn in ((), *turns)]
-        steps = (Wait((node,), (turn,)) for node, turn in enumerate(moves, len(self.nodes)))
-        self.waits = (*(Wait(block.nodes, before) for block, before in blocks), *steps)
+        player_turns = [turn for turns in self.player_nodes.values() for turn in ((), *turns)]
+        transition_waits = (Wait((node,), (turn,)) for node, turn in enumerate(player_turns, len(self.nodes)))
+        self.waits = (*(Wait(block.nodes, nodes_before) for block, nodes_before in blocks), *transition_waits)
         self.reward_inputs = self._read_by_rewards(self.nodes, rewards, by_turn)
         self.signal_inputs = self._read_by_rewards(self.nodes, signals, signals.keys())
         self.episode_inputs = tuple(self._named_edge(name) for name in of_episode)
-        ends: dict[int, set[_Edges]] = {}
+        loop_ends: dict[int, set[_Edges]] = {}
         for block in self.blocks:
             if block.round == block.back + 1:
-                ends.setdefault(block.until_loop, set()).add(block.until_inputs)
-        self.branches = {loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)}
+                loop_ends.setdefault(block.until_loop, set()).add(block.until_inputs)
+        self.branches = {loop: len(loop_ends.get(n, [()])) for n, loop in enumerate(spec.loops)}
         """Number of parallel branches of each loop; each branch ends by itself."""
 
     def _blocks(self) -> Iterator[tuple[Block, tuple[Sequence[int], ...]]]:
         """Yield each block of turns, with the sets of nodes (positions) that must end before the block
         starts."""
-        for position, name in enumerate(self.spec.roles):
+        for index, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
-                me = self.instances[site.caller][site.member]
+                asker = self.instances[site.caller][site.member]
                 edges = self.inputs[name].edges
-                inputs = tuple(self._input_edge(site.caller, site.round, edge, me) for edge in edges)
+                inputs = tuple(self._input_edge(site.caller, site.round, edge, asker) for edge in edges)
                 nodes = self._turns(name, site.members, range(1, 2))
                 caller = self._node_at(site.caller, site.member, site.round)
-                yield Block(position, 1, nodes, inputs, may_skip=True), ((caller,),)
+                yield Block(index, 1, nodes, inputs, may_skip=True), ((caller,),)
             if self.sites[name]:
                 continue
             loops, env = self.loops[name], self.spec.env_loop_of(name)
@@ -131,16 +131,16 @@ class UnrolledGraph:
             conditional = conditional or any(self.spec.loops[loop].when is not None for loop in loops)
             turns = self.times[name] if len(loops) > 1 else 1
             for number in range(1, self.rounds[name] + 1):
-                asked = self._asked_before(name, number)
-                for (inputs, until, further), members in self._grouped(name, number, asked).items():
+                asked_before = self._asked_before(name, number)
+                for (inputs, ends_read, others), members in self._grouped(name, number, asked_before).items():
                     nodes = self._turns(name, members, range(number, number + 1))
-                    may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
-                    before = self.turns_before.get(name, {}).get(number, ())
-                    chat = self._nodes_before(name, members[0], before)
-                    ends = asked.loop, asked.back
+                    may_skip = conditional or bool(ends_read) or any(edge.is_parent for edge in inputs)
+                    turns_before = self.turns_before.get(name, {}).get(number, ())
+                    chat = self._nodes_before(name, members[0], turns_before)
+                    loop_ends = asked_before.loop, asked_before.back
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
-                    awaited = (*(edge.nodes for edge in (*inputs, *until)), *further, step)
-                    yield Block(position, number, nodes, inputs, until, *ends, may_skip, chat), awaited
+                    waits = (*(edge.nodes for edge in (*inputs, *ends_read)), *others, step)
+                    yield Block(index, number, nodes, inputs, ends_read, *loop_ends, may_skip, chat), waits
 
     def _asked_before(self, name: str, number: int) -> _Until:
         """Return the loop condition (`until`) that is evaluated before a turn.
@@ -153,7 +153,7 @@ class UnrolledGraph:
             turns = self.times[name] if depth < len(loops) else 1
             is_first = (number - 1) // turns % self.spec.loops[loops[depth - 1]].times == 0
             if untils[depth - 1] and not is_first:
-                edges = [RoleEdge(other, other, _BRANCH, earlier=True) for other in untils[depth - 1]]
+                edges = [RoleEdge(n, n, _BRANCH, earlier=True) for n in untils[depth - 1]]
                 return _Until([*self.spec.loops].index(loops[depth - 1]), turns, edges, depth)
         return _Until(-1, 1, (), 0)
 
@@ -167,35 +167,35 @@ class UnrolledGraph:
             asked: The condition that is evaluated before the turn.
         """
         groups: dict[_BlockInputs, list[int]] = {}
-        reads = self.inputs[name]
-        called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
-        before: Sequence[Turn] = [(name, number - 1)] if reads.own_turns and number > 1 else ()
+        role_reads = self.inputs[name]
+        callee_edges = [edge for called_role in self.calls[name] for edge in self.inputs[called_role].edges]
+        chat_before: Sequence[Turn] = [(name, number - 1)] if role_reads.own_turns and number > 1 else ()
         if name in self.turns_before:  # the conversation's order includes the instance's own
-            before = self.turns_before[name].get(number, ())
-        for place, me in enumerate(self.instances[name]):
-            edges = tuple(self._input_edge(name, number, edge, me) for edge in reads.edges)
-            until = tuple(self._input_edge(name, number, edge, me, asked.depth) for edge in asked.edges)
-            further = [self._input_edge(name, number, edge, me).nodes for edge in called]
-            if before:
-                further.append(self._nodes_before(name, place, before))
-            groups.setdefault((edges, until, tuple(further)), []).append(place)
+            chat_before = self.turns_before[name].get(number, ())
+        for index, instance in enumerate(self.instances[name]):
+            edges = tuple(self._input_edge(name, number, edge, instance) for edge in role_reads.edges)
+            ends = tuple(self._input_edge(name, number, edge, instance, asked.depth) for edge in asked.edges)
+            further_nodes = [self._input_edge(name, number, edge, instance).nodes for edge in callee_edges]
+            if chat_before:
+                further_nodes.append(self._nodes_before(name, index, chat_before))
+            groups.setdefault((edges, ends, tuple(further_nodes)), []).append(index)
         return groups
 
     def _nodes_before(self, name: str, member: int, turns: Sequence[Turn]) -> tuple[int, ...]:
         """Return the nodes of the turns that an instance (from 0) of a role finds in its conversation."""
-        members = {other: instance_in(self.spec, self.instances, name, other, member) for other, _ in turns}
-        return tuple(self._node_at(other, members[other], number) for other, number in turns)
+        members = {n: instance_in(self.spec, self.instances, name, n, member) for n, _ in turns}
+        return tuple(self._node_at(n, members[n], number) for n, number in turns)
 
     def _node_table(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         nodes: list[Node] = []
-        for position, name in enumerate(self.spec.roles):
+        for role_index, name in enumerate(self.spec.roles):
             for number in range(1, self.rounds[name] + 1):
-                outer, before = divmod(number - 1, self.times[name])
+                outer, rounds_before = divmod(number - 1, self.times[name])
                 for index, instance in enumerate(self.instances[name], 1):
-                    id, place = NodeId(name, index, number), len(nodes)
-                    rounds = before + 1, outer + 1
-                    nodes.append(Node(id, position, block_of[place], salt_of(id), instance.path, *rounds))
+                    turn, n = NodeId(name, index, number), len(nodes)
+                    rounds = rounds_before + 1, outer + 1
+                    nodes.append(Node(turn, role_index, block_of[n], salt_of(turn), instance.path, *rounds))
         return tuple(nodes)
 
     def _node_at(self, name: str, member: int, number: int) -> int:
@@ -206,7 +206,7 @@ class UnrolledGraph:
     def _nodes_of_players(self, loop: str) -> tuple[tuple[int, ...], ...]:
         """Return for each round of a loop with an environment the nodes of its players."""
         players = self.spec.players_of(loop)
-        members = [(name, place) for name in players for place in range(len(self.instances[name]))]
+        members = [(name, index) for name in players for index in range(len(self.instances[name]))]
         rounds = range(1, self.spec.loops[loop].times + 1)
         return tuple(tuple(self._node_at(*member, number) for member in members) for number in rounds)
 
@@ -253,28 +253,28 @@ class UnrolledGraph:
         of its caller. All instances of the own role are read. `judge.previous` and `judge.history` mean the
         same as in `needs`; `judge.final` is the last turn that ran.
         """
-        read: dict[int, tuple[InputEdge, ...]] = {}
-        for place, node in enumerate(nodes if rewards else ()):
+        edges_by_node: dict[int, tuple[InputEdge, ...]] = {}
+        for node_index, node in enumerate(nodes if rewards else ()):
             name, index, number = node.id
             if name not in rewards:
                 continue
             edges: list[InputEdge] = []
             per_turn = name in by_turn or compares_turns(self.spec.roles[name])
-            for read_as in rewards[name]:
-                other, _, link = read_as.partition(".")
-                if (turns := self._of_a_call(place, name, other, per_turn=per_turn)) is not None:
-                    edges.append(InputEdge(other, self.positions[other], turns))
+            for read_name in rewards[name]:
+                read_role, _, link = read_name.partition(".")
+                if (turns := self._of_a_call(node_index, name, read_role, per_turn=per_turn)) is not None:
+                    edges.append(InputEdge(read_role, self.positions[read_role], turns))
                     continue
-                members: Sequence[int] = range(len(self.instances[other]))
-                if other != name:
-                    members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
+                members: Sequence[int] = range(len(self.instances[read_role]))
+                if read_role != name:
+                    members = joined(_BRANCH, self.instances[name][index - 1], self.instances[read_role])
                 rounds = None
                 if link in ("previous", "history") or (per_turn and not link):
-                    rounds = self.shared_rounds(name, other).read(number, link or "this")
-                edges.append(self._named_edge(read_as, members, rounds))
+                    rounds = self.shared_rounds(name, read_role).read(number, link or "this")
+                edges.append(self._named_edge(read_name, members, rounds))
             if edges:
-                read[place] = tuple(edges)
-        return read
+                edges_by_node[node_index] = tuple(edges)
+        return edges_by_node
 
     def _named_edge(
         self, name: str, members: Sequence[int] | None = None, rounds: range | None = None

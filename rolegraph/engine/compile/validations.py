@@ -37,8 +37,8 @@ def validation_sources(loaded: LoadedSpec, source: Source) -> tuple[list[Source]
     if loaded.spec.train.validation.workflow and loaded.source.overridden(("data", "validation")):
         message = "the training validates on the rows of `train.validation.workflow`, not on these"
         findings.append(Finding(("data", "validation"), message, severity="warning", at_key=True))
-    for place, name in enumerate(loaded.spec.train.validation.workflow):
-        path = (*PATH, place)
+    for index, name in enumerate(loaded.spec.train.validation.workflow):
+        path = (*PATH, index)
         file = _as_typed(name, path) if loaded.source.is_overridden(path) else _beside(loaded, name, path)
         if isinstance(file, Finding):
             findings.append(file)
@@ -56,11 +56,11 @@ def _as_typed(name: str, path: Path) -> FilePath | Finding:
 
 def _beside(loaded: LoadedSpec, name: str, path: Path) -> FilePath | Finding:
     expected = "a spec beside this one or below it, or a shipped one"
-    places = [(folder, folder / name) for folder in loaded.folders]
-    inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
-    shipped = SPECS / f"{FilePath(name).name.removesuffix('.yaml')}.yaml"
-    file = next((file for file in (*inside, shipped) if is_file(file)), None)
-    if not inside or (file is None and any(is_file(file) for _, file in places)):
+    candidates = [(folder, folder / name) for folder in loaded.folders]
+    allowed_files = [file for folder, file in candidates if resolve_path(file).is_relative_to(folder)]
+    shipped_file = SPECS / f"{FilePath(name).name.removesuffix('.yaml')}.yaml"
+    file = next((file for file in (*allowed_files, shipped_file) if is_file(file)), None)
+    if not allowed_files or (file is None and any(is_file(file) for _, file in candidates)):
         return Finding(path, f"{name} lies outside the spec's folder", expected, word=name)
     if file is not None:
         return file
@@ -80,10 +80,10 @@ def fit_validations(plan: Plan, others: Sequence[Plan | None]) -> tuple[dict[str
     """
     plans: dict[str, Plan] = {}
     findings: list[Finding] = []
-    for place, other in enumerate(others):
-        if other is not None:
-            findings += _unfit(plan, other, plans, (*PATH, place))
-            plans.setdefault(other.name, other)
+    for index, other_plan in enumerate(others):
+        if other_plan is not None:
+            findings += _unfit(plan, other_plan, plans, (*PATH, index))
+            plans.setdefault(other_plan.name, other_plan)
     if plans and len(plans) == len(others):
         findings += metric_findings(plan.spec, replace(plan, validations=plans).validation_metric_names)
     return plans, findings
@@ -92,8 +92,8 @@ def fit_validations(plan: Plan, others: Sequence[Plan | None]) -> tuple[dict[str
 def _unfit(plan: Plan, other: Plan, before: Mapping[str, Plan], path: Path) -> Iterator[Finding]:
     """Yield a finding for each reason why a workflow cannot validate a training."""
     policies = ", ".join(plan.policies)
-    if unknown := [name for name in other.policies if name not in plan.policies]:
-        message = f"{other.name} asks the policy {unknown[0]}, which {plan.name} does not train"
+    if unknown_policies := [name for name in other.policies if name not in plan.policies]:
+        message = f"{other.name} asks the policy {unknown_policies[0]}, which {plan.name} does not train"
         yield Finding(path, message, f"the policies of the training: {policies}", at_key=True)
     elif not other.policies:
         message = f"{other.name} asks none of the policies that {plan.name} trains"

@@ -54,10 +54,10 @@ def counters(waits: Sequence[Wait]) -> Wiring:
     """
     blocks_of_join: dict[Sequence[int], list[int]] = {}
     joins_awaited: list[int] = []
-    for block, (_, before) in enumerate(waits):
-        awaited = dict.fromkeys(filter(len, before))
-        joins_awaited.append(len(awaited))
-        for join in awaited:
+    for block, (_, node_sets) in enumerate(waits):
+        awaited_joins = dict.fromkeys(filter(len, node_sets))
+        joins_awaited.append(len(awaited_joins))
+        for join in awaited_joins:
             blocks_of_join.setdefault(join, []).append(block)
     joins_of_node: list[list[int]] = [[] for nodes, _ in waits for _ in nodes]
     for number, join in enumerate(blocks_of_join):
@@ -68,7 +68,7 @@ def counters(waits: Sequence[Wait]) -> Wiring:
         joins_of_node=tuple(map(tuple, joins_of_node)),
         blocks_of_join=tuple(map(tuple, blocks_of_join.values())),
         joins_awaited=tuple(joins_awaited),
-        initial_blocks=tuple(block for block, awaited in enumerate(joins_awaited) if not awaited),
+        initial_blocks=tuple(block for block, awaited_joins in enumerate(joins_awaited) if not awaited_joins),
     )
 
 
@@ -96,12 +96,12 @@ def turn_graph(turns: Sequence[T], dag: nx.DiGraph[Vertex]) -> nx.DiGraph[T]:
     """
     graph: nx.DiGraph[T] = nx.DiGraph()
     graph.add_nodes_from(turns)
-    awaited: dict[Vertex, set[int]] = {}
+    awaited_turns: dict[Vertex, set[int]] = {}
     """For each vertex, the turns that its successors wait for."""
     for vertex in nx.topological_sort(dag):
-        sources = set[int]().union(*(awaited[before] for before in dag.pred[vertex]))
+        sources = set[int]().union(*(awaited_turns[parent] for parent in dag.pred[vertex]))
         if vertex.kind == "node" and vertex.number < len(turns):
-            graph.add_edges_from((turns[before], turns[vertex.number]) for before in sorted(sources))
+            graph.add_edges_from((turns[parent], turns[vertex.number]) for parent in sorted(sources))
             sources = {vertex.number}
-        awaited[vertex] = sources
+        awaited_turns[vertex] = sources
     return graph

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -18,6 +19,9 @@ import pytest
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 from tests.cli.conftest import Command
 from tests.waiting import soon
+
+if TYPE_CHECKING:
+    from rolegraph.local.launcher import LocalService
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
 
@@ -68,28 +72,24 @@ def untimed(metrics: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.service
-@pytest.mark.usefixtures("impatient", "new_services")
+@pytest.mark.usefixtures("impatient")
 def test_a_stopped_service_ends_a_training_which_goes_on_with_the_service(
-    rolegraph: Command, tmp_path: Path
+    rolegraph: Command, service: LocalService, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch", reason="needs the extra `local`")
-    from rolegraph.local.launcher import BASE_MODEL, running
-
     out = tmp_path / "out"
-    with running(BASE_MODEL, state_dir=tmp_path / "state", threads=1) as service:
-        key = {"TINKER_API_KEY": service.api_key}
-        words = ("train", "solver_judge", "--base-url", service.base_url, "--out", "out")
-        with stopped(service.pid, lambda: lines(out / "metrics.jsonl") >= 1):
-            ended = rolegraph(*words, *SMALL, NO_VALIDATION, **key)
-        assert ended.returncode == 1, ended.stderr
-        # Counted health checks, or the deadline of a model that is being opened.
-        assert service.base_url in ended.stderr
-        assert "Traceback" not in ended.stderr
-        kept = lines(out / "metrics.jsonl")
-        assert 1 <= kept < 3
-        assert soon(lambda: answers(service.base_url))
-        before = untimed(out / "metrics.jsonl")[0]
-        resumed = rolegraph(*words, "--resume", **key)
+    key = {"TINKER_API_KEY": service.api_key}
+    words = ("train", "solver_judge", "--base-url", service.base_url, "--out", "out")
+    with stopped(service.pid, lambda: lines(out / "metrics.jsonl") >= 1):
+        ended = rolegraph(*words, *SMALL, NO_VALIDATION, **key)
+    assert ended.returncode == 1, ended.stderr
+    # Counted health checks, or the deadline of a model that is being opened.
+    assert service.base_url in ended.stderr
+    assert "Traceback" not in ended.stderr
+    kept = lines(out / "metrics.jsonl")
+    assert 1 <= kept < 3
+    assert soon(lambda: answers(service.base_url))
+    before = untimed(out / "metrics.jsonl")[0]
+    resumed = rolegraph(*words, "--resume", **key)
     assert resumed.returncode == 0, resumed.stderr
     steps = untimed(out / "metrics.jsonl")
     assert [step["step"] for step in steps] == [0, 1, 2, 3]
@@ -97,22 +97,18 @@ def test_a_stopped_service_ends_a_training_which_goes_on_with_the_service(
 
 
 @pytest.mark.service
-@pytest.mark.usefixtures("impatient", "new_services")
+@pytest.mark.usefixtures("impatient")
 def test_a_stopped_service_ends_a_run_and_the_finished_episodes_stay(
-    rolegraph: Command, tmp_path: Path
+    rolegraph: Command, service: LocalService, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch", reason="needs the extra `local`")
-    from rolegraph.local.launcher import BASE_MODEL, running
-
     out = tmp_path / "out"
-    with running(BASE_MODEL, threads=1) as service:
-        key = {"TINKER_API_KEY": service.api_key}
-        words = ("run", "solver_judge", "--base-url", service.base_url, "--out", "out")
-        with stopped(service.pid, lambda: lines(out / "episodes.jsonl") >= 1):
-            ended = rolegraph(*words, "--limit", "4", "--rollouts", "20", **key)
-        assert "health checks" in ended.stderr + (out / "log.txt").read_text()
-        assert soon(lambda: answers(service.base_url))
-        resumed = rolegraph(*words, "--resume", "--retry-failed", **key)
+    key = {"TINKER_API_KEY": service.api_key}
+    words = ("run", "solver_judge", "--base-url", service.base_url, "--out", "out")
+    with stopped(service.pid, lambda: lines(out / "episodes.jsonl") >= 1):
+        ended = rolegraph(*words, "--limit", "4", "--rollouts", "20", **key)
+    assert "health checks" in ended.stderr + (out / "log.txt").read_text()
+    assert soon(lambda: answers(service.base_url))
+    resumed = rolegraph(*words, "--resume", "--retry-failed", **key)
     assert resumed.returncode == 0, resumed.stderr
     episodes = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert len({episode["id"] for episode in episodes}) == len(episodes) == 80

@@ -230,7 +230,7 @@ def test_each_key_has_its_line_and_each_short_form_its_type() -> None:
         for key, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{key} has no docstring"
             assert shape["properties"][key]["description"] == field.description
-        short = "expand_shorthand" in vars(model) or model.SHORT_KEY != ""
+        short = "expand_shorthand" in vars(model) or bool(model.SHORT_KEYS)
         assert short == (vars(model).get("SHORT") is not None), (
             f"{model.__name__}.SHORT is for `expand_shorthand`"
         )

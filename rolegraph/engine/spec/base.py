@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
@@ -29,13 +30,14 @@ class SpecModel(BaseModel):
 
     SHORT: ClassVar[Any] = None
     """Type of the values that `expand_shorthand` turns into a mapping; None without a short form."""
-    SHORT_KEY: ClassVar[str] = ""
-    """Key that a bare string stands for, as the short form; empty for a model without such a key."""
+    SHORT_KEYS: ClassVar[Mapping[type, str]] = {}
+    """Key that a bare value stands for, as the short form, for each type of such values."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
         """Return the mapping that a short form stands for, and any other value unchanged."""
-        return {cls.SHORT_KEY: value} if cls.SHORT_KEY and isinstance(value, str) else value
+        key = cls.SHORT_KEYS.get(type(value))
+        return {key: value} if key else value
 
     @model_validator(mode="before")
     @classmethod

@@ -32,18 +32,14 @@ Most = Annotated[int, Field(ge=0)]
 class FigureBounds(SpecModel):
     """Bounds of a figure; a bare number stands for `equals`."""
 
+    SHORT_KEYS = {float: "equals", int: "equals"}
+
     at_least: float | None = None
     """Lower bound."""
     at_most: float | None = None
     """Upper bound."""
     equals: float | None = None
     """Exact value, within a millionth."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a number to `{equals: number}`."""
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return {"equals": value} if number else value
 
     @model_validator(mode="after")
     def _require_bound(self) -> Self:

@@ -46,17 +46,12 @@ class RowSplit(SpecModel):
     """Division of one data set into training and validation rows, by the order of the rows' hashes."""
 
     SHORT: ClassVar[Any] = float
+    SHORT_KEYS = {float: "share", int: "share"}
 
     share: Annotated[float, Field(gt=0, lt=1)]
     """Share of the rows that is held out for validation, to the nearest row."""
     seed: int = 0
     """Another seed holds out other rows."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a share, such as `0.1`."""
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return {"share": value} if is_number else value
 
 
 class Examples(SpecModel):
@@ -64,6 +59,7 @@ class Examples(SpecModel):
     a row that asks the same, or a row of `validation`."""
 
     SHORT: ClassVar[Any] = int
+    SHORT_KEYS = {int: "count"}
 
     count: Annotated[int, Field(ge=1, le=SPEC_EXAMPLES.most)]
     """Number of examples of each task."""
@@ -74,11 +70,6 @@ class Examples(SpecModel):
     hidden."""
     seed: int = 0
     """Seed of the draw; another seed draws other examples."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a count, such as `3`."""
-        return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class Data(SpecModel):

@@ -25,7 +25,7 @@ class Schedule(SpecModel):
     """Learning-rate schedule after the warm-up."""
 
     SHORT = RateCurve
-    SHORT_KEY = "kind"
+    SHORT_KEYS = {str: "kind"}
     kind: RateCurve = "constant"
     """`constant`, or `linear` or `cosine`, which fall to `floor` at the last step."""
     warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 0

@@ -293,6 +293,8 @@ def write_input(folder: Path, files: Mapping[str, str]) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize("name", CASES)
-def test_input(name: str, tmp_path: Path, endpoint: str) -> None:
+def test_a_small_input_has_the_reward_or_the_message_that_its_check_names(
+    name: str, tmp_path: Path, endpoint: str
+) -> None:
     write_input(tmp_path, INPUTS[name])
     CASES[name](Case(tmp_path, endpoint))

@@ -171,7 +171,9 @@ def test_a_file_that_has_changed_may_be_imported_anew(tmp_path: Path) -> None:
     assert rewards.build(ItemCall("brief")).score({}, "", RewardInputs({})).reward == 0.5
 
 
-def test_so_may_one_that_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_not_changed_may_be_imported_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_own_rewards.py").write_text("\n".join(["import rolegraph as rg", *BRIEF]))
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("my_own_rewards")

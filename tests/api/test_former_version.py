@@ -27,7 +27,7 @@ episode: {metrics: {acc: correct}}
         ("run", "run", "rolegraph run mine.yaml"),
     ],
 )
-def test_it_says_how_to_finish_it_or_to_start_from_it_and_writes_nothing(
+def test_resuming_a_folder_of_version_0_2_names_the_ways_on_and_writes_nothing(
     kind: str, command: str, anew: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "old"

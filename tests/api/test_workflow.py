@@ -99,7 +99,7 @@ async def play(flow: rg.Workflow, endpoint: Endpoint) -> list[rg.Episode]:
         return [episode async for episode in run.stream("validation", limit=2, rollouts=2)]
 
 
-def test_it_runs_on_an_openai_server_in_a_loop_that_runs_already() -> None:
+def test_a_workflow_runs_on_an_openai_server_in_a_loop_that_runs_already() -> None:
     with serving(scripted, models=["scripted"]) as endpoint:
         episodes = asyncio.run(play(rg.load("solver_judge"), endpoint))
     assert sorted(episode.id for episode in episodes) == [

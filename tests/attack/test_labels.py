@@ -66,7 +66,7 @@ def test_no_tool_and_no_prompt_quotes_the_file_of_the_tasks(
         "train: countdown, validation: {file: tasks.jsonl, hidden: [text]}",
     ],
 )
-def test_it_does_not_matter_which_data_hides_a_field(tmp_path: Path, rolegraph: Command, data: str) -> None:
+def test_a_field_that_any_data_hides_is_hidden_in_all(tmp_path: Path, rolegraph: Command, data: str) -> None:
     written(tmp_path, WAYS["a search"].replace("OTHER", "tasks.jsonl"), data)
     done = rolegraph("validate", "x.yaml")
     assert "tasks.jsonl would leak the label" in done.stderr

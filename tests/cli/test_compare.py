@@ -45,7 +45,7 @@ def test_what_a_model_wrote_does_not_steer_the_terminal(rolegraph: Command, tmp_
     assert "[red]" in done.stdout
 
 
-def test_mistakes_are_told(rolegraph: Command, tmp_path: Path) -> None:
+def test_a_mistaken_compare_names_the_mistake(rolegraph: Command, tmp_path: Path) -> None:
     assert "a comparison needs two" in rolegraph("compare", "solver_judge").stderr
     done = rolegraph("compare", "solver_judge", "solver_judeg")
     assert done.returncode == 2

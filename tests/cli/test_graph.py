@@ -13,7 +13,7 @@ import rolegraph as rg
 from tests.cli.conftest import Command
 
 
-def test_it_prints_mermaid(rolegraph: Command) -> None:
+def test_graph_prints_mermaid(rolegraph: Command) -> None:
     done = rolegraph("graph", "debate", "roles.debater.count=5")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("flowchart TD\n")

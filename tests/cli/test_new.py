@@ -98,7 +98,9 @@ def test_without_a_spec_each_tested_spec_of_the_folder_is_tested(rolegraph: Comm
         ("react", True),  # calls an MCP server
     ],
 )
-def test_it_begins_as_any_shipped_spec(rolegraph: Command, tmp_path: Path, spec: str, reward: bool) -> None:
+def test_a_new_workflow_begins_as_any_shipped_spec(
+    rolegraph: Command, tmp_path: Path, spec: str, reward: bool
+) -> None:
     done = rolegraph("new", "sub/own", "--from", spec)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "sub/own/rewards.py").exists() == reward
@@ -139,7 +141,7 @@ def test_what_is_not_changed_stays_as_it_was_written(rolegraph: Command, tmp_pat
         (("own", "--from", "debatte"), "no shipped spec or recipe 'debatte'; did you mean 'debate'?"),
     ],
 )
-def test_it_writes_nothing_where_it_cannot(
+def test_new_writes_nothing_where_it_cannot(
     rolegraph: Command, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -155,7 +157,7 @@ def test_an_empty_folder_is_taken(rolegraph: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.service
-def test_it_runs_on_the_shipped_model_at_once(
+def test_a_new_workflow_runs_on_the_shipped_model_at_once(
     rolegraph: Command, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch", reason="needs the extra `local`")

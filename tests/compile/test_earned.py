@@ -100,7 +100,7 @@ def test_an_answer_that_only_gates_a_role_passes_no_words_on(tmp_path: Path) -> 
     assert ("warning", f"tutor sees task.answer, {LEAK.format('solver')}") not in found
 
 
-def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:
+def test_a_label_that_a_role_sees_is_found_through_the_round_before(tmp_path: Path) -> None:
     roles = {
         "solver": {**PAID, "needs": {"judge": "previous"}},
         "judge": {**SEES, "needs": ["solver"], "reward": {"length": {"under": 9}}},

@@ -79,7 +79,7 @@ def test_an_override_that_nothing_reads_is_a_fault(tmp_path: Path, override: str
 
 
 @pytest.mark.parametrize("key", ["learning_rate=0.1", "rollouts=8"])
-def test_so_is_one_of_which_each_stage_has_its_own(tmp_path: Path, key: str) -> None:
+def test_an_override_of_a_key_that_each_stage_sets_is_a_fault(tmp_path: Path, key: str) -> None:
     text = SPEC.replace("train: {steps: 4, lora: {rank: 8}}", STAGED).replace("learning_rate: 0.001,", "")
     (fault,) = (
         it

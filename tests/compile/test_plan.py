@@ -90,7 +90,7 @@ def test_a_plan_names_what_must_be_imported_and_nothing_that_is_installed(mine: 
     assert compile_file("solver_judge").imports == ()
 
 
-def test_it_gives_the_same_episodes_in_another_process(mine: Plan, tmp_path: Path) -> None:
+def test_a_plan_gives_the_same_episodes_in_another_process(mine: Plan, tmp_path: Path) -> None:
     sent = tmp_path / "plan.pkl"
     sent.write_bytes(pickle.dumps(mine))
     here = episodes(mine)
@@ -109,7 +109,7 @@ def test_it_gives_the_same_episodes_in_another_process(mine: Plan, tmp_path: Pat
     assert rewarded == [1.25, 0.25, 0.25]
 
 
-def test_what_comes_back_is_the_same_plan() -> None:
+def test_a_pickled_plan_comes_back_the_same() -> None:
     for name in ("solver_judge", "solver_judge_validator", "solver_judge_distill"):
         plan = compile_file(name)
         sent = pickle.dumps(plan)

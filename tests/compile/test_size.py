@@ -58,7 +58,7 @@ def test_a_turn_that_its_condition_never_allows_is_not_counted(
     assert plan is not None and size_of(plan) == size
 
 
-def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
+def test_the_bounds_are_said_in_words_and_a_spec_without_a_plan_has_none() -> None:
     assert str(EpisodeBounds(47, 9)) == "at most 47 model calls an episode, longest chain 9"
     assert str(EpisodeBounds(1, 1)) == "at most 1 model call an episode, longest chain 1"
     assert rg.check("solver_judge", "roles.judge.needs=[nobody]").size is None

@@ -64,7 +64,9 @@ def test_a_stop_that_cuts_what_the_parser_needs_is_warned_of_at_its_place(
     [(TAG, "\n\n"), (TAG, "Question:"), (TAG, "</ANSWER>"), ("text", "</answer>"), ("number", "</answer>")],
     ids=str,
 )
-def test_another_stop_is_no_fault(parser: object, stop: str, tmp_path: Path) -> None:
+def test_a_stop_that_cuts_nothing_the_parser_needs_is_no_fault(
+    parser: object, stop: str, tmp_path: Path
+) -> None:
     assert warnings(tmp_path, parser, stop) == []
 
 

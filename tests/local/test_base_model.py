@@ -27,11 +27,11 @@ def tokenizer():
     return load_tokenizer(MODEL)
 
 
-def test_it_is_small_enough_to_ship():
+def test_the_base_model_is_small_enough_to_ship():
     assert sum(file.stat().st_size for file in MODEL.iterdir()) < 10_000_000
 
 
-def test_it_loads_by_the_usual_names(monkeypatch_module):
+def test_the_base_model_loads_by_the_usual_names(monkeypatch_module):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(MODEL)

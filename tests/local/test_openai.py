@@ -68,14 +68,16 @@ def ask(chat: openai.OpenAI, service: LocalService, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", SERVED, ids=lambda options: "+".join(options) or "plain")
-def test_it_is_served(chat: openai.OpenAI, service: LocalService, options: dict[str, Any]) -> None:
+def test_a_call_with_a_supported_option_is_served(
+    chat: openai.OpenAI, service: LocalService, options: dict[str, Any]
+) -> None:
     found = ask(chat, service, **options)
     assert len(found.choices) == (options.get("n") or 1)
     assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens > 0
 
 
 @pytest.mark.parametrize(("options", "name"), REFUSED, ids=[name for _, name in REFUSED])
-def test_it_is_refused_by_name(
+def test_an_unsupported_feature_is_refused_by_name(
     chat: openai.OpenAI, service: LocalService, options: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=rf"\b{name}\b") as refused:

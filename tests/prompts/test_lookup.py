@@ -54,6 +54,6 @@ def test_other_words_are_texts(tmp_path: Path, text: str) -> None:
     assert not check_file(path).diagnostics
 
 
-def test_so_is_a_link_that_leads_to_itself(tmp_path: Path) -> None:
+def test_a_link_that_leads_to_itself_is_no_template(tmp_path: Path) -> None:
     (tmp_path / "loop.j2").symlink_to("loop.j2")
     assert fault(tmp_path, "loop.j2")[0] == "no template 'loop.j2'"

@@ -122,14 +122,14 @@ def test_equal_is_not_known_where_one_failed_and_the_others_are_the_same(
         assert chosen("equal", {"solver": views}) is same
 
 
-def test_nobody_ran() -> None:
+def test_a_choice_among_no_answers_is_a_tool_error() -> None:
     for yaml in ("majority", "equal", {"argmax": "solver", "by": "solver.x"}):
         with pytest.raises(ToolError, match="none of solver ran"):
             chosen(yaml, {"solver": Views([])})
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=7))
-def test_equal_is_equal(actions: list[str]) -> None:
+def test_equal_is_true_where_all_actions_are_the_same(actions: list[str]) -> None:
     assert chosen("equal", seeing(s=actions)) is (len(set(actions)) == 1)
 
 
@@ -339,7 +339,7 @@ def test_a_retriever_gives_passages(service: str) -> None:
         asked({"search": {"url": f"{service}/text"}}, "q")
 
 
-def test_nobody_answers() -> None:
+def test_a_server_that_does_not_answer_is_a_tool_error() -> None:
     with pytest.raises(ToolError, match="cannot reach"):
         asked({"http": {"url": "http://127.0.0.1:1/x"}}, "1")
 

@@ -96,7 +96,7 @@ GOLD = [-1 / ord(letter) for letter in "3 + 4"]
         ({"per": "text", "exp": True}, math.exp(sum(GOLD))),
     ],
 )
-def test_it_is_the_mean_or_the_sum_over_the_texts_tokens(
+def test_a_likelihood_is_the_mean_or_the_sum_over_the_tokens_of_the_text(
     options: dict[str, Any], expected: float, tmp_path: Path
 ) -> None:
     scorer = Scorer(lambda _: "so")

@@ -72,7 +72,7 @@ class Counted:
     async def aclose(self) -> None: ...
 
 
-def test_it_goes_on_token_for_token_and_with_its_reasoning(tmp_path: Path) -> None:
+def test_a_conversation_goes_on_token_for_token_and_with_its_reasoning(tmp_path: Path) -> None:
     model = Counted()
     one = plan(tmp_path, {"a": {**TALKS["a"], "count": 1}}, LOOP)
     (talk,) = run_one(one, model).trajectories  # pyright: ignore[reportArgumentType]

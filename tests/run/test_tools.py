@@ -76,7 +76,7 @@ def test_a_vote_is_a_turn_without_tokens_that_earns_and_decides(tmp_path: Path) 
     assert Episode.from_dict(done.to_dict())["vote"][0].action == RIGHT
 
 
-def test_nobody_is_asked_for_it_and_it_is_never_trained(tmp_path: Path) -> None:
+def test_a_vote_asks_no_model_and_is_never_trained(tmp_path: Path) -> None:
     voted = plan(tmp_path, VOTE)
     model = ScriptedModel(lambda _: RIGHT)
     run_one(voted, model)
@@ -371,7 +371,7 @@ def test_a_tool_is_open_once_for_an_episode_and_closed_after_it(tmp_path: Path, 
     assert opened == ["opened", "asked 1", "asked 2", "asked 3", "closed"]
 
 
-def test_it_is_closed_where_the_episode_is_cancelled(tmp_path: Path, opened: list[str]) -> None:
+def test_a_tool_is_closed_where_the_episode_is_cancelled(tmp_path: Path, opened: list[str]) -> None:
     made = noting(tmp_path, "hang")
 
     async def cancelled() -> None:

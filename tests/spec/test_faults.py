@@ -37,7 +37,9 @@ def test_a_key_that_belongs_into_a_mapping_of_the_role_is_sent_there(
 
 
 @pytest.mark.parametrize(("top", "under"), [("temperature: 0.5", "sampling"), ("steps: 3", "train")])
-def test_so_is_one_at_the_top(tmp_path: Path, top: str, under: str) -> None:
+def test_a_key_at_the_top_that_belongs_into_a_mapping_is_sent_there(
+    tmp_path: Path, top: str, under: str
+) -> None:
     assert fault(tmp_path, top)[2] == f"put it under `{under}`"
 
 

@@ -84,13 +84,13 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
         process.kill()
 
 
-def test_it_finds_nothing_in_a_shipped_spec(editor: Editor) -> None:
+def test_the_editor_finds_no_fault_in_a_shipped_spec(editor: Editor) -> None:
     assert SHIPPED
     found = {path.stem: editor.faults(path.stem, path.read_text("utf-8")) for path in SHIPPED}
     assert not any(found.values()), found
 
 
-def test_it_underlines_every_fault_of_form(editor: Editor) -> None:
+def test_the_editor_underlines_every_fault_of_form(editor: Editor) -> None:
     texts = {fault: yaml.safe_dump(with_fault(fault), sort_keys=False) for fault in FAULTS_OF_FORM}
     found = {fault: editor.faults(f"fault{n}", text) for n, (fault, text) in enumerate(texts.items())}
     assert [fault for fault in found if not found[fault]] == []

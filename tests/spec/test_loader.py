@@ -57,14 +57,14 @@ def test_a_name_that_no_file_can_have_is_no_spec_to_extend(tmp_path: Path, name:
     assert "extend" in fault.message
 
 
-def test_nor_is_a_link_that_leads_to_itself(tmp_path: Path) -> None:
+def test_a_link_that_leads_to_itself_is_no_spec_to_extend(tmp_path: Path) -> None:
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (fault,) = load_spec(write_spec(tmp_path, "extends: loop.yaml")).faults
     assert fault.message == "there is no spec 'loop.yaml' to extend"
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b", "a" * 300 + "/b.yaml"])
-def test_nor_one_to_load(name: str) -> None:
+def test_a_name_that_no_file_can_have_is_no_spec_to_load(name: str) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
         load_spec(name)
 

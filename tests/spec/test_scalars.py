@@ -51,7 +51,7 @@ def test_a_leaked_label_is_underlined_where_it_is_read(
     assert ahead.endswith(before)
 
 
-def test_so_it_is_in_an_override(tmp_path: Path) -> None:
+def test_a_leaked_label_is_underlined_in_an_override(tmp_path: Path) -> None:
     rest = "    prompt: Hi"
     fault = only_fault(tmp_path, rest, "roles.solver.prompt='solution {{ task.solution }}'")
     assert fault.place.file == "command line"
@@ -66,7 +66,7 @@ def test_in_an_extended_spec(tmp_path: Path) -> None:
     assert underlined(fault)[2].endswith("solution {{ task.")
 
 
-def test_in_a_template_s_own_file(tmp_path: Path) -> None:
+def test_a_leaked_label_is_underlined_in_a_template_s_own_file(tmp_path: Path) -> None:
     (tmp_path / "p.j2").write_text("The solution:\nthe solution is {{ task.solution }}\n")
     fault = only_fault(tmp_path, "    prompt: p.j2")
     assert (Path(fault.place.file).name, *underlined(fault)) == (
@@ -77,7 +77,7 @@ def test_in_a_template_s_own_file(tmp_path: Path) -> None:
     )
 
 
-def test_and_in_a_demonstration(tmp_path: Path) -> None:
+def test_a_misspelt_field_is_underlined_in_a_demonstration(tmp_path: Path) -> None:
     rest = (
         "    prompt: Hi\n    signal:\n      imitation: null\n"
         "      demonstration: 'solutoin {{ task.solutoin }}'"

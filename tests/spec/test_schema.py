@@ -71,12 +71,12 @@ def with_fault(fault: str) -> Any:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_spec_is_taken(path: Path) -> None:
+def test_the_schema_takes_every_shipped_spec(path: Path) -> None:
     assert not faults(yaml.safe_load(path.read_text("utf-8")))
 
 
 @pytest.mark.parametrize(("where", "text"), specs_in(*PAGES))
-def test_so_is_every_spec_in_the_documents(where: str, text: str) -> None:
+def test_the_schema_takes_every_spec_in_the_documents(where: str, text: str) -> None:
     assert not faults(yaml.safe_load(text)), where
 
 

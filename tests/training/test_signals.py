@@ -118,7 +118,7 @@ def test_a_reverse_kl_is_the_teachers_logprob_less_the_students() -> None:
     assert found.advantages.keys() == {"t1:0/judge/1"}, "the solver has an estimator"
 
 
-def test_it_is_clipped_and_scaled_in_that_order() -> None:
+def test_a_reverse_kl_is_clipped_and_then_scaled() -> None:
     plan = distilling("{reverse_kl: {teacher: {model: 'tinker:big'}, coefficient: 2, clip: 0.3}}")
     assert of_judge(signalled(plan)) == pytest.approx((0.6, -0.5))
 

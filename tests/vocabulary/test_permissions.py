@@ -44,7 +44,7 @@ def test_a_name_or_a_url_and_all_below_it(wanted: str, allowed: str) -> None:
         ("file:///etc/passwd", "file:///etc"),
     ],
 )
-def test_and_nothing_else(wanted: str, allowed: str) -> None:
+def test_a_permission_covers_no_url_outside_its_own(wanted: str, allowed: str) -> None:
     assert not is_allowed(wanted, [allowed])
 
 

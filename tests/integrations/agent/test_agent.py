@@ -329,7 +329,7 @@ def test_the_prompt_as_an_argument(tmp_path: Path) -> None:
     assert episode["solver"][0].action == "Use  True"
 
 
-def test_it_runs_only_where_the_very_command_is_allowed(tmp_path: Path) -> None:
+def test_an_agent_program_runs_only_where_its_very_command_is_allowed(tmp_path: Path) -> None:
     spec = write(tmp_path, TWICE)
     for allowed in ([], ["python"], [f"agent:{sys.executable}"], [f"{permission(tmp_path)} --more"]):
         with pytest.raises(SpecError) as refused:

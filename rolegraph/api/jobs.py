@@ -47,7 +47,7 @@ from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import INFO
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, source_fields
 from rolegraph.engine.records.ownership import FolderKind
-from rolegraph.engine.records.run_folders import newest
+from rolegraph.engine.records.run_folders import RUNS, newest
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.shipped import MODELS, model_folder, name_of_fetched
@@ -57,7 +57,6 @@ from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")
-RUNS = Path("runs")
 """Default folder of all runs."""
 LOGGERS = ("rolegraph", "tinker")
 """Loggers whose warnings are also written to a run's log."""

@@ -18,7 +18,7 @@ from rolegraph.api.trusting import check_models, resumed_source
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.plugins import optional_plugin
-from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
+from rolegraph.engine.records import RUNS, Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.info import source_fields
@@ -247,7 +247,7 @@ class SweepJob(Summarized):
             DataError: The folder's `sweep.json` is damaged.
         """
         given_source = source or Source()
-        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind, given_source.spec)
+        folder = Path(out) if out else newest_sweep(RUNS, kind, given_source.spec)
         info = read_sweep(folder)
         if info.kind != kind:
             raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")

@@ -25,7 +25,7 @@ from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.models.rates import rate_findings
 from rolegraph.engine.plugins import optional_plugin, plugins
-from rolegraph.engine.records import PolicyPath, Source
+from rolegraph.engine.records import PolicyPath, Source, saved_weights
 from rolegraph.engine.records.summary import Rows, Summarized, Summary
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import Finding, coded, load_spec
@@ -484,7 +484,8 @@ def endpoints_with(plan: Plan, checkpoint: str) -> list[Endpoint]:
     policy_path = PolicyPath.parse(checkpoint)
     if policy_path is None and len(plan.policies) > 1:
         fault = f"{plan.name} trains {', '.join(plan.policies)}, and {checkpoint} has one policy"
-        raise UsageError(f"{fault}; give the folder of a training")
+        saved = saved_weights(checkpoint)
+        raise UsageError(f"{fault}; give the folder of a training{f', {saved.run.path}' if saved else ''}")
 
     def with_weights(endpoint: Endpoint) -> Endpoint:
         if endpoint.policy is None:

@@ -10,6 +10,7 @@ import httpx
 
 from rolegraph.engine.connections import route
 from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.models.checkpoints import whereabouts
 from rolegraph.engine.models.download import fetch_adapter
 from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
 from rolegraph.engine.models.tinker_sdk import close, created, rest_client, tinker
@@ -32,9 +33,13 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         UsageError: There is no key, or no such checkpoint.
         WorldError: The service or the download fails.
     """
-    session = await open_session(
-        ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
-    )
+    served = ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
+    try:
+        session = await open_session(served)
+    except UsageError as error:
+        if base_url is not None:
+            raise
+        raise UsageError(f"{error} {whereabouts(path)}") from error  # another service may be meant
     heartbeat = Pulse(session.url)
     status: Literal["success", "errored"] = "errored"
     rest_api = rest_client(session.service, session.url, session.key)
@@ -49,7 +54,8 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         return base
     except (tinker.APIStatusError, tinker.RequestFailedError) as error:
         reason = service_message(error)
-        raise UsageError(f"{session.url} does not give the weights {path}: {reason}") from error
+        text = f"{session.url} does not give the weights {path}: {reason}. {whereabouts(path)}"
+        raise UsageError(text) from error
     except (httpx.HTTPError, OSError) as error:
         reason = str(error) or type(error).__name__
         raise WorldError(f"cannot download {path}{route(session.url)}: {reason}") from error

@@ -13,13 +13,11 @@ from typing import Any, cast
 from rolegraph.api.jobs import blocking
 from rolegraph.api.trusting import is_this_machine, typed_words
 from rolegraph.engine.errors import UsageError, WorldError, first_line
-from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.records import PolicyPath, RunFolder, SavedWeights, saved_weights
 from rolegraph.engine.records.ownership import NEW
 from rolegraph.engine.records.staging import staged
 from rolegraph.engine.records.weights import (
     ADAPTER_CONFIG,
-    KEPT_ELSEWHERE,
-    checkpoint_folder,
     digest,
     missing_model,
 )
@@ -53,7 +51,8 @@ async def export_async(
 
     Args:
         checkpoint: Folder of a training, for its best weights (also `FOLDER#POLICY`), or a `tinker://` path.
-        out: The new folder; by default `adapter` or `merged` in the training's folder.
+        out: The new folder; by default `adapter` or `merged` in the folder of the training that saved the
+            weights.
         policy: Policy whose weights to write; by default `main`, or the only one.
         merged: True to write a whole model for transformers, vLLM and others, in place of an adapter in
             PEFT's form.
@@ -64,19 +63,23 @@ async def export_async(
         The new folder.
 
     Raises:
-        UsageError: No such weights, `out` has files, or `out` is missing for a `tinker://` path.
+        UsageError: No such weights, `out` has files, or `out` is missing for a `tinker://` path that no
+            training in `runs/` saved.
         WorldError: The service or the model hub does not answer, or the disk is full.
     """
-    run = checkpoint_ = None
-    out_folder = Path(out) if out else None
-    if (policy_path := PolicyPath.parse(str(checkpoint))) is not None:
-        run, policy = RunFolder(Path(policy_path.folder)), policy or policy_path.policy
-        run.training()  # raises for a folder of another kind
-        checkpoint_ = run.best_of(policy)
+    label: str | None = None
+    if (named := PolicyPath.parse(str(checkpoint))) is not None:
+        named = named._replace(policy=policy or named.policy)
+        label = named.policy
+        RunFolder(Path(named.folder)).training()  # raises for a folder of another kind
+    if (saved := saved_weights(str(named or checkpoint))) is not None:
+        if named is None:
+            label = f"{saved.policy}-{saved.checkpoint.step}"
         kind = "merged" if merged else "adapter"
-        out_folder = out_folder or run.path / (f"{kind}-{policy}" if policy else kind)
-    if out_folder is None:
+        out = out or saved.run.path / (f"{kind}-{label}" if label else kind)
+    if out is None:
         raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
+    out_folder = Path(out)
     NEW.check(out_folder)
     base = None if model is None else model_folder(str(model))
     if base is not None and not base.is_dir():
@@ -84,19 +87,16 @@ async def export_async(
     with staged(out_folder) as staged_folder:
         adapter = staged_folder.with_name(".adapter") if merged else staged_folder
         adapter.mkdir()
-        local_checkpoint = run and checkpoint_ and checkpoint_folder(checkpoint_.sampler, run.weights)
-        if run is not None and checkpoint_ is not None and local_checkpoint and local_checkpoint.is_dir():
+        if saved is not None and saved.are_here:
             # torch takes seconds to import
             from rolegraph.local.service.exporting import export_adapter
 
-            base = await asyncio.to_thread(export_adapter, checkpoint_.sampler, run.weights, adapter, base)
+            path, weights = saved.paths.sampler, saved.run.weights
+            base = await asyncio.to_thread(export_adapter, path, weights, adapter, base)
         else:
-            path = str(checkpoint) if checkpoint_ is None else checkpoint_.state
-            url = base_url or (_address(run) if run else None)
-            try:
-                base = await _downloaded(path, adapter, base, url, whole=merged)
-            except UsageError as error:
-                raise UsageError(f"{error} {KEPT_ELSEWHERE}" if run is None else str(error)) from error
+            path = str(checkpoint) if saved is None else saved.paths.state
+            url = base_url or (_address(saved.run) if saved else None)
+            base = await _downloaded(path, adapter, base, url, whole=merged)
         if merged:
             from rolegraph.local.service.exporting import export_merged
 
@@ -104,8 +104,8 @@ async def export_async(
         for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
             for file in filter(Path.is_file, base.glob(pattern)):
                 shutil.copy(file, staged_folder / file.name)
-        if run is not None and checkpoint_ is not None:
-            card = _card(run, policy, adapter, base=base, merged=merged)
+        if saved is not None:
+            card = _card(saved, adapter, base=base, merged=merged)
             (staged_folder / "README.md").write_text(card, encoding="utf-8")
         for file in staged_folder.iterdir():
             file.chmod(0o644)  # safetensors writes files that only the owner can read
@@ -162,16 +162,16 @@ def _from_hub(name: str, *, whole: bool) -> Path:
         ) from error
 
 
-def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:
+def _card(saved: SavedWeights, adapter: Path, *, base: Path, merged: bool) -> str:
     from rolegraph.local.card import model_card
 
+    run = saved.run
     base_name = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
-    best = run.best()
     return model_card(
         run.training(),
-        best,
+        saved.checkpoint,
         run.spec(),
-        policy=policy or (next(iter(best.policies)) if len(best.policies) == 1 else MAIN),
+        policy=saved.policy,
         base=base_name,
         digest=digest(base),
         merged=merged,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rolegraph.api.jobs import RUNS
 from rolegraph.api.recorded import as_table
 from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.records import RUNS
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.records.ownership import check_replaceable
 from rolegraph.engine.records.staging import staged

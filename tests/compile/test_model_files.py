@@ -70,6 +70,17 @@ def test_what_a_spec_names_is_found_beside_it(tmp_path: Path, monkeypatch: pytes
     assert names(checked(tmp_path, top="model: replay:runs/mine")) == ["runs/mine"]
 
 
+def test_the_checkpoint_of_a_teacher_is_found_beside_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "specs" / "runs" / "mine").mkdir(parents=True)
+    role = "signal: {reverse_kl: {teacher: {provider: local, checkpoint: 'runs/mine#solver'}}}"
+    signal = checked(tmp_path / "specs", role=role).valid().signals["a"]
+    (plan,) = signal.all_teachers
+    assert plan.model is not None and plan.model.checkpoint == "specs/runs/mine#solver"
+
+
 def test_the_shipped_models_and_what_is_served_elsewhere_are_no_files(tmp_path: Path) -> None:
     assert names(checked(tmp_path, top="model: local:rolegraph-teacher")) == ["rolegraph-teacher"]
     served = "model: {provider: local, name: /any, base_url: 'http://127.0.0.1:1'}"

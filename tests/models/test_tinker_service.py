@@ -111,5 +111,5 @@ def test_weights_that_a_service_does_not_have_are_told_with_where_they_are(
     service: Any, folder: Path
 ) -> None:
     ref = ModelRef(provider="tinker", base_url=service.base_url, checkpoint="tinker://a/sampler_weights/b")
-    with pytest.raises(UsageError, match="those of a local model are in the training's folder"):
+    with pytest.raises(UsageError, match="name the folder of their training in place"):
         asyncio.run(open_served(ServedModel(ref, api_key=service.api_key, tokenizer_dir=folder)))

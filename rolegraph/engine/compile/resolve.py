@@ -131,10 +131,11 @@ def _takes(error: BadOptions) -> str:
 
 
 P = TypeVar("P", Spec, Role, Policy)
+C = TypeVar("C", Policy, ModelRef)
 
 
 def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
-    """Find the file or folder of a model that a spec names: beside the spec or below it.
+    """Find the file or folder of a model, and of its checkpoint, that a spec names: beside the spec or below.
 
     A spec is untrusted, and the replay or the model folder that it names is read. A path given on the command
     line may lie anywhere, and is relative to the working folder. ORG/MODEL where no such folder is there is
@@ -148,7 +149,7 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
     Returns:
         The model with a path relative to the working folder, and faults such as a path outside the folder.
     """
-    name = ref.name
+    ref, name = _with_place(loaded, ref, path), ref.name
     if name is None:
         return ref, []
     is_file_name = ref.provider == "replay" or (ref.served_here and not names_model(name))
@@ -166,42 +167,41 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
     return ref.model_copy(update={"name": model_path}), []
 
 
-def checkpoint_place(loaded: LoadedSpec, checkpoint: str | None, path: Path) -> str | None:
-    """Return the place of a checkpoint that a spec names: the folder beside the spec, if one of that name
-    exists.
+def _with_place(loaded: LoadedSpec, part: C, path: Path) -> C:
+    """Return a policy or a model with the place of its checkpoint: the folder beside the spec, if one of that
+    name exists.
 
-    A checkpoint of the command line, a `tinker://` path and any other folder are returned as they are; a
-    folder is relative to the working folder.
+    A checkpoint of the command line, a `tinker://` path and any other folder stay as they are; a folder is
+    relative to the working folder.
     """
-    policy_path = None if checkpoint is None else PolicyPath.parse(checkpoint)
-    if policy_path is None or loaded.source.is_overridden(path):
-        return checkpoint
+    policy_path = None if part.checkpoint is None else PolicyPath.parse(part.checkpoint)
+    if policy_path is None or loaded.source.is_overridden((*path, "checkpoint")):
+        return part
     candidates = (folder / policy_path.folder for folder in loaded.folders)
-    folder = next((candidate for candidate in candidates if is_folder(candidate)), None)
-    return checkpoint if folder is None else str(PolicyPath(display_path(folder), policy_path.policy))
+    if (folder := next(filter(is_folder, candidates), None)) is None:
+        return part
+    return part.model_copy(update={"checkpoint": str(PolicyPath(display_path(folder), policy_path.policy))})
 
 
 def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
     """Return a copy of the spec with the paths of its models and checkpoints, and findings for missing ones.
 
     A model of a role or a policy that names neither `provider` nor `name` is the spec's with other keys.
-    Models of signals' teachers are left as they are.
+    Models of signals' teachers are left as they are, for `locate_model`.
     """
     findings: list[Finding] = []
 
     def located(part: P, *path: str) -> P:
         if isinstance(part, Policy):
-            location = checkpoint_place(loaded, part.checkpoint, (*path, "checkpoint"))
-            part = part.model_copy(update={"checkpoint": location}) if location != part.checkpoint else part
-        if (model := part.model) is None:
+            part = _with_place(loaded, part, path)
+        if part.model is None:
             return part
-        location = checkpoint_place(loaded, model.checkpoint, (*path, "model", "checkpoint"))
-        model = model.model_copy(update={"checkpoint": location}) if location != model.checkpoint else model
+        model = _with_place(loaded, part.model, (*path, "model"))
         if path and not {"provider", "name"} & model.model_fields_set:
             body = JsonObject({**spec.model.body, **model.body})
             merged_model = laid_over(spec.model, model).model_copy(update={"body": body})
             return part.model_copy(update={"model": merged_model})
-        model, finding = locate_model(loaded, model, (*path, "model"))
+        model, finding = locate_model(loaded, part.model, (*path, "model"))
         findings.extend(finding)
         return part.model_copy(update={"model": model})
 

@@ -25,7 +25,7 @@ from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import LocalService, ServedModel
 from rolegraph.engine.plugins import plugin
-from rolegraph.engine.records import PolicyPath, RunFolder
+from rolegraph.engine.records import saved_weights
 from rolegraph.engine.records.weights import copy_weights
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.spec import ModelRef, api_of
@@ -78,8 +78,8 @@ class Services(AbstractContextManager["Services"]):
         """Find or start the service of a model. Blocks while a service starts.
 
         Args:
-            ref: The model. A checkpoint that is a training's folder (`FOLDER#POLICY` where it trained several
-                policies) means its best weights, and their model if `ref` names no model.
+            ref: The model. A checkpoint that `saved_weights` finds means its training's weights, and their
+                model if `ref` names no model.
             to_train: True to return the weights with the optimizer's state; False for weights to sample from.
 
         Returns:
@@ -91,10 +91,9 @@ class Services(AbstractContextManager["Services"]):
         """
         ref = with_base(ref)
         checkpoint, weights = ref.checkpoint, None
-        if checkpoint is not None and (policy_path := PolicyPath.parse(checkpoint)) is not None:
-            run = RunFolder(Path(policy_path.folder))
-            saved_policy = run.best_of(policy_path.policy)
-            checkpoint, weights = saved_policy.state if to_train else saved_policy.sampler, run.weights
+        if checkpoint is not None and (saved := saved_weights(checkpoint)) is not None:
+            checkpoint = saved.paths.state if to_train else saved.paths.sampler
+            weights = saved.run.weights
         if not ref.served_here:
             hosted_fields = {"provider": api_of(ref.provider), "checkpoint": checkpoint}
             return ServedModel(ref.model_copy(update=hosted_fields), trusted_url=self._trusted_url)

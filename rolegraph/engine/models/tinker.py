@@ -29,6 +29,7 @@ from rolegraph.engine.errors import (
     WorldError,
     did_you_mean,
 )
+from rolegraph.engine.models.checkpoints import whereabouts
 from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.openai_answers import says_context_full
@@ -46,7 +47,6 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import PROCESS, Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
-from rolegraph.engine.records.weights import KEPT_ELSEWHERE
 from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.spec import ModelRef
 
@@ -337,8 +337,7 @@ async def open_tinker(served: ServedModel) -> TinkerModel:
     """Open the model or checkpoint that `served` names, or the service's first model; see `open_served`."""
     session = await open_session(served)
     try:
-        client = await _connect(session, served.ref)
-        name = client.get_base_model()
+        client, name = await _connect(session, served.ref)
         chat = await open_chat(name, served.tokenizer_dir)
     except BaseException:
         close(session.service, "errored")
@@ -385,8 +384,8 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
     return key
 
 
-async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
-    """Create the sampling client of a model."""
+async def _connect(session: TinkerSession, ref: ModelRef) -> tuple[tinker.SamplingClient, str]:
+    """Create the sampling client of a model; return it with the name of its base model."""
     create_client = partial(
         session.service.create_sampling_client,
         model_path=ref.checkpoint,
@@ -397,10 +396,11 @@ async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClie
         with saying_why(session.url):
             async with asyncio.timeout(_OPEN_SECONDS):
                 client = await created(create_client)
+                name = client.get_base_model()  # some services look for the weights only now
     except _REFUSALS as error:
         raise UsageError(_no_such_model(ref, session, service_message(error))) from error
     quiet(client)
-    return client
+    return client, name
 
 
 _REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableEntityError)
@@ -462,7 +462,7 @@ def model_of(session: TinkerSession, ref: ModelRef) -> str:
 def _no_such_model(ref: ModelRef, session: TinkerSession, reason: str) -> str:
     url, names = session.url, [*session.lengths]
     if ref.checkpoint:
-        return f"{url} cannot sample from {ref.checkpoint!r}: {reason} {KEPT_ELSEWHERE}"
+        return f"{url} cannot sample from {ref.checkpoint!r}: {reason} {whereabouts(ref.checkpoint)}"
     guess = did_you_mean(ref.name or "", names)
     hint = f" {guess[0].upper()}{guess[1:]}" if guess else f" It offers {_some(names)}." if names else ""
     return f"{url} cannot sample from {ref.name!r}: {reason}{hint}"

@@ -43,6 +43,9 @@ from rolegraph.engine.records.metadata import FunctionCallMetadata as FunctionCa
 from rolegraph.engine.records.metadata import StepMetadata as StepMetadata
 from rolegraph.engine.records.plain import check_plain as check_plain
 from rolegraph.engine.records.plain import check_recordable as check_recordable
+from rolegraph.engine.records.run_folders import RUNS as RUNS
+from rolegraph.engine.records.run_folders import SavedWeights as SavedWeights
+from rolegraph.engine.records.run_folders import saved_weights as saved_weights
 from rolegraph.engine.records.source import Source as Source
 from rolegraph.engine.records.sweep import SweepInfo as SweepInfo
 from rolegraph.engine.records.sweep import SweepKind as SweepKind

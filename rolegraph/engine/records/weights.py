@@ -28,11 +28,6 @@ OPTIMIZER = "optimizer.safetensors"
 """File of the optimizer's state, beside a checkpoint's weights."""
 META = "meta.json"
 """File with the description of a checkpoint."""
-KEPT_ELSEWHERE = (
-    "A service has the weights that were trained there, and those of a local model are in the training's "
-    "folder: name its --base-url, or the folder in place of the path."
-)
-"""Advice for a `tinker://` path that the service does not know."""
 _HEADER_BYTES = 100_000_000
 """Largest header of a safetensors file, by its format."""
 _PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>(?:sampler_|external_)?weights)/(?P<name>[\w.-]+)")

@@ -63,7 +63,7 @@ class Price(SpecModel):
 
 
 class ModelRef(SpecModel):
-    """A model: `provider:name`, or a mapping with these keys."""
+    """A model: `provider:name`, the `tinker://` path of trained weights, or a mapping with these keys."""
 
     SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(map(re.escape, PROVIDERS))})(:|$)")]
     provider: Provider = "local"
@@ -77,9 +77,10 @@ class ModelRef(SpecModel):
     base_url: str | None = None
     """URL of the endpoint; None is the provider's own."""
     checkpoint: str | None = None
-    """Weights of a local or a tinker model: a `tinker://` path, or the folder of a training (its best
-    checkpoint; `FOLDER#POLICY` where it trained several policies). None takes the model unchanged. A replay
-    has the answers of the weights that were recorded."""
+    """Weights of a local or a tinker model: the folder of a training (its best checkpoint; `FOLDER#POLICY`
+    where it trained several policies), or a `tinker://` path, which brings its model and service along if a
+    training in `runs/` saved it. None takes the model unchanged. A replay has the answers of the weights that
+    were recorded."""
     concurrency: Count = 512
     """Largest number of concurrent calls."""
     replay_any: bool = False
@@ -103,9 +104,11 @@ class ModelRef(SpecModel):
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand `provider:name`, or a provider without a name."""
+        """Expand `provider:name`, a provider without a name, or the `tinker://` path of weights."""
         if not isinstance(value, str):
             return value
+        if value.startswith("tinker://"):
+            return {"checkpoint": value}
         provider, colon, name = value.partition(":")
         return {"provider": provider, "name": name} if colon else {"provider": provider}
 

@@ -15,7 +15,7 @@ from rolegraph.api import jobs
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Models, Services
-from rolegraph.engine.records import Note, Observer, Task, confined
+from rolegraph.engine.records import RUNS, Note, Observer, Task, confined
 from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.jsonl import read_record, write_record
@@ -108,7 +108,7 @@ class OptimizationJob:
         plan = SearchPlan(
             workflow=flow.plan,
             source=flow.source,
-            folder=Path(out) if out else jobs.RUNS / f"{flow.name}-optimize",
+            folder=Path(out) if out else RUNS / f"{flow.name}-optimize",
             templates=chosen,
             train=[(train, task) for task in flow.tasks(train, tasks)],
             validation=[(validation, task) for task in flow.tasks(validation, tasks)],

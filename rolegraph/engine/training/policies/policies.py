@@ -16,6 +16,7 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, ServedModel
+from rolegraph.engine.models.checkpoints import whereabouts
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import (
     NO_RETRIES,
@@ -376,8 +377,11 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
             reason = service_message(error)
             if start.saved is not None and isinstance(error, tinker.NotFoundError):
                 reason += (
-                    "; weights that the service has deleted cannot be resumed: train again with another --out"
+                    "; a service that was started anew needs its checkpoints of before (--state-dir), and "
+                    "weights that it has deleted cannot be resumed: train again with another --out"
                 )
+            elif start.saved is None and path is not None:
+                reason += f". {whereabouts(path)}"
             raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
         traits = start.traits or ServiceTraits.of(session.url, name)

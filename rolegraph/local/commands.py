@@ -80,14 +80,14 @@ def _serve_with(
     bf16: bool,
     name: str | None,
 ) -> None:
-    from rolegraph.local.engines import serve_engine
+    from rolegraph.local.engines import ANY_KEY, serve_engine
 
     engine = plugin("engines", engine_name)
     if host != "127.0.0.1" or threads or any_key or bf16 or name:
         raise click.UsageError(f"--engine {engine_name} goes with --port and --state-dir alone")
     folder = api.model_folder(model)
     state_folder = state_dir or Path("runs", "engines", engine_name)
-    key = os.environ.get("ROLEGRAPH_SERVE_KEY") or "tml-any"
+    key = os.environ.get("ROLEGRAPH_SERVE_KEY") or ANY_KEY
     served_model = str(folder.resolve()) if folder.is_dir() else (model or "").removeprefix("local:")
     serve_engine(engine, served_model, port=port, state_dir=state_folder, say=click.echo, key=key)
 

@@ -24,6 +24,8 @@ import httpx
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.vocabulary.children import program_environment
 
+ANY_KEY = "tml-anything"
+"""Key for services that check none: with 8 characters or more it is cut from messages without a warning."""
 START_SECONDS = 900.0
 """Seconds until a start counts as failed: an engine compiles, and may download its model."""
 _POLL_SECONDS = 0.5
@@ -121,7 +123,7 @@ def serve_engine(
     state_dir: Path,
     say: Callable[[str], object],
     seconds: float = START_SECONDS,
-    key: str = "tml-any",
+    key: str = ANY_KEY,
 ) -> None:
     """Install an engine if necessary, serve a model with it until interrupted, and say how to train on it.
 
@@ -142,7 +144,10 @@ def serve_engine(
         raise UsageError(f"{engine.name} needs a GPU: there is no nvidia-smi on PATH")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
-            raise UsageError(f"port {port} is taken: another service listens at 127.0.0.1:{port}")
+            raise UsageError(
+                f"port {port} is taken: another service listens at 127.0.0.1:{port}; end it "
+                f"(lsof -i :{port} names its process), or choose another --port"
+            )
     with os_errors_as(UsageError, f"cannot keep checkpoints in {state_dir}"):
         state_dir.mkdir(parents=True, exist_ok=True)
     install(engine, say)
@@ -172,7 +177,11 @@ def serve_engine(
             variables = f"TINKER_API_KEY={key} rolegraph"
             say(f"probe it: {variables} doctor --base-url {url}")
             say(f"train on it: {variables} train solver_judge --base-url {url} train.lora.rank=8")
-            raise WorldError(f"{engine.name} ended with exit code {process.wait()}:\n{_tail(log)}")
+            ending = _ending(process.wait())
+            raise WorldError(
+                f"{engine.name} {ending}; its checkpoints are in {state_dir}: start it again with that "
+                f"--state-dir, and go on with rolegraph train --resume\n{_tail(log)}"
+            )
         finally:
             _stop(process)
 
@@ -221,14 +230,20 @@ def _await_ready(
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise WorldError(
-                f"{engine.name} ended with exit code {process.returncode} before it was ready"
-                f"{_remedy(engine, log)}"
+                f"{engine.name} {_ending(process.returncode)} before it was ready{_remedy(engine, log)}"
             )
         with suppress(httpx.HTTPError):
             httpx.get(url + engine.health, timeout=5).raise_for_status()
             return
         time.sleep(_POLL_SECONDS)
     raise WorldError(f"{engine.name} was not ready within {seconds:g} seconds{_remedy(engine, log)}")
+
+
+def _ending(code: int) -> str:
+    """Return the end of a process in words; `code` is its exit code, or the negative number of a signal."""
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL (too little memory?)"
+    return f"ended with exit code {code}"
 
 
 def _remedy(engine: TinkerEngine, log: Path) -> str:

@@ -19,11 +19,12 @@ from rolegraph.engine.plugins import plugin
 from rolegraph.local.engines import TinkerEngine, serve_engine
 
 SERVICE = """
-import json, sys
+import json, os, signal, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 config = json.load(open(sys.argv[sys.argv.index("--config") + 1]))
 print("stand-in for", config["checkpoint_dir"], flush=True)
+dies = False
 FAULT
 answers = {
     "/api/v1/healthz": {"status": "ok"},
@@ -40,17 +41,23 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        if dies and "capabilities" in self.path:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
 """
 
 
-@pytest.fixture
-def port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
 
 
 @pytest.fixture
@@ -100,10 +107,16 @@ def start(engine: TinkerEngine, port: int, folder: Path, seconds: float = 60) ->
         ),
         ("import time; time.sleep(60)", "", r"was not ready within 1 seconds\n  stand-in for "),
         ("", "other", "tuft serves other, expected ORG/MODEL"),
+        (
+            "dies = True",
+            "",
+            r"tuft was killed by SIGKILL \(too little memory\?\); its checkpoints are in \S+/state: start it "
+            r"again with that --state-dir, and go on with rolegraph train --resume",
+        ),
     ],
 )
 @pytest.mark.usefixtures("path", "kept_signals")
-def test_a_service_that_does_not_start_is_told_with_its_cause(
+def test_a_service_that_does_not_start_or_that_dies_is_told_with_its_cause(
     port: int, tmp_path: Path, fault: str, served: str, message: str
 ) -> None:
     seconds = 1 if "sleep" in fault else 60

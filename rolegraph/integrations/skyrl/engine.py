@@ -7,10 +7,16 @@ import shutil
 
 from rolegraph.local.engines import EngineStart, TinkerEngine
 
+_ADAPTERS = 8
+"""Largest number of adapters at a time: `doctor` takes four, and SkyRL keeps those of clients that have ended
+until their sessions time out."""
+_SESSION_SECONDS = 120
+"""Seconds without a heartbeat, which clients send every 10 seconds, until a session's adapters are freed."""
+
 
 def _command(start: EngineStart) -> list[str]:
     backend = {
-        "max_lora_adapters": 4,
+        "max_lora_adapters": _ADAPTERS,
         "max_lora_rank": start.rank,
         "train_micro_batch_size": 32,
         "sample_max_num_sequences": 32,
@@ -22,6 +28,7 @@ def _command(start: EngineStart) -> list[str]:
         *("--backend-config", json.dumps(backend)),
         *("--checkpoints-base", str(start.state / "checkpoints")),
         *("--database-url", f"sqlite:///{start.state / 'tinker.db'}"),
+        *("--session-timeout-sec", str(_SESSION_SECONDS), "--session-cleanup-interval-sec", "15"),
     ]
 
 

@@ -116,8 +116,8 @@ def value_of(node: ast.expr, depth: int, divide: Callable[[Any, Any], Any] | Non
 
 
 def _divide(left: Number, right: Number) -> Number:
-    exact = isinstance(left, int) and isinstance(right, int) and right != 0 and left % right == 0
-    return left // right if exact else left / right
+    is_exact = isinstance(left, int) and isinstance(right, int) and right != 0 and left % right == 0
+    return left // right if is_exact else left / right
 
 
 def _power(base: Number, exponent: Number) -> Number:

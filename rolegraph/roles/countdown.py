@@ -79,7 +79,7 @@ def generate(
     if not operators or set(operators) - set(OPERATORS):
         raise ValueError(f"operators must be some of + - * /; got {operators!r}")
     rng = random.Random(f"countdown {seed} {split}")
-    seen: set[tuple[int, ...]] = set()
+    seen_tasks: set[tuple[int, ...]] = set()
 
     def draw(size: int) -> tuple[list[int], int, str]:
         """Draw (numbers, target, solution) of a task.
@@ -89,13 +89,13 @@ def generate(
         repeats = 0
         for _ in range(_ATTEMPTS):
             nums = [rng.randint(low, high) for _ in range(size)]
-            combined = combine(nums, rng, operators)
-            if combined is None:
+            combination = combine(nums, rng, operators)
+            if combination is None:
                 continue
-            target, solution = combined
+            target, solution = combination
             if target > high**2 or split_of(nums, target) != split:
                 continue
-            if (target, *sorted(nums)) not in seen or repeats == _REPEATS:
+            if (target, *sorted(nums)) not in seen_tasks or repeats == _REPEATS:
                 return nums, target, solution
             repeats += 1
         raise ValueError(
@@ -106,7 +106,7 @@ def generate(
     tasks: list[CountdownTask] = []
     for i in range(count):
         nums, target, solution = draw(numbers[i % len(numbers)])
-        seen.add((target, *sorted(nums)))
+        seen_tasks.add((target, *sorted(nums)))
         text = question(nums, target, operators)
         identity = f"countdown-{split}-{i}"
         tasks.append(CountdownTask(id=identity, question=text, nums=nums, target=target, solution=solution))
@@ -115,8 +115,8 @@ def generate(
 
 def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> str:
     """Return the question of a Countdown task as an English sentence."""
-    listed, signs = ", ".join(map(str, nums)), " ".join(operators)
-    return f"Use {listed} exactly once each, with {signs} and parentheses, to make {target}."
+    listed_numbers, signs = ", ".join(map(str, nums)), " ".join(operators)
+    return f"Use {listed_numbers} exactly once each, with {signs} and parentheses, to make {target}."
 
 
 def split_of(nums: Sequence[int], target: int) -> Split:
@@ -135,9 +135,9 @@ def combine(nums: Sequence[int], rng: random.Random, operators: str = OPERATORS)
     Returns:
         The value and the expression; None if a step would not give a positive whole number.
     """
-    parts = [(n, str(n), "") for n in nums]
-    while len(parts) > 1:
-        (a, left, left_op), (b, right, right_op) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))
+    terms = [(n, str(n), "") for n in nums]
+    while len(terms) > 1:
+        (a, left, left_op), (b, right, right_op) = (terms.pop(rng.randrange(len(terms))) for _ in range(2))
         op = rng.choice(operators)
         if (op == "-" and a <= b) or (op == "/" and a % b):
             return None
@@ -146,8 +146,8 @@ def combine(nums: Sequence[int], rng: random.Random, operators: str = OPERATORS)
         if right_op and (op == "/" or right_op not in _HIGH) and op != "+":
             right = f"({right})"
         value = a + b if op == "+" else a - b if op == "-" else a * b if op == "*" else a // b
-        parts.append((value, f"{left}{op}{right}", op))
-    return parts[0][0], parts[0][1]
+        terms.append((value, f"{left}{op}{right}", op))
+    return terms[0][0], terms[0][1]
 
 
 def evaluate(expression: str) -> int | Fraction | None:

@@ -50,11 +50,11 @@ def countdown(
     operators: the operators that a solution may use
     """
     settings: dict[str, Any] = {"numbers": numbers, "low": low, "high": high, "operators": operators}
-    make = partial(countdown_task.generate, seed=seed, split=split, **settings)
-    make(min(count, len(numbers)))  # raises for settings that allow no task
+    make_tasks = partial(countdown_task.generate, seed=seed, split=split, **settings)
+    make_tasks(min(count, len(numbers)))  # raises for settings that allow no task
 
     def rows(limit: int | None) -> Iterator[Task]:
-        yield from make(count if limit is None else min(count, limit))
+        yield from make_tasks(count if limit is None else min(count, limit))
 
     columns = tuple(countdown_task.CountdownTask.__annotations__)
     return Dataset(columns, frozenset({"solution"}), rows)
@@ -68,10 +68,10 @@ def file(
     path: the file's name; the name alone, as in `train: tasks.jsonl`, means the same
     hidden: columns that no prompt may show
     """
-    where = find_table(folder, path)
-    read = partial(read_table, where)
-    dataset = dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
-    return replace(dataset, file=where, lines=lambda: (line for line, _ in read()))
+    table_path = find_table(folder, path)
+    read_rows = partial(read_table, table_path)
+    dataset = dataset_of(read_rows, hidden=hidden or [], stem=table_path.stem, split=split, shown=path)
+    return replace(dataset, file=table_path, lines=lambda: (line for line, _ in read_rows()))
 
 
 def huggingface(
@@ -94,17 +94,17 @@ def huggingface(
     # The library prefers a folder of this name to the hub's dataset, wherever the folder lies.
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(f"{name!r} is not the name of a dataset on the hub, such as openai/gsm8k")
-    load = partial(_hub_rows, name, subset, split_name or split)
-    return dataset_of(load, hidden=hidden or [], stem=name.rpartition("/")[2], split=split, shown=name)
+    load_rows = partial(_hub_rows, name, subset, split_name or split)
+    return dataset_of(load_rows, hidden=hidden or [], stem=name.rpartition("/")[2], split=split, shown=name)
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:
     with naming_variables("HF_"):
         library: Any = importlib.import_module("datasets")
     try:
-        loaded = library.load_dataset(name, subset, split=split_name)
+        loaded_rows = library.load_dataset(name, subset, split=split_name)
     except Exception as error:  # of the library, the hub, the network, or Python itself
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"cannot load the dataset {name!r}, split {split_name!r}: {reason}") from error
-    for number, row in enumerate(loaded, 1):
+    for number, row in enumerate(loaded_rows, 1):
         yield number, json_row(row, f"{name}:{number}")

@@ -36,8 +36,8 @@ def read_delimited(lines: Iterable[str], name: str) -> Iterator[tuple[int, Row]]
     """
     records = _records(lines, name)
     empty: list[str] = []
-    first, header = next(records, (1, empty))
-    _check_header(header, f"{name}:{first}")
+    first_line, header = next(records, (1, empty))
+    _check_header(header, f"{name}:{first_line}")
     for line, cells in records:
         if len(cells) != len(header):
             width = f"not as many fields as the header's {len(header)}: {len(cells)}"
@@ -49,14 +49,14 @@ def _check_header(header: Sequence[str], where: str) -> None:
     columns = Counter(column.strip() for column in header)
     if columns[""]:
         raise DataError(f"{where}: the header leaves a column without a name: {short_repr([*header])}")
-    if twice := [column for column in columns if columns[column] > 1]:
-        raise DataError(f"{where}: the header names a column twice: {short_repr(twice[0])}")
+    if repeated_columns := [column for column in columns if columns[column] > 1]:
+        raise DataError(f"{where}: the header names a column twice: {short_repr(repeated_columns[0])}")
 
 
 def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the first line, cells) of each record of a delimited file, header included."""
     source = iter(lines)
-    first, header = next(((n, line) for n, line in enumerate(source, 1) if line.strip()), (1, ""))
+    first_line, header = next(((n, line) for n, line in enumerate(source, 1) if line.strip()), (1, ""))
     delimiter = _delimiter(header, name)
     record: list[str] = []
     """Lines of the current record."""
@@ -69,7 +69,7 @@ def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]
             record.append(line)
             size += len(line)
             if size > ROW_TEXT.most:
-                raise DataError(ROW_TEXT.exceeded(f"{name}:{first}: the row has"))
+                raise DataError(ROW_TEXT.exceeded(f"{name}:{first_line}: the row has"))
             yield line
 
     csv.field_size_limit(ROW_TEXT.most)  # Python's own, for cells, is 131,072 and holds for the whole process
@@ -79,13 +79,13 @@ def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]
             cells = next(reader, None)
             _check_record("".join(record), delimiter)
         except csv.Error as error:
-            line = first + _lines_before_fault("".join(record), delimiter)
+            line = first_line + _lines_before_fault("".join(record), delimiter)
             raise DataError(f"{name}:{line}: not CSV: {_reason(error)}") from error
         if cells:
-            yield first, cells
+            yield first_line, cells
         if cells is None:
             return
-        first += len(record)
+        first_line += len(record)
         record.clear()
         size = 0
 
@@ -97,8 +97,8 @@ def _delimiter(header: str, name: str) -> str:
     For a .tsv file, the tab is tried first.
     """
     order = "\t,;" if name.endswith(".tsv") else ",;\t"
-    bare = re.sub(_QUOTED, "", header)
-    return next((delimiter for delimiter in order if delimiter in bare), order[0])
+    unquoted = re.sub(_QUOTED, "", header)
+    return next((delimiter for delimiter in order if delimiter in unquoted), order[0])
 
 
 def _check_record(text: str, delimiter: str) -> None:
@@ -119,8 +119,8 @@ def _cells(delimiter: str) -> str:
 
 def _lines_before_fault(text: str, delimiter: str) -> int:
     """Return the number of lines of a record that end before its first faulty cell."""
-    good = re.match(_cells(delimiter), text)
-    end = good.end() if good else 0
+    good_match = re.match(_cells(delimiter), text)
+    end = good_match.end() if good_match else 0
     return len(re.findall(r"\r\n|\r|\n", text[:end]))
 
 

@@ -53,8 +53,8 @@ def same_json(one: object, other: object) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
-        ones, others = cast("list[object]", one), cast("list[object]", other)
-        return len(ones) == len(others) and all(map(same_json, ones, others))
+        own_items, other_items = cast("list[object]", one), cast("list[object]", other)
+        return len(own_items) == len(other_items) and all(map(same_json, own_items, other_items))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         first, second = cast("Mapping[str, object]", one), cast("Mapping[str, object]", other)
         return first.keys() == second.keys() and all(same_json(first[key], second[key]) for key in first)
@@ -82,8 +82,8 @@ def same_math(gold: object, answer: object) -> bool:
     library: Any = importlib.import_module("math_verify")
     # The library's own limits are signals, which only work in a main thread; the caller's limit is the
     # worker process.
-    read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
-    return bool(library.verify(*read, timeout_seconds=None))
+    parsed_values = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
+    return bool(library.verify(*parsed_values, timeout_seconds=None))
 
 
 def is_beyond_memory(text: str) -> bool:
@@ -92,16 +92,16 @@ def is_beyond_memory(text: str) -> bool:
     Computing the value of a text such as `9^{9^{9^{9}}}` exhausts memory or time. Towers of powers are
     computed from the inside, as long as the number can be an exponent.
     """
-    most = 8 * CALL_MEMORY.most
+    largest_bits = 8 * CALL_MEMORY.most
     text = text.strip(" $")
     if not _ARITHMETIC.fullmatch(text):
         return False
     while power := _POWER.search(text):
         base, exponent = int(power[1]), int(power[2])
         bits = exponent * (base.bit_length() - 1)  # at least
-        if bits > most:
+        if bits > largest_bits:
             return True
-        value = most + 1 if bits > most.bit_length() else base**exponent
+        value = largest_bits + 1 if bits > largest_bits.bit_length() else base**exponent
         text = f"{text[: power.start()]}{value}{text[power.end() :]}"
     return False
 

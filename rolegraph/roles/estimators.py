@@ -64,8 +64,8 @@ def reinforce_plus_plus_baseline() -> Estimator:
     baseline = _each(lambda rewards: _same(rewards, rewards.mean()))
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
-        centred = _less(baseline)(rewards_P_G, groups)
-        return _scaled(centred, centred)
+        centred_P_G = _less(baseline)(rewards_P_G, groups)
+        return _scaled(centred_P_G, centred_P_G)
 
     return Estimator("reinforce_plus_plus_baseline", min_group=2, compute=batch, baseline=baseline)
 
@@ -76,8 +76,8 @@ def prpo() -> Estimator:
     def mean(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         import numpy as np
 
-        whole = np.concatenate(rewards_P_G).mean()
-        return [_same(rewards, whole) for rewards in rewards_P_G]
+        mean_of_all = np.concatenate(rewards_P_G).mean()
+        return [_same(rewards, mean_of_all) for rewards in rewards_P_G]
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
         return _scaled(_less(mean)(rewards_P_G, groups), rewards_P_G)
@@ -162,10 +162,10 @@ def _best_of(rewards: Floats, group: Group) -> Floats:
     """Return 1 for the group's best answers and 0 for all others, [G]."""
     import numpy as np
 
-    read = np.array([not member.failed for member in group.members], dtype=bool)
-    highest = max(rewards[read], default=-np.inf)
+    is_readable = np.array([not member.failed for member in group.members], dtype=bool)
+    highest = max(rewards[is_readable], default=-np.inf)
     is_preferred = highest >= 1 or highest > min(rewards, default=np.inf)
-    return (read & (rewards == highest) & is_preferred).astype(float)
+    return (is_readable & (rewards == highest) & is_preferred).astype(float)
 
 
 def _each(group: Callable[[Floats], Floats]) -> Batch:

@@ -56,8 +56,8 @@ def _each(node: nodes.Node, change: Callable[[Bounds], Bounds]) -> Bounds | None
 
 
 def _both(one: nodes.Node, other: nodes.Node, join: _Join) -> Bounds | None:
-    first, second = bounds_of(one), bounds_of(other)
-    return None if first is None or second is None else join(first, second)
+    first_bounds, second_bounds = bounds_of(one), bounds_of(other)
+    return None if first_bounds is None or second_bounds is None else join(first_bounds, second_bounds)
 
 
 def _of_filter(node: nodes.Filter) -> Bounds | None:
@@ -85,10 +85,10 @@ def _of_list(name: str, listed: nodes.List) -> Bounds | None:
         return None
     if name == "sum":
         return reduce(added, ranges)
-    least, most = ([bounds[end] for bounds in ranges] for end in (0, 1))
+    lower_ends, upper_ends = ([bounds[end] for bounds in ranges] for end in (0, 1))
     if name == "min":
-        return (min(least) if is_whole else -inf), min(most)
-    return max(least), (max(most) if is_whole else inf)
+        return (min(lower_ends) if is_whole else -inf), min(upper_ends)
+    return max(lower_ends), (max(upper_ends) if is_whole else inf)
 
 
 def _absolute(bounds: Bounds) -> Bounds:

@@ -43,39 +43,39 @@ def expression(text: str, /) -> Reward:
 
     text: the expression, with the syntax of `when`
     """
-    read = Reading.of(text)
-    fields = dict.fromkeys(keys_of(read.parts, "task"))
-    reads_turn = any(map(read.reads, (*OF_A_TURN, "self")))
+    reading = Reading.of(text)
+    fields = dict.fromkeys(keys_of(reading.parts, "task"))
+    reads_turn = any(map(reading.reads, (*OF_A_TURN, "self")))
     facts = RewardFacts(
         fields=tuple(fields),
         labels=tuple(fields),
-        required=tuple(dict.fromkeys(_compared(read.parts))),
-        judges=read.is_scorer or (read.says_right and read.compares_task),
-        verdicts=read.right if read.says_right else (),
-        compares_verdicts=read.right,
-        outcomes=() if reads_turn else read.roles,
-        bounds=read.bounds or UNIT,
+        required=tuple(dict.fromkeys(_compared(reading.parts))),
+        judges=reading.is_scorer or (reading.says_right and reading.compares_task),
+        verdicts=reading.right if reading.says_right else (),
+        compares_verdicts=reading.right,
+        outcomes=() if reads_turn else reading.roles,
+        bounds=reading.bounds or UNIT,
     )
-    earned, views = read.earned, tuple(it for it in read.roles if it not in read.earned)
+    earned_roles, views = reading.earned, tuple(it for it in reading.roles if it not in reading.earned)
     return Reward(
-        partial(_value, text, read.says_right),
+        partial(_value, text, reading.says_right),
         facts,
-        roles=earned,
+        roles=earned_roles,
         views=views,
         formulas=(Formula(text, (0,)),),
-        delegates=bool(read.roles) and not reads_turn,
+        delegates=bool(reading.roles) and not reads_turn,
     )
 
 
 def _value(text: str, says_right: bool, task: Task, action: Any, inputs: RewardInputs) -> Score:
-    earned = inputs.values[text]
-    if earned is UNKNOWN:
+    value = inputs.values[text]
+    if value is UNKNOWN:
         return Score(None, None)
-    if not isinstance(earned, bool | int | float):
+    if not isinstance(value, bool | int | float):
         raise TypeError(
-            f"the value of {short_repr(text)} is {short_repr(earned)}, expected a number, true or false"
+            f"the value of {short_repr(text)} is {short_repr(value)}, expected a number, true or false"
         )
-    return Score(float(earned), earned >= 1 if says_right else None)
+    return Score(float(value), value >= 1 if says_right else None)
 
 
 def bounds_of_text(text: str) -> Bounds | None:
@@ -106,9 +106,9 @@ class Reading(NamedTuple):
     @property
     def roles(self) -> tuple[str, ...]:
         """Names in the expression that may be roles."""
-        called = {id(part.node) for part in self.parts if isinstance(part, nodes.Call)}
-        named = (it for it in self.parts if isinstance(it, nodes.Name) and id(it) not in called)
-        return tuple(dict.fromkeys(it.name for it in named if it.name not in _NO_ROLES))
+        called_nodes = {id(part.node) for part in self.parts if isinstance(part, nodes.Call)}
+        name_nodes = (it for it in self.parts if isinstance(it, nodes.Name) and id(it) not in called_nodes)
+        return tuple(dict.fromkeys(it.name for it in name_nodes if it.name not in _NO_ROLES))
 
     def reads(self, name: str) -> bool:
         """Return True if the expression reads a plain value, such as `action`."""
@@ -125,11 +125,11 @@ class Reading(NamedTuple):
         return self._with(("right",))
 
     def _with(self, fields: Iterable[str]) -> tuple[str, ...]:
-        named = {*fields}
-        if any(isinstance(it, nodes.Const) and str(it.value) in named for it in self.parts):
+        field_names = {*fields}
+        if any(isinstance(it, nodes.Const) and str(it.value) in field_names for it in self.parts):
             return self.roles  # a filter looks the field up
         holders = (
-            _holder(it.node) for it in self.parts if isinstance(it, nodes.Getattr) and it.attr in named
+            _holder(it.node) for it in self.parts if isinstance(it, nodes.Getattr) and it.attr in field_names
         )
         return tuple(name for name in dict.fromkeys(holders) if name in self.roles)
 
@@ -200,6 +200,6 @@ def _compared(parts: list[nodes.Node]) -> Iterator[str]:
     """Yield the task fields that are compared with the action, which every row must therefore have."""
     for part in parts:
         if isinstance(part, nodes.Compare | nodes.Test | nodes.Call):
-            inside = [*part.find_all(nodes.Node)]
-            if any(isinstance(node, nodes.Name) and node.name == "action" for node in inside):
-                yield from keys_of(inside, "task")
+            inner_nodes = [*part.find_all(nodes.Node)]
+            if any(isinstance(node, nodes.Name) and node.name == "action" for node in inner_nodes):
+                yield from keys_of(inner_nodes, "task")

@@ -62,10 +62,10 @@ def draw(seed: int, size: int, walls: float) -> Grid:
     rng = random.Random(f"grid {seed}")
     cells = [(row, column) for row in range(size) for column in range(size)]
     start, goal = rng.sample(cells, 2)
-    way = set(_random_way(rng, size, start, goal))
-    beside = [cell for cell in cells if cell not in way]
-    count = min(round(walls * len(cells)), len(beside))
-    return Grid(size, frozenset(rng.sample(beside, count)), start, goal)
+    way_cells = set(_random_way(rng, size, start, goal))
+    cells_beside = [cell for cell in cells if cell not in way_cells]
+    count = min(round(walls * len(cells)), len(cells_beside))
+    return Grid(size, frozenset(rng.sample(cells_beside, count)), start, goal)
 
 
 def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
@@ -81,8 +81,8 @@ def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Seque
 
 
 def _around(cell: Cell, size: int) -> dict[str, Cell]:
-    reached = {letter: (cell[0] + down, cell[1] + right) for letter, (down, right) in STEPS.items()}
-    return {letter: there for letter, there in reached.items() if min(there) >= 0 and max(there) < size}
+    cells_reached = {letter: (cell[0] + down, cell[1] + right) for letter, (down, right) in STEPS.items()}
+    return {letter: there for letter, there in cells_reached.items() if min(there) >= 0 and max(there) < size}
 
 
 def legal(grid: Grid, cell: Cell) -> dict[str, Cell]:
@@ -115,8 +115,8 @@ def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
 def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transition]:
     """Return the walk after the action of player 0, and the Transition with its observation and reward."""
     letters = read(actions.get(0))
-    after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
-    return after, _seen(walk, after, fault)
+    walk_after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
+    return walk_after, _seen(walk, walk_after, fault)
 
 
 def read(action: Any) -> str | None:
@@ -148,14 +148,14 @@ def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
 
 def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
     grid, rules, *_ = after
-    far, done = distances(grid), after.cell == grid.goal
-    nearer = (far[before.cell] - far[after.cell]) / far[grid.start]
-    earned = float(done) + rules.shaping * nearer - (rules.penalty if fault else 0.0)
-    if done:
-        info = {"reason": "goal", "moves": after.made, "optimal": far[grid.start]}
-        return Transition({}, {0: earned}, done=True, info=info)
+    moves_left, is_done = distances(grid), after.cell == grid.goal
+    nearer = (moves_left[before.cell] - moves_left[after.cell]) / moves_left[grid.start]
+    reward = float(is_done) + rules.shaping * nearer - (rules.penalty if fault else 0.0)
+    if is_done:
+        info = {"reason": "goal", "moves": after.made, "optimal": moves_left[grid.start]}
+        return Transition({}, {0: reward}, done=True, info=info)
     text = "\n".join(filter(None, (fault, observation(after))))
-    return Transition({0: text}, {0: earned})
+    return Transition({0: text}, {0: reward})
 
 
 def observation(walk: WalkState) -> str:
@@ -166,10 +166,10 @@ def observation(walk: WalkState) -> str:
         " ".join(shown.get((row, column), ".") for column in range(grid.size)) for row in range(grid.size)
     )
     most = f"up to {rules.moves} moves, such as {'RRDD'[: rules.moves]}" if rules.moves > 1 else "one move"
-    here = ", ".join(legal(grid, cell))
-    places = f"You are A, at {_place(cell)}. The goal G is at {_place(grid.goal)}. # is a wall."
-    asked = f"Legal moves here: {here} (U up, R right, D down, L left). Answer with {most}."
-    return "\n".join((*rows, places, asked))
+    legal_moves = ", ".join(legal(grid, cell))
+    position_text = f"You are A, at {_place(cell)}. The goal G is at {_place(grid.goal)}. # is a wall."
+    request = f"Legal moves here: {legal_moves} (U up, R right, D down, L left). Answer with {most}."
+    return "\n".join((*rows, position_text, request))
 
 
 def _place(cell: Cell) -> str:

@@ -143,9 +143,9 @@ def example_of(schema: Mapping[str, Any], depth: int = 0, way: int = 0, like: ob
             items, least = schema.get("items"), schema.get("minItems", 1)
             words = cast("Mapping[str, Any]", items).get("enum") if isinstance(items, Mapping) else None
             if isinstance(words, list) and len(cast("list[Any]", words)) > least:  # each opens another branch
-                listed = cast("list[Any]", words)
-                first = way % len(listed)
-                rotated = [*listed[first:], *listed[:first]]
+                listed_values = cast("list[Any]", words)
+                first_index = way % len(listed_values)
+                rotated = [*listed_values[first_index:], *listed_values[:first_index]]
                 return rotated[: min(int(schema.get("maxItems", ITEMS_MADE_UP)), ITEMS_MADE_UP)]
             item = inner(items)
             # Lists in lists have one item each, or a schema of a few levels would fill the memory.
@@ -153,8 +153,8 @@ def example_of(schema: Mapping[str, Any], depth: int = 0, way: int = 0, like: ob
         case "object" | None if "properties" in schema or "required" in schema:
             properties = cast("Mapping[str, Any]", schema.get("properties") or {})
             names = dict.fromkeys([*properties, *cast("Iterable[str]", schema.get("required", ()))])
-            parts = cast("Mapping[str, Any]", like if isinstance(like, Mapping) else {})
-            return {name: inner(properties.get(name), parts.get(name)) for name in names}
+            like_parts = cast("Mapping[str, Any]", like if isinstance(like, Mapping) else {})
+            return {name: inner(properties.get(name), like_parts.get(name)) for name in names}
         case "null":
             return None
         case _:
@@ -174,10 +174,10 @@ def required_keys(schema: object) -> Iterator[str]:
 
 def _candidates(text: str) -> Iterator[Any]:
     blocks = fenced_blocks(text, glued=True)[0][: JSON_STARTS.most]
-    written = [block.text for block in blocks if block.language in _LANGUAGES]
+    fenced_texts = [block.text for block in blocks if block.language in _LANGUAGES]
     yield from _whole([text])
-    yield from _last_first(_whole(written))
-    yield from _last_first(_inside(written))
+    yield from _last_first(_whole(fenced_texts))
+    yield from _last_first(_inside(fenced_texts))
     yield from _last_first(_whole([block.text for block in blocks if not block.language]))
     yield from _last_first(_inside([text]))
 
@@ -196,20 +196,20 @@ def _whole(texts: Sequence[str]) -> Iterator[Any]:
 def _inside(texts: Sequence[str]) -> Iterator[Any]:
     """Yield the outermost JSON objects and lists found inside texts; raise ValueError at the limit
     `json_read`."""
-    starts = read = 0
+    start_count = characters_read = 0
     for text in texts:
         position = 0
-        while starts < JSON_STARTS.most and (bracket := _BRACKET.search(text, position)):
-            starts, start, position = starts + 1, bracket.start(), bracket.end()
+        while start_count < JSON_STARTS.most and (bracket := _BRACKET.search(text, position)):
+            start_count, start, position = start_count + 1, bracket.start(), bracket.end()
             try:
                 value, position = _DECODER.raw_decode(text, start)
             except json.JSONDecodeError as error:
-                read += error.pos - start
+                characters_read += error.pos - start
             except (ValueError, RecursionError):
-                read += len(text) - start
+                characters_read += len(text) - start
             else:
                 yield value
-            if read > JSON_READ.most:
+            if characters_read > JSON_READ.most:
                 raise ValueError(f"the answer holds no JSON that is found by reading {JSON_READ}")
 
 
@@ -275,10 +275,10 @@ def schema_check(schema: dict[str, Any]) -> Check:
         raise ValueError("the schema is nested too deeply") from error
 
     def pattern(validator: Any, wanted: str, instance: Any, around: Any) -> Iterator[Any]:
-        nonlocal searched
+        nonlocal work_done
         if not isinstance(instance, str):
             return
-        searched = pay(patterns[wanted], instance, searched)
+        work_done = pay(patterns[wanted], instance, work_done)
         if patterns[wanted].search(instance) is None:
             yield library.ValidationError(f"{instance[:40]!r} does not match {wanted!r}")
 
@@ -289,18 +289,18 @@ def schema_check(schema: dict[str, Any]) -> Check:
             if len({json.dumps(item, sort_keys=True) for item in items}) < len(items):
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
-    searched = 0
-    find = schema_checker(schema, {"pattern": pattern, "uniqueItems": unique})
+    work_done = 0
+    find_problem = schema_checker(schema, {"pattern": pattern, "uniqueItems": unique})
 
     def check(value: Any, *, further: bool = False) -> None:
-        nonlocal searched
-        searched = searched if further else 0
+        nonlocal work_done
+        work_done = work_done if further else 0
         try:
-            problem = find(value, further)
+            problem = find_problem(value, further)
         except (unresolvable, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-            bounded = isinstance(error, TooMuchWork | TooMuchText)
-            reason = str(error) if bounded else "it is beyond what the schema can check"
-            kind = TooMuchWork if bounded else ValueError
+            is_bounded = isinstance(error, TooMuchWork | TooMuchText)
+            reason = str(error) if is_bounded else "it is beyond what the schema can check"
+            kind = TooMuchWork if is_bounded else ValueError
             raise kind(f"the JSON does not fit the schema: {reason}") from error
         if problem is not None:
             raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")

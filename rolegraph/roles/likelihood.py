@@ -36,19 +36,19 @@ def likelihood(
     exp: true for the probability in place of its logarithm
     turn: false leaves the turn's own answer out: the text follows the turn's prompt
     """
-    named = json.dumps(model, sort_keys=True)
+    model_name = json.dumps(model, sort_keys=True)
     fields, roles = _read(of)
-    scored = Likelihood(of, after, named, turn, roles)
+    scored_text = Likelihood(of, after, model_name, turn, roles)
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
-        if scored not in inputs.likelihoods:  # a turn that the text reads failed, or did not run
+        if scored_text not in inputs.likelihoods:  # a turn that the text reads failed, or did not run
             return Score(None, None)
-        total = math.fsum(logprobs := inputs.likelihoods[scored])
+        total = math.fsum(logprobs := inputs.likelihoods[scored_text])
         value = total if per == "text" else total / len(logprobs)
         return Score(math.exp(value) if exp else value, None)
 
     facts = RewardFacts(fields=fields, labels=fields, judges=False, bounds=UNIT if exp else (-math.inf, 0.0))
-    return Reward(score, facts, views=roles, likelihoods=(scored,))
+    return Reward(score, facts, views=roles, likelihoods=(scored_text,))
 
 
 def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -142,12 +142,12 @@ def _pairs(sequences: Sequence[LossSequence]) -> Iterator[Pair]:
     """Yield the best and the worst member of each group with unequal rewards; of equally good ones, the
     first."""
     groups: dict[int, dict[int, list[LossSequence]]] = {}
-    for it in sequences:
-        if it.reward is not None:
-            groups.setdefault(it.group, {}).setdefault(it.member, []).append(it)
+    for sequence in sequences:
+        if sequence.reward is not None:
+            groups.setdefault(sequence.group, {}).setdefault(sequence.member, []).append(sequence)
     for members in groups.values():
-        best, worst = (
+        best_member, worst_member = (
             pick(members.values(), key=lambda parts: parts[0].reward or 0.0) for pick in (max, min)
         )
-        if best[0].reward != worst[0].reward:
-            yield best, worst
+        if best_member[0].reward != worst_member[0].reward:
+            yield best_member, worst_member

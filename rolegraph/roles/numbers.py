@@ -68,14 +68,14 @@ def find_number(text: str, *, fractions: bool = False) -> int | float:
         ValueError: The text has no number, or the number is ambiguous, is too large or divides by zero.
     """
     runs = (match for match in _TOKENS.finditer(text) if match["run"] or match["fraction"])
-    kept = deque(runs, maxlen=1)
-    if not kept:
+    last_run = deque(runs, maxlen=1)
+    if not last_run:
         raise ValueError("the answer holds no number")
-    match = kept.pop()
+    match = last_run.pop()
     start, end = match.span()
-    before, after = text[max(0, start - _WINDOW) : start], text[end : end + _WINDOW]
-    value = _read(match, before, after, fractions)
-    sign = _SIGN.search(before)
+    text_before, text_after = text[max(0, start - _WINDOW) : start], text[end : end + _WINDOW]
+    value = _read(match, text_before, text_after, fractions)
+    sign = _SIGN.search(text_before)
     return -value if sign and sign["sign"] != "+" else value
 
 
@@ -90,19 +90,19 @@ def _read(match: re.Match[str], before: str, after: str, fractions: bool) -> int
         after: Text after the match.
         fractions: True to read `3/4` as a number.
     """
-    parts = [match["top"], match["bottom"]] if match["fraction"] else _SLASH.split(match["run"])
-    is_mixed = len(parts) > 1 and re.search(r"[0-9][ \t]?[-+−]?$", before)
-    has_fraction = len(parts) == 2 and fractions
+    number_texts = [match["top"], match["bottom"]] if match["fraction"] else _SLASH.split(match["run"])
+    is_mixed = len(number_texts) > 1 and re.search(r"[0-9][ \t]?[-+−]?$", before)
+    has_fraction = len(number_texts) == 2 and fractions
     if is_mixed or _UNCLEAR_BEFORE.search(before) or _UNCLEAR_AFTER.match(after):
         raise _unclear(f"{before[-8:]}{match[0]}{after[:8]}")
-    if not (len(parts) == 1 or has_fraction):
-        hint = "; a fraction needs `fractions: true`" if len(parts) == 2 else ""
+    if not (len(number_texts) == 1 or has_fraction):
+        hint = "; a fraction needs `fractions: true`" if len(number_texts) == 2 else ""
         raise _unclear(match[0], hint)
-    top, bottom = _value(parts[0]), _value(parts[1]) if has_fraction else 1
+    top, bottom = _value(number_texts[0]), _value(number_texts[1]) if has_fraction else 1
     if not bottom:
         raise ValueError(f"{match[0]:.40} divides by zero")
-    whole = isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0
-    value = top // bottom if whole else top / bottom
+    is_whole = isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0
+    value = top // bottom if is_whole else top / bottom
     if not math.isfinite(value):
         raise ValueError("the number is too large")
     return value
@@ -117,16 +117,16 @@ def _value(written: str) -> int | float:
     match = _NUMBER.fullmatch(written)
     if match is None:
         raise _unclear(written)
-    plain = _GROUPS.sub("", match["plain"])
+    plain_digits = _GROUPS.sub("", match["plain"])
     exponent = match["e"] or match["power"]
     if exponent:
-        return sign * float(f"{plain}e{exponent.replace('−', '-')}")
+        return sign * float(f"{plain_digits}e{exponent.replace('−', '-')}")
     # JSON holds no longer number, and Python refuses to read thousands of digits.
-    if len(plain) > sys.float_info.max_10_exp:
-        return sign * float(plain)
-    if plain.isdecimal():
-        return sign * int(plain)
-    number = Decimal(plain)
+    if len(plain_digits) > sys.float_info.max_10_exp:
+        return sign * float(plain_digits)
+    if plain_digits.isdecimal():
+        return sign * int(plain_digits)
+    number = Decimal(plain_digits)
     is_whole = number == number.to_integral_value()  # `%` depends on a context that other libraries change
     return sign * (int(number) if is_whole and float(number) != number else float(number))
 

@@ -185,10 +185,10 @@ def number(
             value = find_number(without_thoughts(response), fractions=fractions)
         except ValueError as error:
             raise _malformed(str(error)) from None
-        within = low if value < low else high if value > high else value
-        if within != value and not clip:
-            raise _malformed(f"{value:.9g} is {'below' if value < low else 'above'} {within}")
-        return within
+        clipped = low if value < low else high if value > high else value
+        if clipped != value and not clip:
+            raise _malformed(f"{value:.9g} is {'below' if value < low else 'above'} {clipped}")
+        return clipped
 
     numbers = dict.fromkeys(sorted((low, it, high))[1] for it in range(1, WAYS + 1))
     return _with_default(Parser(parse, None, examples=tuple(map(str, numbers)), gives=NUMBER), default)
@@ -213,8 +213,8 @@ def json_value(schema: dict[str, Any] = _SCHEMA, /, *, default: Any = None) -> P
     expects = tuple((key,) for key in required_keys(schema))
     ways = (json.dumps(example_of(schema, way=way, like=default)) for way in range(WAYS))
     examples = tuple(dict.fromkeys(ways))
-    made = Parser(parse, None, examples=examples, expects=expects, marks=("}", "]"), gives=schema)
-    return _with_default(made, default)
+    parser = Parser(parse, None, examples=examples, expects=expects, marks=("}", "]"), gives=schema)
+    return _with_default(parser, default)
 
 
 def one_of(words: list[str], /, *, default: Any = None) -> Parser:
@@ -228,17 +228,17 @@ def one_of(words: list[str], /, *, default: Any = None) -> Parser:
 
     def parse(response: str, upstream: Upstream) -> str:
         try:
-            present = finder.affirmed(without_thoughts(response))
+            affirmed_words = finder.affirmed(without_thoughts(response))
         except Negated as error:
             raise _malformed(str(error)) from None
-        if len(present) != 1:
-            listed = ", ".join(sorted(present)) or "none"
-            raise _malformed(f"expected one of {', '.join(words)}; found {listed}")
-        return present.pop()
+        if len(affirmed_words) != 1:
+            listed_words = ", ".join(sorted(affirmed_words)) or "none"
+            raise _malformed(f"expected one of {', '.join(words)}; found {listed_words}")
+        return affirmed_words.pop()
 
     known_words = tuple(spellings.values())
-    made = Parser(parse, examples=known_words, expects=(known_words,), gives={"enum": [*known_words]})
-    return _with_default(made, default)
+    parser = Parser(parse, examples=known_words, expects=(known_words,), gives={"enum": [*known_words]})
+    return _with_default(parser, default)
 
 
 # places
@@ -275,14 +275,14 @@ def _placed(
         except ParseFailure as failure:
             raise ParseFailure(failure.name, f"{where}: {failure}") from None
 
-    made = replace(
+    parser = replace(
         reading,
         parse=parse,
         examples=tuple(form.replace("…", example) for example in reading.examples),
         expects=(*expects, *reading.expects),
         marks=(*marks, *reading.marks),
     )
-    return _with_default(made, default)
+    return _with_default(parser, default)
 
 
 def _tagged(name: str, reading: Parser, default: Any = None, *, ignore_case: bool = True) -> Parser:
@@ -325,8 +325,8 @@ def tag(
     def tagged(passage: str, upstream: Upstream) -> str:
         return f"<{name}>{reading.parse(passage, upstream)}</{name}>"
 
-    made = _tagged(name, replace(reading, parse=tagged), default, ignore_case=ignore_case)
-    return replace(made, strips=())
+    parser = _tagged(name, replace(reading, parse=tagged), default, ignore_case=ignore_case)
+    return replace(parser, strips=())
 
 
 def tags(fields: dict[str, Reading], /, *, ignore_case: bool = True, default: Any = None) -> Parser:
@@ -338,27 +338,27 @@ def tags(fields: dict[str, Reading], /, *, ignore_case: bool = True, default: An
     """
     if not fields:
         raise ValueError("expected at least one tag, such as {answer: text}")
-    parts = {
+    parsers = {
         name: _tagged(name, _parser_of(reading, 0, name), ignore_case=ignore_case)
         for name, reading in fields.items()
     }
 
     def parse(response: str, upstream: Upstream) -> dict[str, Any]:
-        return {name: part.parse(response, upstream) for name, part in parts.items()}
+        return {name: part.parse(response, upstream) for name, part in parsers.items()}
 
-    properties = {name: dict(part.gives) for name, part in parts.items()}
-    ways = range(max(len(part.examples) for part in parts.values()))
-    made = Parser(
+    properties = {name: dict(part.gives) for name, part in parsers.items()}
+    ways = range(max(len(part.examples) for part in parsers.values()))
+    parser = Parser(
         parse,
         None,
-        tuple(role for part in parts.values() for role in part.roles),
-        strips=tuple(mark for part in parts.values() for mark in part.strips),
+        tuple(role for part in parsers.values() for role in part.roles),
+        strips=tuple(mark for part in parsers.values() for mark in part.strips),
         examples=tuple(
-            "\n".join((*part.examples, *part.examples[-1:] * way)[way] for part in parts.values())
+            "\n".join((*part.examples, *part.examples[-1:] * way)[way] for part in parsers.values())
             for way in ways
         ),
-        expects=tuple(words for part in parts.values() for words in part.expects),
-        marks=tuple(mark for part in parts.values() for mark in part.marks),
+        expects=tuple(words for part in parsers.values() for words in part.expects),
+        marks=tuple(mark for part in parsers.values() for mark in part.marks),
         gives={
             "type": "object",
             "properties": properties,
@@ -366,7 +366,7 @@ def tags(fields: dict[str, Reading], /, *, ignore_case: bool = True, default: An
             "additionalProperties": False,
         },
     )
-    return _with_default(made, default)
+    return _with_default(parser, default)
 
 
 def choice(role: str, /, *, tag: str = "answer", default: Any = None) -> Parser:
@@ -390,12 +390,12 @@ def choice(role: str, /, *, tag: str = "answer", default: Any = None) -> Parser:
         raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
     reading = Parser(candidate, roles=(role,), examples=("1",), gives={ACTION_OF: role})
-    made = replace(_tagged(tag, reading, default), strips=())
+    parser = replace(_tagged(tag, reading, default), strips=())
 
     def action(response: str, upstream: Upstream) -> Any:
-        return made.parse(response, upstream).action
+        return parser.parse(response, upstream).action
 
-    return replace(made, parse=action, chooses=made.parse)
+    return replace(parser, parse=action, chooses=parser.parse)
 
 
 def fence(language: str, /, *, as_: Reading = _TEXT, default: Any = None) -> Parser:
@@ -444,14 +444,14 @@ def pattern(
     default: the action that later roles see where nothing can be read
     """
     compiled = compile_pattern(pattern, ignore_case=ignore_case)
-    kept = [name for name in THOUGHTS if re.search(rf"</?{name}\b", pattern, re.IGNORECASE)]
+    kept_tags = [name for name in THOUGHTS if re.search(rf"</?{name}\b", pattern, re.IGNORECASE)]
     group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
     has_choice = re.search(r"\||\)[?*{]", pattern)  # then a match may do without a tag
     tags = [] if has_choice else re.findall(r"(?<!\?)(?<!\?P)<[A-Za-z_]\w*>", pattern)
 
     def matched(response: str) -> str:
         try:
-            match = last_match(compiled, without_thoughts(response, kept))
+            match = last_match(compiled, without_thoughts(response, kept_tags))
         except UnicodeEncodeError:
             raise ValueError("the answer is not valid Unicode") from None
         action = None if match is None else match.group(group)
@@ -460,10 +460,10 @@ def pattern(
         return action.strip()
 
     marks = (*tags, *re.findall(r"</[A-Za-z_]\w*>", pattern))
-    made = _placed(
+    parser = _placed(
         matched, _parser_of(as_, "as"), default, "the match", "…", marks, tuple((tag,) for tag in tags)
     )
-    return replace(made, examples=())
+    return replace(parser, examples=())
 
 
 def _malformed(message: str) -> ParseFailure:

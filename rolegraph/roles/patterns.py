@@ -91,8 +91,8 @@ def pay(pattern: Pattern, text: str, spent: int = 0) -> int:
     """
     spent += pattern.programsize * len(text.encode())
     if spent > PATTERN_WORK.most:
-        many = f"a pattern of {pattern.programsize:,} steps on {len(text):,} characters of text"
-        raise TooMuchText(PATTERN_WORK.exceeded(f"{many} may take"))
+        work_text = f"a pattern of {pattern.programsize:,} steps on {len(text):,} characters of text"
+        raise TooMuchText(PATTERN_WORK.exceeded(f"{work_text} may take"))
     return spent
 
 
@@ -115,27 +115,27 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
         UnicodeEncodeError: The text is not valid Unicode.
     """
     per_character = pay(pattern, text) / max(1, len(text))
-    match, left = None, PATTERN_WORK.most // 2
+    match, work_left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
         """Set `match` to the last match from `begin` on; return False if `pattern_work` is used up before."""
-        nonlocal match, left
+        nonlocal match, work_left
         for match in pattern.finditer(text, begin):
-            left -= _MATCH + int(per_character * (len(text) - match.end()))
-            if left < 0:
+            work_left -= _MATCH + int(per_character * (len(text) - match.end()))
+            if work_left < 0:
                 return False
         return True
 
     if through(0):
         return match
-    looked_at = match.start() if match is not None else 0
-    length, left = 500, PATTERN_WORK.most // 2
-    while looked_at < (begin := len(text) - length):
+    search_start = match.start() if match is not None else 0
+    length, work_left = 500, PATTERN_WORK.most // 2
+    while search_start < (begin := len(text) - length):
         match = None
         if not through(begin):
             break
         if match is not None and match.start() > begin:
             return match
-        left -= int(per_character * length)
+        work_left -= int(per_character * length)
         length *= 2
     raise TooMuchText(PATTERN_WORK.exceeded(f"to find the last match in {len(text):,} characters may take"))

@@ -58,12 +58,12 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
     """
 
     def texts(value: object) -> set[str]:
-        written = spellings(value)
-        return {plain(text, ignore_case=ignore_case, punctuation=punctuation) for text in written}
+        texts_of_value = spellings(value)
+        return {plain(text, ignore_case=ignore_case, punctuation=punctuation) for text in texts_of_value}
 
     def compare(answer: Any, right: Any) -> bool:
-        given = texts(answer)
-        return any(given & texts(gold) for gold in _accepted(right))
+        answer_texts = texts(answer)
+        return any(answer_texts & texts(gold) for gold in _accepted(right))
 
     return _comparing(compare, field)
 
@@ -148,12 +148,12 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
         )
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        wanted = value if field is None else task[field]
+        right_value = value if field is None else task[field]
         try:
             answer = value_at(action, path)
         except LookupError:
             return _scored(0.0)
-        return _scored(same_json(answer, wanted))
+        return _scored(same_json(answer, right_value))
 
     fields = () if field is None else (field,)
     reads = (ActionRead(None, path),)
@@ -173,13 +173,13 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
         try:
             golds = [exact_number_of(gold) for gold in _accepted(right)]
         except ValueError as error:
-            got = f"the right answer must hold a number, such as 42, or several; got {right!r}"
-            raise TypeError(got) from error
+            problem = f"the right answer must hold a number, such as 42, or several; got {right!r}"
+            raise TypeError(problem) from error
         try:
-            given = exact_number_of(answer)
+            given_number = exact_number_of(answer)
         except ValueError:
             return False
-        return any(abs(given - gold) <= max(least, share * abs(gold)) for gold in golds)
+        return any(abs(given_number - gold) <= max(least, share * abs(gold)) for gold in golds)
 
     return _comparing(compare, field)
 
@@ -196,19 +196,19 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         text = as_text(action)
-        parts = without_padding(text)
+        words = without_padding(text)
         if unit == "words":
-            filled = sum(any(map(str.isalnum, part)) for part in parts)
-            return _scored(_within(filled, over, None) and _within(len(text.split()), None, under))
-        return _scored(_within(len(" ".join(parts)), over, None) and _within(len(text), None, under))
+            word_count = sum(any(map(str.isalnum, part)) for part in words)
+            return _scored(_within(word_count, over, None) and _within(len(text.split()), None, under))
+        return _scored(_within(len(" ".join(words)), over, None) and _within(len(text), None, under))
 
     return Reward(score, RewardFacts(form=True))
 
 
 def _check_bounds(name: str, kind: str, example: int, over: int | None, under: int | None) -> None:
     if over is None and under is None:
-        high, low = f"{{{name}: {{over: {example}}}}}", f"{{{name}: {{under: {example}}}}}"
-        raise ValueError(f"{name} needs a bound, such as {high} or {low}")
+        over_form, under_form = f"{{{name}: {{over: {example}}}}}", f"{{{name}: {{under: {example}}}}}"
+        raise ValueError(f"{name} needs a bound, such as {over_form} or {under_form}")
     if over is not None and under is not None and under - over < 2:
         raise ValueError(f"no {kind} is over {over} and under {under}")
 

@@ -93,11 +93,11 @@ def weighted_sum(
             faults[0, name, *term.place] = error
     if faults:
         raise BadParts(faults)
-    parts = [part for _, part in built.values()]
-    if any(part.normalized for part in parts):
+    term_rewards = [part for _, part in built.values()]
+    if any(part.normalized for part in term_rewards):
         raise ValueError("`normalize: term` holds for a whole reward, and not for a sum that is a term")
-    limits = [part.timeout for part in parts if part.timeout is not None]
-    facts = [part.facts for part in parts]
+    limits = [part.timeout for part in term_rewards if part.timeout is not None]
+    facts = [part.facts for part in term_rewards]
     required: dict[str, bool] = {}  # with True where a list holds accepted answers
     for check in (each.label_check for each in facts):
         required |= {name: required.get(name, False) or name not in check.values for name in check.fields}
@@ -110,16 +110,16 @@ def weighted_sum(
         term = terms[name]
         return read._replace(place=(0, name, *term.place, *term.reward.path_of(read.place)))
 
-    form = all(part.facts.form for part in parts)
+    is_form = all(part.facts.form for part in term_rewards)
     judging = {
         name
         for name, (weight, part) in built.items()
-        if weight > 0 and (form or not part.facts.form) and (part.facts.judges or part.facts.verdicts)
+        if weight > 0 and (is_form or not part.facts.form) and (part.facts.judges or part.facts.verdicts)
     }
     # Only plain data and functions are sent to a worker: a Reward would be made again there.
-    summed = [_Summand(name, weight, name in judging, part.score) for name, (weight, part) in built.items()]
+    summands = [_Summand(name, weight, name in judging, part.score) for name, (weight, part) in built.items()]
     return Reward(
-        partial(_sum, summed),
+        partial(_sum, summands),
         RewardFacts(
             fields=union(facts, "fields"),
             labels=union(facts, "labels"),
@@ -133,18 +133,18 @@ def weighted_sum(
             compares_verdicts=union(facts, "compares_verdicts"),
             outcomes=union(facts, "outcomes"),
             bounds=reduce(added, [scaled(part.facts.bounds, weight) for weight, part in built.values()]),
-            form=form,
+            form=is_form,
         ),
-        roles=union(parts, "roles"),
-        views=union(parts, "views"),
-        reads_turn=any(part.reads_turn for part in parts),
-        reads_environment=any(part.reads_environment for part in parts),
+        roles=union(term_rewards, "roles"),
+        views=union(term_rewards, "views"),
+        reads_turn=any(part.reads_turn for part in term_rewards),
+        reads_environment=any(part.reads_environment for part in term_rewards),
         formulas=tuple(placed(name, each) for name, (_, part) in built.items() for each in part.formulas),
-        likelihoods=tuple(dict.fromkeys(each for part in parts for each in part.likelihoods)),
-        delegates=all(part.delegates for part in parts),
+        likelihoods=tuple(dict.fromkeys(each for part in term_rewards for each in part.likelihoods)),
+        delegates=all(part.delegates for part in term_rewards),
         timeout=sum(limits) if limits else None,
-        memory=max(part.memory for part in parts),
-        permissions=union(parts, "permissions"),
+        memory=max(part.memory for part in term_rewards),
+        permissions=union(term_rewards, "permissions"),
         normalized={name: it for name, (it, _) in built.items() if it} if normalize == "term" else {},
     )
 
@@ -161,21 +161,21 @@ class _Summand(NamedTuple):
 
 def _sum(terms: Sequence[_Summand], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
     rewards: dict[str, float] = {}
-    total, masked, undecided = 0.0, False, False
+    total, is_masked, undecided = 0.0, False, False
     verdicts: list[bool] = []
     for term in terms:
-        earned = term.score(task, action, inputs)
-        if earned is None:
+        score = term.score(task, action, inputs)
+        if score is None:
             continue
-        if earned.reward is not None:
-            rewards[term.name] = earned.reward
-            total += term.weight * earned.reward
+        if score.reward is not None:
+            rewards[term.name] = score.reward
+            total += term.weight * score.reward
         elif term.weight:
-            masked = True
-            undecided = undecided or (term.decides and earned.is_correct is None)
-        if term.decides and earned.is_correct is not None:
-            verdicts.append(earned.is_correct)
-    if not (rewards or masked):
+            is_masked = True
+            undecided = undecided or (term.decides and score.is_correct is None)
+        if term.decides and score.is_correct is not None:
+            verdicts.append(score.is_correct)
+    if not (rewards or is_masked):
         return None
     is_correct = False if False in verdicts else None if undecided or not verdicts else True
-    return Score(None if masked else total, is_correct, rewards)
+    return Score(None if is_masked else total, is_correct, rewards)

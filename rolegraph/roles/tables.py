@@ -151,7 +151,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     limit.
     """
     require_library("pyarrow", "data", "parquet files")
-    number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
+    number, bytes_left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
     pool = Isolation(workers=1, env=_MALLOC)
     next_rows = Loaded(_next_rows, "pyarrow.parquet")
     call = partial(pool.submit, next_rows, str(path), limit=_SECONDS, memory=PARQUET_MEMORY.most)
@@ -159,14 +159,14 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
         for number, row in enumerate(chain.from_iterable(iter(lambda: call().future.result(), [])), 1):
             if isinstance(row, DataError):
                 raise row
-            where, text = f"{path.name}:{number}", row.decode()
+            row_place, text = f"{path.name}:{number}", row.decode()
             if len(text) > ROW_TEXT.most:
-                raise DataError(ROW_TEXT.exceeded(f"{where}: the row has"))
-            left -= len(text) + 1_000
-            if left < 0:
-                most = f"{PARQUET_ROWS} and a hundred times the file's size"
-                raise DataError(f"{where}: the rows so far take more than {most}; {_MEND}")
-            yield number, cast("Row", parse_row(text, where))
+                raise DataError(ROW_TEXT.exceeded(f"{row_place}: the row has"))
+            bytes_left -= len(text) + 1_000
+            if bytes_left < 0:
+                limit_text = f"{PARQUET_ROWS} and a hundred times the file's size"
+                raise DataError(f"{row_place}: the rows so far take more than {limit_text}; {_MEND}")
+            yield number, cast("Row", parse_row(text, row_place))
     except (CallLimit, RuntimeError) as error:  # C++ aborts where it gets no memory
         no_memory = str(error).endswith((f"exit code {-signal.SIGABRT}", f"({CALL_MEMORY.label})"))
         reason = PARQUET_MEMORY.exceeded("to unpack the next rows takes") if no_memory else f"it {error}"
@@ -225,8 +225,8 @@ def _batches(path: str) -> Iterator[list[bytes | DataError]]:
     except pyarrow.ArrowException as error:
         fault = f"{name} is not a parquet file: {error}"
     except PydanticSerializationError as error:  # such as bytes that are no text
-        why = str(error).removeprefix("Error serializing to JSON: ")
-        fault = f"{name}:{number}: a value is neither text, number, list nor mapping: {why}"
+        reason = str(error).removeprefix("Error serializing to JSON: ")
+        fault = f"{name}:{number}: a value is neither text, number, list nor mapping: {reason}"
     except (ValueError, OverflowError) as error:  # such as a date that Python does not have
         fault = f"{name}: cannot read a value soon after row {number}: {error}"
     yield [*rows, DataError(fault)]

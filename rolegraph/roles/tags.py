@@ -32,10 +32,10 @@ def tag_finder(name: str, *, ignore_case: bool) -> Callable[[str], str | None]:
 
     def find(text: str) -> str | None:
         pairs = [*_pairs(marks, text)]
-        meant = [pair for pair in pairs if not _is_mention(text, *pair)] or pairs
-        if not meant:
+        meant_pairs = [pair for pair in pairs if not _is_mention(text, *pair)] or pairs
+        if not meant_pairs:
             return None
-        opening, closing = meant[-1]
+        opening, closing = meant_pairs[-1]
         return text[opening.end() : closing.start()].strip()
 
     return find

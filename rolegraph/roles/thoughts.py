@@ -49,8 +49,8 @@ def without_thoughts(text: str, keep: Collection[str] = ()) -> str:
         text: The answer.
         keep: Names of tags that are no thoughts, because the caller reads them.
     """
-    kept = [name.lower() for name in keep]
-    marks = [mark for mark in map(_Mark, _MARKS.finditer(text)) if mark.name not in kept]
+    kept_names = [name.lower() for name in keep]
+    marks = [mark for mark in map(_Mark, _MARKS.finditer(text)) if mark.name not in kept_names]
     return "".join(_parts(text, marks)) if marks else text
 
 
@@ -73,26 +73,26 @@ def _parts(text: str, marks: list[_Mark]) -> list[str]:
     position, index = 0, 0
     while index < len(marks):
         if marks[index].is_end:
-            parts, last = [], index  # the prompt or the server began the thought
+            parts, last_end = [], index  # the prompt or the server began the thought
         else:
             parts.append(text[position : marks[index].start])
-            last = _last_of(marks, index)
-            if last is None:
+            last_end = _last_of(marks, index)
+            if last_end is None:
                 return parts
-        position, index = marks[last].end, last + 1
+        position, index = marks[last_end].end, last_end + 1
     return [*parts, text[position:]]
 
 
 def _last_of(marks: list[_Mark], first: int) -> int | None:
     """Return the position in `marks` of the mark that ends the thought that begins at `first`; None without
     an end."""
-    depth, last = 0, None
+    depth, last_mark = 0, None
     for index in range(first, len(marks)):
         if marks[index].kind != marks[first].kind:
             continue
         depth += -1 if marks[index].is_end else 1
         if marks[index].is_end:
-            last = index
+            last_mark = index
         if depth == 0:
             break
-    return last
+    return last_mark

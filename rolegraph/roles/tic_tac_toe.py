@@ -65,8 +65,8 @@ def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[s
     cell = read(actions.get(player))
     if cell is None or cell not in free(position):
         fault = "No cell could be read." if cell is None else f"Cell {cell} is taken."
-        lost = _over(1 - player, f"{MARKS[player]} made an illegal move")
-        return position, lost if illegal == "loses" else _turn(position, fault)
+        lost_game = _over(1 - player, f"{MARKS[player]} made an illegal move")
+        return position, lost_game if illegal == "loses" else _turn(position, fault)
     position = place(position, cell)
     if winner(position) is not None:
         return position, _over(player, f"{MARKS[player]} has three in a row")
@@ -86,8 +86,8 @@ def _turn(position: str, fault: str = "") -> Transition:
     cells = [str(number) if mark == "." else mark for number, mark in enumerate(position, 1)]
     rows = (" ".join(cells[row : row + 3]) for row in (0, 3, 6))
     state = f"You are {MARKS[player]}. Free cells: {', '.join(map(str, free(position)))}."
-    asked = "Answer with the number of the cell that you take."
-    return Transition({player: "\n".join(filter(None, (fault, *rows, state, asked)))})
+    request = "Answer with the number of the cell that you take."
+    return Transition({player: "\n".join(filter(None, (fault, *rows, state, request)))})
 
 
 def _over(winning: int | None, reason: str) -> Transition:

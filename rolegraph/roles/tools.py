@@ -92,14 +92,14 @@ def majority(*, equal: Equal = "text") -> Tool:
 
     equal: as text, or as mathematics (the math-verify library)
     """
-    same, timeout = _comparison(equal)
+    are_equal, timeout = _comparison(equal)
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
         groups: dict[str, list[Any]] = {}
         for view in _answered(upstream):
             key = canonical(view.action)
             if equal == "math":
-                key = next((key for key, group in groups.items() if same(view.action, group[0])), key)
+                key = next((key for key, group in groups.items() if are_equal(view.action, group[0])), key)
             groups.setdefault(key, []).append(view.action)
         return max(groups.values(), key=len)[0]
 
@@ -114,18 +114,18 @@ def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool
     names: the names whose actions are compared; null compares everything it needs
     compare: as text, or as mathematics (the math-verify library)
     """
-    same, timeout = _comparison(compare)
+    are_equal, timeout = _comparison(compare)
 
     def choose(upstream: Upstream, pairs: Pairs) -> bool:
-        compared = upstream if names is None else {name: upstream[name] for name in names}
-        first, *rest = views = _answered(compared)
-        is_same = all(same(first.action, view.action) for view in rest)
-        if is_same and len(views) < len(_views(compared)):
-            raise ToolError(f"not all of {', '.join(compared)} answered, and the others are the same")
+        compared_turns = upstream if names is None else {name: upstream[name] for name in names}
+        first_view, *other_views = views = _answered(compared_turns)
+        is_same = all(are_equal(first_view.action, view.action) for view in other_views)
+        if is_same and len(views) < len(_views(compared_turns)):
+            raise ToolError(f"not all of {', '.join(compared_turns)} answered, and the others are the same")
         return is_same
 
-    gives = {"type": "boolean"}
-    return Tool(choose=choose, roles=tuple(names or ()), least=2, timeout=timeout, gives=gives)
+    shape = {"type": "boolean"}
+    return Tool(choose=choose, roles=tuple(names or ()), least=2, timeout=timeout, gives=shape)
 
 
 def argmax(of: str, /, *, by: str) -> Tool:
@@ -147,8 +147,8 @@ def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action
     k: how many
     """
-    gives = {"type": "array", "items": {ACTION_OF: of}, "maxItems": k}
-    return _ranking_tool(of, by, lambda ranked: ranked[:k], gives)
+    shape = {"type": "array", "items": {ACTION_OF: of}, "maxItems": k}
+    return _ranking_tool(of, by, lambda ranked: ranked[:k], shape)
 
 
 def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Shape) -> Tool:
@@ -166,24 +166,24 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
         def mean_score(view: View) -> float:
             numbers: list[float] = []
-            for each in pairs.partners(view, upstream[scorer]):
-                if each.failed:
+            for partner in pairs.partners(view, upstream[scorer]):
+                if partner.failed:
                     continue
                 # A number may be written as text; True and False are 1 and 0, as for rewards.
                 with suppress(LookupError, TypeError, ValueError, OverflowError):
-                    numbers.append(float(value_at(each.action, path) if path else each.action))
-            finite = [number for number in numbers if math.isfinite(number)]
-            return fmean(finite) if finite else -math.inf
+                    numbers.append(float(value_at(partner.action, path) if path else partner.action))
+            finite_numbers = [number for number in numbers if math.isfinite(number)]
+            return fmean(finite_numbers) if finite_numbers else -math.inf
 
         # A sort keeps the order of equal scores, also in reverse.
-        scored = [(mean_score(view), view.action) for view in _answered({of: upstream[of]})]
-        if all(score == -math.inf for score, _ in scored):
+        scored_actions = [(mean_score(view), view.action) for view in _answered({of: upstream[of]})]
+        if all(score == -math.inf for score, _ in scored_actions):
             raise ToolError(f"nothing to choose from: none of {of} has a score of {scorer}")
-        ranked = sorted(scored, key=itemgetter(0), reverse=True)
-        return pick([action for _, action in ranked])
+        ranked_actions = sorted(scored_actions, key=itemgetter(0), reverse=True)
+        return pick([action for _, action in ranked_actions])
 
-    names, reads = (of, scorer), (ActionRead(scorer, path, is_number=True),)
-    return Tool(choose=choose, roles=names, pairs=names, least=2, gives=gives, reads=reads)
+    names, action_reads = (of, scorer), (ActionRead(scorer, path, is_number=True),)
+    return Tool(choose=choose, roles=names, pairs=names, least=2, gives=gives, reads=action_reads)
 
 
 def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]:
@@ -241,10 +241,10 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     method: the method of the request
     headers: of the request, such as X-Episode: "{{ episode.id }}"
     """
-    about = f"Sends JSON to {without_secrets(check_url(url))} by {method}, and gives what it answers."
-    send = partial(exchange, url, method)
+    description = f"Sends JSON to {without_secrets(check_url(url))} by {method}, and gives what it answers."
+    send_request = partial(exchange, url, method)
     return Tool(
-        function_opener("http", about, "body", "the JSON", send, {}),
+        function_opener("http", description, "body", "the JSON", send_request, {}),
         headers=check_headers(headers),
         source=body,
         permissions=(url,),
@@ -260,13 +260,13 @@ async def exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     import httpx  # importing it takes longer than checking a spec
 
     try:
-        sent = json.loads(body) if isinstance(body, str) else body
+        sent_value = json.loads(body) if isinstance(body, str) else body
     except ValueError as error:
         hint = "write a value as {{ … | tojson }}"
         raise ToolError(f"what is to be sent is not JSON ({error}); {hint}") from None
-    if method == "GET" and not isinstance(sent, Mapping):
+    if method == "GET" and not isinstance(sent_value, Mapping):
         raise ToolError("with GET, an object is sent, whose fields go into the query")
-    content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
+    content: dict[str, Any] = {"params": sent_value} if method == "GET" else {"json": sent_value}
     try:
         client = httpx.AsyncClient(timeout=None, follow_redirects=False, **client_options(url))
         bound_replies(client, REPLY_BYTES)
@@ -278,13 +278,13 @@ async def exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     except TimeoutError:
         raise ToolError(f"{url} does not answer within {REPLY_SECONDS}") from None
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
-        may_pass = httpx.NetworkError | httpx.RemoteProtocolError
-        passing = httpx.Headers() if isinstance(error, may_pass) else None
+        transient_errors = httpx.NetworkError | httpx.RemoteProtocolError
+        retry_headers = httpx.Headers() if isinstance(error, transient_errors) else None
         message = f"cannot reach {url}{route(url)}: {str(error) or 'the connection was dropped'}"
-        raise ToolError(message, retry_headers=passing) from None
+        raise ToolError(message, retry_headers=retry_headers) from None
     if not 200 <= status < 300:
-        passing = answer.headers if status == 429 or status >= 500 else None
-        raise ToolError(f"{url} answers {status}: {text[:200]}", retry_headers=passing)
+        retry_headers = answer.headers if status == 429 or status >= 500 else None
+        raise ToolError(f"{url} answers {status}: {text[:200]}", retry_headers=retry_headers)
     try:
         return json.loads(text)
     except ValueError:

@@ -56,8 +56,8 @@ class WordFinder:
         Raises:
             Negated: The text negates a word.
         """
-        small = text.lower()
-        return {*self._found(self._words, small), *self._found(self._letters, text)}
+        lower_text = text.lower()
+        return {*self._found(self._words, lower_text), *self._found(self._letters, text)}
 
     def _found(self, pattern: re.Pattern[str] | None, text: str) -> Iterator[str]:
         for match in pattern.finditer(text) if pattern else ():
@@ -65,11 +65,11 @@ class WordFinder:
             if len(word) == 1 and word in "aAI" and _ARTICLE.match(text, match.end()):
                 continue
             start, end = match.span()
-            before, after = text[max(0, start - _WINDOW) : start], text[end : end + _WINDOW]
-            clause = _CLAUSE.split(before.lower())[-1]
-            if _NEGATED.search(clause) or _DENIED_AFTER.match(after.lower()):
+            text_before, text_after = text[max(0, start - _WINDOW) : start], text[end : end + _WINDOW]
+            clause = _CLAUSE.split(text_before.lower())[-1]
+            if _NEGATED.search(clause) or _DENIED_AFTER.match(text_after.lower()):
                 raise Negated(f"{(clause + word).strip()[-40:]!r} denies {word!r}")
-            if not _QUESTION.match(after):
+            if not _QUESTION.match(text_after):
                 yield self.words[word.lower()]
 
 

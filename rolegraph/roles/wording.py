@@ -35,19 +35,19 @@ def spellings(value: object) -> tuple[str, ...]:
     other value."""
     if isinstance(value, str):
         return (value,)
-    written = json.dumps(value, ensure_ascii=False, default=str)
+    json_text = json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, float) and value.is_integer():
-        return written, str(int(value))
-    return (written,)
+        return json_text, str(int(value))
+    return (json_text,)
 
 
 def without_padding(text: str) -> list[str]:
     """Return the parts of a text between white space, in composed form (NFC) and without invisible
     characters."""
-    seen = "".join(
+    visible_text = "".join(
         sign for sign in normalize("NFC", text) if sign.isspace() or category(sign) not in _INVISIBLE
     )
-    return seen.split()
+    return visible_text.split()
 
 
 def plain(text: str, *, ignore_case: bool, punctuation: bool) -> str:
@@ -69,6 +69,6 @@ def words(text: str) -> list[str]:
 
 
 def _unpunctuated(text: str) -> str:
-    joined = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
-    cleaned = _PUNCTUATION.sub(lambda match: match["meant"] or "", joined)
-    return cleaned if cleaned.strip() else text
+    joined_numbers = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
+    cleaned_text = _PUNCTUATION.sub(lambda match: match["meant"] or "", joined_numbers)
+    return cleaned_text if cleaned_text.strip() else text

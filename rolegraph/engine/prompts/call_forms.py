@@ -39,7 +39,7 @@ class CallForm:
 
     def find(self, text: str, functions: Functions = ()) -> tuple[str, tuple[ToolCall, ...]]:
         """Return (text without calls, calls) of an answer; malformed calls stay in the text."""
-        rest, calls = self.split(text, functions)
+        text_left, calls = self.split(text, functions)
         if not calls:
             return text, ()
         if self.ids is not None:
@@ -47,7 +47,7 @@ class CallForm:
                 call._replace(id=call.id or self.ids(call.name, number))
                 for number, call in enumerate(calls, 1)
             ]
-        return rest.strip(), tuple(calls)
+        return text_left.strip(), tuple(calls)
 
 
 class CallSyntax(NamedTuple):
@@ -159,8 +159,8 @@ def _of_value(value: object, key: str) -> ToolCall | None:
     name, arguments = call.get("name"), call.get(key, {})
     if not isinstance(name, str) or not name:
         return None
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return tool_call(name, written, str(call.get("id") or ""))
+    arguments_text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return tool_call(name, arguments_text, str(call.get("id") or ""))
 
 
 def _one(key: str, match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
@@ -183,8 +183,8 @@ def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
 
 def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
     """Return the call in a match whose groups are its name, its arguments as JSON and an optional id."""
-    parts = match.groupdict()
-    return [tool_call(parts["name"].strip(), parts["arguments"].strip(), (parts.get("id") or "").strip())]
+    groups = match.groupdict()
+    return [tool_call(groups["name"].strip(), groups["arguments"].strip(), (groups.get("id") or "").strip())]
 
 
 def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:

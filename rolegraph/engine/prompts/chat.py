@@ -150,13 +150,13 @@ class ChatFormat:
 
     def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
         """Split tokens into (text, True for an added token, such as the marker of a turn)."""
-        added = self._tokenizer.added_tokens_decoder
-        parts: list[tuple[str, bool]] = []
-        for special, group in groupby(ids, lambda token: token in added):
+        added_tokens = self._tokenizer.added_tokens_decoder
+        pieces: list[tuple[str, bool]] = []
+        for is_special, group in groupby(ids, lambda token: token in added_tokens):
             tokens = [*group]
-            runs = [[token] for token in tokens] if special else [tokens]
-            parts += [(self._decode(run), special) for run in runs]
-        return parts
+            runs = [[token] for token in tokens] if is_special else [tokens]
+            pieces += [(self._decode(run), is_special) for run in runs]
+        return pieces
 
     def extended(
         self, continued: ChatPrefix, messages: Sequence[Message], tools: Sequence[Function] = ()
@@ -174,8 +174,8 @@ class ChatFormat:
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
         """Decode response `ids`; return `(thought, text)` without the end token or the stop text."""
-        kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
-        return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
+        answer_ids = ids[:-1] if ids and ids[-1] in self.end_ids else ids
+        return split_reasoning(cut_at_stop(self._decode(answer_ids), stop), opened=thinking)
 
     def strange_tokens(self, ids: Sequence[int], text: str) -> tuple[str, ...]:
         """Return the special tokens that a model sampled inside its answer and that its final `text`
@@ -183,8 +183,8 @@ class ChatFormat:
 
         Tokens that the template writes before an answer, and tags of reasoning, are not among them.
         """
-        kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
-        return tuple(marker for marker in self._markers.strange(kept, self._opening) if marker in text)
+        answer_ids = ids[:-1] if ids and ids[-1] in self.end_ids else ids
+        return tuple(marker for marker in self._markers.strange(answer_ids, self._opening) if marker in text)
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
         """Return (text without calls, calls of `tools`) of an answer."""
@@ -222,24 +222,24 @@ class ChatFormat:
 
         Return None if the template would change the messages of `continued`.
         """
-        last = continued.messages - 1
+        last_message = continued.messages - 1
         try:
-            asked = self._named(messages[:last], tools, add_generation_prompt=True)
-            answered = self._named(messages[: last + 1], tools, add_generation_prompt=False)
+            asked_chat = self._named(messages[:last_message], tools, add_generation_prompt=True)
+            answered = self._named(messages[: last_message + 1], tools, add_generation_prompt=False)
             whole = self._named(messages, tools, add_generation_prompt=True)
         except TemplateError:
             return None
         parts = [
-            self._markers.escaped_tags(str(messages[last].get(part, "")).strip())
+            self._markers.escaped_tags(str(messages[last_message].get(part, "")).strip())
             for part in ("reasoning", "content")
         ]
         ending = self._ending
         named_ending = self._markers.named(ending)
         if not (
-            answered.startswith(asked) and answered.endswith(named_ending) and whole.startswith(answered)
+            answered.startswith(asked_chat) and answered.endswith(named_ending) and whole.startswith(answered)
         ):
             return None
-        if not all(part in answered[len(asked) :] for part in parts):
+        if not all(part in answered[len(asked_chat) :] for part in parts):
             return None
         if self.end_ids and continued.ids[-1] == self.end_ids[0]:
             ending = ending.removeprefix(self.end_texts[0])
@@ -256,8 +256,8 @@ class ChatFormat:
         """
         render = partial(self._text, add_generation_prompt=add_generation_prompt)
         placeholders = Placeholders()
-        turns, shown = _turns(messages, placeholders), rewritten(tools, unless_harmless(placeholders))
-        outline = self._outline(json.dumps([turns, shown]), add_generation_prompt)
+        turns, shown_tools = _turns(messages, placeholders), rewritten(tools, unless_harmless(placeholders))
+        outline = self._outline(json.dumps([turns, shown_tools]), add_generation_prompt)
         text, texts = render(_turns(messages), tools), placeholders.texts
         if outline is not None and (named := outline.named(text, texts, self._markers)) is not None:
             return named
@@ -348,13 +348,13 @@ class ChatFormat:
         calls = [ToolCall(_PROBE, _PROBE_ARGUMENTS, id) for id in ids]
         turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=calls)])
         render = partial(self._text, tools=described([_PROBED]), form=form)
-        asked = render(turns[:1], add_generation_prompt=True)
-        if _PROBE not in asked:
+        asked_text = render(turns[:1], add_generation_prompt=True)
+        if _PROBE not in asked_text:
             return None
-        answered = render(turns, add_generation_prompt=False)
+        answered_text = render(turns, add_generation_prompt=False)
         # A prompt may open a thought that the answer of an earlier turn does not have.
-        shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
-        return answered[shared:].removesuffix(self._ending)
+        shared = len(commonprefix([asked_text, answered_text]))  # noqa: RUF071  # of texts, not of paths
+        return answered_text[shared:].removesuffix(self._ending)
 
     @cached_property
     def call_syntax(self) -> CallSyntax | None:
@@ -403,10 +403,10 @@ class ChatFormat:
         if not probe:
             return "", ""
         try:
-            asked = self._text(_SAMPLE_TURNS[:1], [], add_generation_prompt=True)
+            asked_text = self._text(_SAMPLE_TURNS[:1], [], add_generation_prompt=True)
         except TemplateError:
             return "", after
-        return before.removeprefix(asked) if before.startswith(asked) else "", after
+        return before.removeprefix(asked_text) if before.startswith(asked_text) else "", after
 
     @cached_property
     def _sample_chat(self) -> str:
@@ -449,8 +449,8 @@ def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """Return a text up to the first occurrence of any of the `stop` texts."""
-    ends = [position for position in (text.find(mark) for mark in stop if mark) if position >= 0]
-    return text[: min(ends)] if ends else text
+    stop_positions = [position for position in (text.find(mark) for mark in stop if mark) if position >= 0]
+    return text[: min(stop_positions)] if stop_positions else text
 
 
 def encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> tuple[int, ...]:
@@ -478,10 +478,10 @@ def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
         tokenizer: The model's tokenizer.
         ending: Text that the template writes after an answer.
     """
-    after = encode(tokenizer, ending)[:1]
-    ends = [token for token in after if token in tokenizer.added_tokens_decoder]
-    further = (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL))
-    return tuple(dict.fromkeys([*ends, *(end for end in further if end is not None)]))
+    tokens_after = encode(tokenizer, ending)[:1]
+    end_ids = [token for token in tokens_after if token in tokenizer.added_tokens_decoder]
+    further_ids = (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL))
+    return tuple(dict.fromkeys([*end_ids, *(end for end in further_ids if end is not None)]))
 
 
 def _turns(messages: Sequence[Message], write: Callable[[str], str] = str) -> _Turns:
@@ -496,8 +496,8 @@ def _turns(messages: Sequence[Message], write: Callable[[str], str] = str) -> _T
 
 def _turn(message: Message, write: Callable[[str], str]) -> dict[str, Any]:
     write_name = unless_harmless(write)
-    writes = {"role": write_name, "content": write, "name": write_name, "tool_call_id": write_name}
-    turn: dict[str, Any] = {key: one(message[key]) for key, one in writes.items() if key in message}
+    writers = {"role": write_name, "content": write, "name": write_name, "tool_call_id": write_name}
+    turn: dict[str, Any] = {key: one(message[key]) for key, one in writers.items() if key in message}
     # A malformed call is in the content as text.
     if calls := [call_entry(call, call.arguments) for call in calls_of(message) if call.name]:
         turn["tool_calls"] = rewritten(calls, write_name)

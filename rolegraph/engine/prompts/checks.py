@@ -219,9 +219,9 @@ class _Walk:
     ) -> Kind:
         """Record the fault that `name` is not among `names`, with the closest as a hint; return the kind
         "other"."""
-        there_is, meant = ", ".join(names) or "nothing", _MEANT.get(name)
+        available, meant = ", ".join(names) or "nothing", _MEANT.get(name)
         hint = f"did you mean {shown.format(meant)}?" if meant in names else did_you_mean(name, names, shown)
-        return self.fault(node, name, f"{message}; there is {there_is}", hint)
+        return self.fault(node, name, f"{message}; there is {available}", hint)
 
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
         kind = type(node).__name__
@@ -244,8 +244,8 @@ class _Walk:
         if scope.get(name) == "task":  # the field that is read of it is unknown
             message = "this reads the task as a whole: a field of the task must be named"
             columns = self.around.columns or ("question",)
-            seen = next((it for it in columns if it not in {"id", *self.around.hidden}), None)
-            return self.fault(node, name, message, f"write task.{seen}" if seen else "")
+            visible_column = next((it for it in columns if it not in {"id", *self.around.hidden}), None)
+            return self.fault(node, name, message, f"write task.{visible_column}" if visible_column else "")
         is_input = name in self.around.needs and scope.get(name) in ("single", "several")
         if name in self.around.values or is_input:
             self.mentions.add(name)
@@ -359,8 +359,8 @@ class _Walk:
             message = f"task.{name} would leak the label: it is hidden from prompts"
             return self.fault(node, name, message, hint)
         if columns is not None and name not in columns:
-            seen = [column for column in columns if column not in self.around.hidden]
-            return self.missing(node, name, f"the task has no field {name!r}", seen, "task.{}")
+            visible_columns = [column for column in columns if column not in self.around.hidden]
+            return self.missing(node, name, f"the task has no field {name!r}", visible_columns, "task.{}")
         return "examples" if name == EXAMPLES and self.around.example_fields is not None else "other"
 
     def example_field(self, node: nodes.Node, name: str) -> Kind:
@@ -380,19 +380,19 @@ class _Walk:
         self.visit(node.target, scope)
         item: Kind = "view" if kind in ("several", "single") else "other"
         item = "example" if kind == "examples" else item
-        inner: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
+        inner_scope: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
         if node.test is not None:
-            self.visit(node.test, inner)
-        self.block(node.body, inner)
+            self.visit(node.test, inner_scope)
+        self.block(node.body, inner_scope)
         self.block(node.else_, scope)
         return "other"
 
     def visit_With(self, node: nodes.With, scope: dict[str, Kind]) -> Kind:
-        inner = dict(scope)
+        inner_scope = dict(scope)
         for target, value in zip(node.targets, node.values, strict=True):
             self.visit(target, scope)
-            inner.update(_bind(target, self.listed(value, scope)))
-        self.block(node.body, inner)
+            inner_scope.update(_bind(target, self.listed(value, scope)))
+        self.block(node.body, inner_scope)
         return "other"
 
     def visit_Assign(self, node: nodes.Assign, scope: dict[str, Kind]) -> Kind:
@@ -444,26 +444,26 @@ class _Walk:
         solver }}`."""
         if kind not in ("several", "single", "view", "chosen", "self"):
             return
-        first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
-        name = first.name if first is not None else ""
-        what = "an instance of a role"
-        hint = f"write {name}.action" if first is node else "write .action behind it"
+        first_name = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
+        name = first_name.name if first_name is not None else ""
+        noun = "an instance of a role"
+        hint = f"write {name}.action" if first_name is node else "write .action behind it"
         if kind == "self":
-            what = "the instance itself"
+            noun = "the instance itself"
             hint = f"write self.{self.around.self_fields[0]}" if self.around.self_fields else ""
         elif kind == "several":
-            what = "a list of role instances"
+            noun = "a list of role instances"
             text = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}", "join(', ')"
             how, end = text if wanted == "text" else ("take one with [0]", "list")
             hint = f"{how}, or gather them: {name} | map(attribute='action') | {end}"
-        subject = repr(name) if first is node else "this"
-        self.fault(first or node, name, f"{subject} is {what}, and no {wanted}", hint)
+        subject = repr(name) if first_name is node else "this"
+        self.fault(first_name or node, name, f"{subject} is {noun}, and no {wanted}", hint)
 
     def visit_CondExpr(self, node: nodes.CondExpr, scope: dict[str, Kind]) -> Kind:
         self.visit(node.test, scope)
-        first = self.visit(node.expr1, scope)
-        second = self.visit(node.expr2, scope) if node.expr2 is not None else first
-        return first if first == second else "other"
+        first_kind = self.visit(node.expr1, scope)
+        second_kind = self.visit(node.expr2, scope) if node.expr2 is not None else first_kind
+        return first_kind if first_kind == second_kind else "other"
 
     def visit_Call(self, node: nodes.Call, scope: dict[str, Kind]) -> Kind:
         name = node.node.name if isinstance(node.node, nodes.Name) else ""
@@ -477,13 +477,13 @@ class _Walk:
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
             hint = _INSTEAD.get(word) or (f"use a filter: … | {close}" if close else "use a filter")
-            near = _AGGREGATES_MEANT.get(word) or nearest(word, [*AGGREGATES, *FUNCTIONS])
-            if self.around.is_condition and near:
-                hint = f"did you mean {near}(…)?"
+            nearest_function = _AGGREGATES_MEANT.get(word) or nearest(word, [*AGGREGATES, *FUNCTIONS])
+            if self.around.is_condition and nearest_function:
+                hint = f"did you mean {nearest_function}(…)?"
             message = f"{word or 'this'}(…) cannot be called in {self.around.text}"
             self.fault(node.node, word, message, hint)
-            if self.around.is_condition and near in AGGREGATES:
-                return self.aggregate(node, near, scope)
+            if self.around.is_condition and nearest_function in AGGREGATES:
+                return self.aggregate(node, nearest_function, scope)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
 
@@ -516,9 +516,9 @@ class _Walk:
                 message, where = f"{RAMP}(…) follows the step of a training", "a reward, a gate or a number"
                 self.fault(node.node, name, f"{message}, which {self.around.text} does not read here", where)
                 return
-        given, takes = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
+        given_count, takes = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
         keywords = {str(it.key) for it in node.kwargs} if name != RAMP else set[str]()
-        if not takes[0] <= given + len(node.kwargs) - len(keywords) <= takes[1] or node.dyn_args:
+        if not takes[0] <= given_count + len(node.kwargs) - len(keywords) <= takes[1] or node.dyn_args:
             self.fault(node.node, name, f"{name} takes {_ARGUMENTS.get(name, 'an answer and the right one')}")
             return
         try:
@@ -531,37 +531,37 @@ class _Walk:
 
         Inside the aggregate, the first role that it names is a single instance.
         """
-        others = [it for it in node.kwargs if it.key != "where"]
-        if not node.args or node.dyn_args or node.dyn_kwargs or others:
+        other_keywords = [it for it in node.kwargs if it.key != "where"]
+        if not node.args or node.dyn_args or node.dyn_kwargs or other_keywords:
             message = f"{name} takes what it goes over, and `where=` a condition"
             return self.fault(node.node, name, message, f"such as {name}(solver.tokens, where=solver.ok)")
         roles = {it for it, kind in scope.items() if kind in ("several", "single")}
         is_written_out = len(node.args) > 1 or isinstance(node.args[0], nodes.List | nodes.Tuple)
-        first, *_ = ["" if is_written_out else it for it in (*named_in(node, roles), "")]
-        if node.kwargs and not first:
+        source, *_ = ["" if is_written_out else it for it in (*named_in(node, roles), "")]
+        if node.kwargs and not source:
             message = f"{name} names no role, whose instances `where` could choose among"
             return self.fault(node.node, name, message, "write | selectattr(…) behind a list")
-        inner = dict(scope)
-        for other in self.around.needs if first else ():
-            several = other != first and self.around.beside(first, other, self.around.needs[other]) != 1
-            inner[other] = "several" if several else "single"
+        inner_scope = dict(scope)
+        for needed in self.around.needs if source else ():
+            several = needed != source and self.around.beside(source, needed, self.around.needs[needed]) != 1
+            inner_scope[needed] = "several" if several else "single"
         for part in (*node.args, *(it.value for it in node.kwargs)):
-            kind = self.visit(part, inner)
+            kind = self.visit(part, inner_scope)
             is_bare = isinstance(part, nodes.Name) and name in ("count", "first", "last")
             if part is not node.args[0] or not is_bare:
                 self.written(part, "other" if kind == "view" else kind, "value")
-        is_turn = first and name in ("first", "last") and isinstance(node.args[0], nodes.Name)
+        is_turn = source and name in ("first", "last") and isinstance(node.args[0], nodes.Name)
         return "view" if is_turn else "other"
 
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
         kind = self.listed(node.node, scope) if node.node is not None else "other"
-        mapped = node.args[0] if node.name == "map" and node.args else None
-        inner = str(mapped.value) if isinstance(mapped, nodes.Const) else None
-        if unknown := next((name for name in (node.name, inner or "map") if name not in FILTERS), None):
+        mapped_filter = node.args[0] if node.name == "map" and node.args else None
+        inner_name = str(mapped_filter.value) if isinstance(mapped_filter, nodes.Const) else None
+        if unknown := next((name for name in (node.name, inner_name or "map") if name not in FILTERS), None):
             hint = did_you_mean(unknown, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
             self.fault(node, unknown, f"no filter {unknown!r}", hint)
-        elif inner:
-            self.arguments(node, TAKING[inner], inner, len(node.args) - 1)
+        elif inner_name:
+            self.arguments(node, TAKING[inner_name], inner_name, len(node.args) - 1)
         else:
             self.arguments(node, TAKING[node.name], node.name, len(node.args))
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
@@ -587,17 +587,17 @@ class _Walk:
     ) -> None:
         """Report arguments that a filter or test cannot take."""
         keywords = [str(keyword.key) for keyword in node.kwargs]
-        wrong = wrong_arguments(function, positional, keywords)
-        if wrong and not (node.dyn_args or node.dyn_kwargs):
+        problem = wrong_arguments(function, positional, keywords)
+        if problem and not (node.dyn_args or node.dyn_kwargs):
             kind = type(node).__name__.lower()
-            self.fault(node, name, f"the {kind} {name!r} cannot take these arguments: {wrong}")
+            self.fault(node, name, f"the {kind} {name!r} cannot take these arguments: {problem}")
 
     def by_attribute(self, node: nodes.Filter) -> None:
-        named = [k.value for k in node.kwargs if k.key == "attribute"]
+        named_attributes = [k.value for k in node.kwargs if k.key == "attribute"]
         positional = node.args[:1] if node.name in ("selectattr", "rejectattr", "groupby") else []
         if node.name in ("sum", "join", "unique", "sort", "min", "max") and len(node.args) > 1:
             positional = node.args[1:]
-        for argument in (*named, *positional):
+        for argument in (*named_attributes, *positional):
             if isinstance(argument, nodes.Const) and isinstance(argument.value, str):
                 self.attribute(argument, "view", argument.value.partition(".")[0])
 

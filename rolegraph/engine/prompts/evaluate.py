@@ -129,10 +129,10 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
 
 def named_in(node: nodes.Node, names: Set[str]) -> list[str]:
     """Return the names among `names` that a syntax tree reads, in the order of their first mention."""
-    places = [(it.lineno, it.name) for it in node.find_all(nodes.Name)]
+    places_and_names = [(n.lineno, n.name) for n in node.find_all(nodes.Name)]
     if isinstance(node, nodes.Name):
-        places.append((node.lineno, node.name))
-    return [name for _, name in sorted(places) if name in names]
+        places_and_names.append((node.lineno, node.name))
+    return [name for _, name in sorted(places_and_names) if name in names]
 
 
 def _known(value: Any) -> Any:
@@ -146,8 +146,8 @@ def _if_known(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _each(roles: Roles, inside: Sequence[nodes.Node | None]) -> Callable[[RenderScope], list[Any]]:
-    parts = [compiled(node or nodes.Const(None), roles) for node in inside]
-    return lambda scope: [part(scope) for part in parts]
+    evaluators = [compiled(node or nodes.Const(None), roles) for node in inside]
+    return lambda scope: [part(scope) for part in evaluators]
 
 
 def _field(value: Any, attribute: str) -> Any:
@@ -359,32 +359,32 @@ def _aggregate(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
     a written list, their values are.
     """
     reduce = _REDUCTIONS[name]
-    inside = node.args[0]
-    items = inside.items if isinstance(inside, nodes.List | nodes.Tuple) else node.args
+    argument = node.args[0]
+    items = argument.items if isinstance(argument, nodes.List | nodes.Tuple) else node.args
     if len(items) != 1 or items is not node.args:
         values_of = _each(roles, items)
         return lambda scope: reduce(values_of(scope))
-    body = compiled(inside, roles)
-    where = next((compiled(it.value, roles) for it in node.kwargs if it.key == "where"), None)
-    read = dict.fromkeys(named_in(node, roles.keys()))
-    if not read:
+    body = compiled(argument, roles)
+    condition = next((compiled(it.value, roles) for it in node.kwargs if it.key == "where"), None)
+    names_read = dict.fromkeys(named_in(node, roles.keys()))
+    if not names_read:
         return lambda scope: reduce(_listed(scope, name, body(scope)))
-    first, *others = read
-    is_single = roles[first] == 1
-    is_role = isinstance(inside, nodes.Name)
+    first_name, *other_names = names_read
+    is_single = roles[first_name] == 1
+    is_role = isinstance(argument, nodes.Name)
 
     def evaluate(scope: RenderScope) -> Any:
         outer = scope.vars
         values: list[Any] = []
-        turns = outer[first]
+        turns = outer[first_name]
         scope.vars = dict(outer)
         try:
             for turn in turns:
                 scope.spend(_PER_TURN + NODE)
-                scope.vars[first] = Views((turn,))
-                for other in others:
+                scope.vars[first_name] = Views((turn,))
+                for other in other_names:
                     scope.vars[other] = outer[other].beside(turn)
-                if where is None or where(scope) is True:
+                if condition is None or condition(scope) is True:
                     values.append(turn if is_role else body(scope))
         finally:
             scope.vars = outer
@@ -419,9 +419,9 @@ def _kind(value: object) -> str:
 
 def _numbers(name: str, values: Sequence[Any]) -> list[float]:
     items = [it for it in values if it is not UNKNOWN]
-    wrong = next((it for it in items if not isinstance(it, bool | int | float)), None)
-    if wrong is not None:
-        raise PromptError(f"{name}(…) takes numbers, and this is {_kind(wrong)}")
+    wrong_value = next((it for it in items if not isinstance(it, bool | int | float)), None)
+    if wrong_value is not None:
+        raise PromptError(f"{name}(…) takes numbers, and this is {_kind(wrong_value)}")
     return items
 
 

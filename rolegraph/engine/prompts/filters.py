@@ -213,9 +213,9 @@ def _reverse(scope: RenderScope, value: Any) -> object:
 @_filter("join")
 def _join(scope: RenderScope, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
     texts = [scope.text(item) for item in _fields(scope, value, attribute) if item is not UNKNOWN]
-    between = scope.text(d)
-    scope.make_text(sum(map(len, texts)) + len(between) * len(texts))
-    return between.join(texts)
+    separator = scope.text(d)
+    scope.make_text(sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
 
 
 @_filter("sum")
@@ -248,10 +248,10 @@ def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) ->
 
 
 def _select(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    by_field, keep = name.endswith("attr"), truth if name.startswith("select") else not_
+    by_field, is_kept = name.endswith("attr"), truth if name.startswith("select") else not_
     items = scope.items(value)
     scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
-    holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, keep, by_field)
+    holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, is_kept, by_field)
     return [item for item in items if holds(item)]
 
 
@@ -266,13 +266,13 @@ def _unique(
     """Return items without repeated values, as Jinja2's filter `unique`, in time linear in their number."""
     postprocess = None if case_sensitive else jinja.ignore_case
     value_of = jinja.make_attrgetter(environment, attribute, postprocess)
-    firsts: dict[object, Any] = {}
+    first_items: dict[object, Any] = {}
     for item in items:
         value = value_of(item)
         # Whole numbers that are far apart may have one hash; many such would be compared with one another.
-        far = isinstance(value, int) and value.bit_length() > 60
-        firsts.setdefault(("far", str(value)) if far else value, item)
-    return list(firsts.values())
+        is_far = isinstance(value, int) and value.bit_length() > 60
+        first_items.setdefault(("far", str(value)) if is_far else value, item)
+    return list(first_items.values())
 
 
 def _compared(
@@ -294,9 +294,9 @@ def _compared(
 def _compare(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
     """Call Jinja2's filter `name`, which compares items (`sort`, `max`, …), after charging the rendering
     budget."""
-    find, sorts, set_ups = _COMPARING[name]
+    finder, sorts, set_ups = _COMPARING[name]
     items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts, set_ups=set_ups)
-    return find(scope.environment, items, *args, **kwargs)
+    return finder(scope.environment, items, *args, **kwargs)
 
 
 _COMPARING: Mapping[str, tuple[Filter, bool, int]] = {
@@ -331,18 +331,18 @@ def _of_known(name: str, function: Filter) -> Filter:
     If a list has unknown items, the filter reads only the known items; the length and the sum of such a list
     are UNKNOWN.
     """
-    place = int(hasattr(function, "jinja_pass_arg"))
+    value_index = int(hasattr(function, "jinja_pass_arg"))
 
     @wraps(function)
     def of_these(*given: Any, **named: Any) -> Any:
         if any(it is UNKNOWN for it in (*given, *named.values())):
             return UNKNOWN
-        value = given[place]
+        value = given[value_index]
         if type(value) is list and any(it is UNKNOWN for it in cast("list[Any]", value)):
             if name in ("sum", "count", "length"):
                 return UNKNOWN
             items = [it for it in cast("list[Any]", value) if it is not UNKNOWN]
-            given = (*given[:place], items, *given[place + 1 :])
+            given = (*given[:value_index], items, *given[value_index + 1 :])
         result = function(*given, **named)
         return UNKNOWN if isinstance(result, Undefined) else result
 
@@ -370,9 +370,9 @@ def wrong_arguments(function: Callable[..., Any], positional: int, keywords: Seq
     Returns:
         The fault; empty where the arguments fit.
     """
-    given = (1 + hasattr(function, "jinja_pass_arg") + positional) * (None,)
+    placeholders = (1 + hasattr(function, "jinja_pass_arg") + positional) * (None,)
     try:
-        inspect.signature(function).bind(*given, **dict.fromkeys(keywords))
+        inspect.signature(function).bind(*placeholders, **dict.fromkeys(keywords))
     except TypeError as error:
         return str(error)
     return ""

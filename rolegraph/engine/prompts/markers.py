@@ -122,9 +122,9 @@ class Markers:
     def strange(self, ids: Sequence[int], expected: str) -> list[str]:
         """Return the chat markers among sampled token ids, except those in `expected` and tags of
         reasoning."""
-        present = set(ids)
-        sampled = [text for text, id in self._around_turns.items() if id in present]
-        return [text for text in sampled if text not in expected and not _REASONING.search(text)]
+        present_ids = set(ids)
+        sampled_texts = [text for text, id in self._around_turns.items() if id in present_ids]
+        return [text for text in sampled_texts if text not in expected and not _REASONING.search(text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class Outline:
     def of(cls, rendered: str) -> Outline:
         """Split a chat rendered with `Placeholders` into the template's texts and the placeholders'
         numbers."""
-        parts = _PLACEHOLDER.split(rendered)
-        return cls(parts[::2], [*map(int, parts[1::2])])
+        pieces = _PLACEHOLDER.split(rendered)
+        return cls(pieces[::2], [*map(int, pieces[1::2])])
 
     @property
     def template_text(self) -> str:
@@ -160,11 +160,11 @@ class Outline:
             The chat; None where it differs from the outline with the texts in their places, as they are,
             trimmed or as JSON.
         """
-        first, *rest = self.literals
-        if not rendered.startswith(first):
+        first_literal, *later_literals = self.literals
+        if not rendered.startswith(first_literal):
             return None
-        place, parts = len(first), [markers.named(first)]
-        for number, literal in zip(self.numbers, rest, strict=True):
+        place, parts = len(first_literal), [markers.named(first_literal)]
+        for number, literal in zip(self.numbers, later_literals, strict=True):
             written = (form for form in _forms(texts[number]) if rendered.startswith(form + literal, place))
             text = next(written, None)
             if text is None:
@@ -238,12 +238,12 @@ def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int,
     state: dict[str, Any] = json.loads(backend.to_str())
     _rename(state, names)
     kind = cast("Any", type(backend))
-    changed: Any = kind.from_str(json.dumps(state))
+    changed_tokenizer: Any = kind.from_str(json.dumps(state))
     added: list[dict[str, Any]] = state["added_tokens"]
-    ids: dict[int, int] = {changed.token_to_id(token["content"]): token["id"] for token in added}
-    other = copy(tokenizer)
-    other._tokenizer = changed
-    return other, {new: id for new, id in ids.items() if new != id}
+    ids: dict[int, int] = {changed_tokenizer.token_to_id(token["content"]): token["id"] for token in added}
+    renamed_tokenizer = copy(tokenizer)
+    renamed_tokenizer._tokenizer = changed_tokenizer
+    return renamed_tokenizer, {new: id for new, id in ids.items() if new != id}
 
 
 def _is_written(text: str, template: str) -> bool:
@@ -287,9 +287,9 @@ def _forms(text: str) -> Iterator[str]:
         yield text.lstrip(characters)
         yield text.rstrip(characters)
     for escapes in (False, True):
-        quoted = json.dumps(text, ensure_ascii=escapes)[1:-1]
-        yield quoted
-        yield json.dumps(quoted, ensure_ascii=escapes)[1:-1]
+        quoted_text = json.dumps(text, ensure_ascii=escapes)[1:-1]
+        yield quoted_text
+        yield json.dumps(quoted_text, ensure_ascii=escapes)[1:-1]
 
 
 def _spaced(match: re.Match[str]) -> str:

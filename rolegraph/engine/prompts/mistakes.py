@@ -98,19 +98,19 @@ def _mistakes(source: str, *, is_template: bool) -> Iterator[TemplateFault]:
             yield TemplateFault(tag.word_at, "if", message, "write the expression alone, without if")
         yield from _inside(tag)
         return
-    opened: list[_Tag] = []
+    opened_tags: list[_Tag] = []
     for tag in _tags(source):
         if isinstance(tag, TemplateFault):
             yield tag
             return
         yield from _inside(tag)
         if tag.kind == "{%":
-            yield from _statement(tag, opened, source)
+            yield from _statement(tag, opened_tags, source)
         elif tag.word in (*_TAGS[:6], "set") and not re.match(r"\s*\w+\s*(?:[.|(\[]|$)", tag.text):
             message = f"`{tag.word}` stands in {{{{ }}}}, which writes a value"
             yield TemplateFault(tag.word_at, tag.word, message, f"write {{% {tag.text.strip()} %}}")
-    if opened:
-        last = opened[-1]
+    if opened_tags:
+        last = opened_tags[-1]
         message = f"`{{% {last.word} %}}` is not closed"
         yield TemplateFault(
             last.start, _shown(source, last), message, f"write {{% {_ENDS[last.word]} %}} after it"
@@ -128,42 +128,42 @@ def _tags(source: str) -> Iterator[_Tag | TemplateFault]:
     while match := re.compile(r"(?P<raw>\{#|\{%[-+]?\s*raw\s*[-+]?%\})|\{[{%]").search(source, position):
         start, kind = match.start(), match[0][:2]
         if raw := match["raw"]:
-            over = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}" if raw != kind else "#}").search(
+            tag_end = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}" if raw != kind else "#}").search(
                 source, match.end()
             )
-            if over is None:
+            if tag_end is None:
                 yield TemplateFault(start, raw, f"`{raw}` is not closed", f"end it with {_VERBATIM[kind]}")
                 return
-            position = over.end()
+            position = tag_end.end()
             continue
-        closing, inside = _CLOSING[kind], match.end()
-        end = source.find(closing, inside)
-        rest = source[inside:]
-        blank = _QUOTED.sub(lambda quote: " " * len(quote[0]), rest.split("\n\n")[0])
-        stop = re.compile(r"\}\}|%\}|\{\{|\{%").search(blank)
-        other = blank[: stop.start()] if stop else blank
-        if stop is None or stop[0] in _CLOSING:
-            if end < 0 or _OPENING.search(rest[: end - inside]):
-                end = inside + len(other.split("\n")[0])
-            yield from islice(_inside(_Tag(kind, start, inside, source[inside:end])), 1)
+        closing, inside_start = _CLOSING[kind], match.end()
+        end = source.find(closing, inside_start)
+        text_left = source[inside_start:]
+        blank_text = _QUOTED.sub(lambda quote: " " * len(quote[0]), text_left.split("\n\n")[0])
+        stop_match = re.compile(r"\}\}|%\}|\{\{|\{%").search(blank_text)
+        inner_text = blank_text[: stop_match.start()] if stop_match else blank_text
+        if stop_match is None or stop_match[0] in _CLOSING:
+            if end < 0 or _OPENING.search(text_left[: end - inside_start]):
+                end = inside_start + len(inner_text.split("\n")[0])
+            yield from islice(_inside(_Tag(kind, start, inside_start, source[inside_start:end])), 1)
             hint = f"end it with {closing}"
             yield TemplateFault(
                 start, source[start:].split("\n")[0].rstrip(), f"`{kind}` is not closed", hint
             )
             return
-        if stop[0] != closing and not (kind == "{%" and stop[0] == "}}" and "{" in other):
-            message = f"`{kind}` is closed by `{stop[0]}`"
-            yield TemplateFault(inside + stop.start(), stop[0], message, f"write {closing}")
+        if stop_match[0] != closing and not (kind == "{%" and stop_match[0] == "}}" and "{" in inner_text):
+            message = f"`{kind}` is closed by `{stop_match[0]}`"
+            yield TemplateFault(inside_start + stop_match.start(), stop_match[0], message, f"write {closing}")
             return
-        end = inside + stop.start() if stop[0] == closing else end
-        yield _Tag(kind, start, inside, source[inside:end].rstrip("-+"))
+        end = inside_start + stop_match.start() if stop_match[0] == closing else end
+        yield _Tag(kind, start, inside_start, source[inside_start:end].rstrip("-+"))
         position = end + 2
 
 
 def _inside(tag: _Tag) -> Iterator[TemplateFault]:
     """Yield the mistakes inside of one tag: quotes, signs of other languages, brackets."""
-    blank = _QUOTED.sub(lambda quote: f"'{' ' * (len(quote[0]) - 2)}'", tag.text)
-    code = re.sub("'( *)'", r" \1 ", blank)
+    blank_text = _QUOTED.sub(lambda quote: f"'{' ' * (len(quote[0]) - 2)}'", tag.text)
+    code = re.sub("'( *)'", r" \1 ", blank_text)
     faults: list[TemplateFault] = []
 
     def fault(offset: int, word: str, message: str, hint: str = "") -> None:
@@ -189,17 +189,17 @@ def _inside(tag: _Tag) -> Iterator[TemplateFault]:
                 )
                 fault(offset, sign, message, f"write {_CLOSING[tag.kind]}" if is_end else "")
                 break
-            opening, opened = depths.pop()
+            opening, opened_at = depths.pop()
             if _BRACKETS[opening] != sign:
-                fault(opened, opening, f"the bracket `{opening}` that opens here is closed by `{sign}`")
+                fault(opened_at, opening, f"the bracket `{opening}` that opens here is closed by `{sign}`")
                 break
         elif not depths and tag.word != "set" and _EQUALS.match(code, offset):
             fault(offset, "=", "`=` is no comparison", "compare with ==")
     else:
         if depths and not quote:
-            opening, opened = depths[-1]
+            opening, opened_at = depths[-1]
             message = f"the bracket `{opening}` that opens here is not closed"
-            fault(opened, opening, message, f"close it with {_BRACKETS[opening]}")
+            fault(opened_at, opening, message, f"close it with {_BRACKETS[opening]}")
     yield from sorted(faults, key=lambda it: it.position)
 
 
@@ -249,13 +249,13 @@ def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateF
     if word in _ENDS:
         opened.append(tag)
     elif word in _ENDS.values() and opened:
-        last = opened.pop()
-        if last.word != begin:
-            below = source.count("\n", last.start, tag.start)
-            where = f"{below} line{'' if below == 1 else 's'} below" if below else "in the same line"
-            message = f"`{{% {last.word} %}}` is not closed before the `{{% {word} %}}` {where}"
-            hint = f"write {{% {_ENDS[last.word]} %}} before that"
-            yield TemplateFault(last.start, _shown(source, last), message, hint)
+        last_tag = opened.pop()
+        if last_tag.word != begin:
+            below = source.count("\n", last_tag.start, tag.start)
+            location = f"{below} line{'' if below == 1 else 's'} below" if below else "in the same line"
+            message = f"`{{% {last_tag.word} %}}` is not closed before the `{{% {word} %}}` {location}"
+            hint = f"write {{% {_ENDS[last_tag.word]} %}} before that"
+            yield TemplateFault(last_tag.start, _shown(source, last_tag), message, hint)
     elif word in (*_ENDS.values(), "elif", "else") and not opened:
         hint = f"write {{% {begin} … %}} before it, or delete it"
         yield TemplateFault(tag.start, _shown(source, tag), f"`{{% {word} %}}` has no `{begin}`", hint)
@@ -296,8 +296,8 @@ def _in_words(source: str, position: int, message: str) -> TemplateFault:
     """Return the fault for an error of Jinja2 without a known mistake, in words of this project."""
     token = _TOKEN.match(source, position)
     if token is None or re.search(r"end of template", message):
-        before = list(_TOKEN.finditer(source))
-        token = before[-1] if before else None
+        tokens_before = list(_TOKEN.finditer(source))
+        token = tokens_before[-1] if tokens_before else None
     word, offset = (token[0], token.start()) if token else ("", 0)
     if word == "=":
         return TemplateFault(offset, word, "`=` is no comparison", "compare with ==")

@@ -44,13 +44,13 @@ _ARITHMETIC = 20
 
 def check_shape(tree: nodes.Template) -> int:
     """Return the number of nodes of a tree; raises TemplateSyntaxError if it is too large or too deep."""
-    parts = 0
-    todo: list[tuple[nodes.Node, int, int, int]] = [(tree, 0, 0, 0)]
-    while todo:
-        node, blocks, depth, position = todo.pop()
+    part_count = 0
+    nodes_left: list[tuple[nodes.Node, int, int, int]] = [(tree, 0, 0, 0)]
+    while nodes_left:
+        node, blocks, depth, position = nodes_left.pop()
         position = node.lineno or position
-        parts += 1
-        if parts > PROMPT_PARTS.most:
+        part_count += 1
+        if part_count > PROMPT_PARTS.most:
             raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), position)
         if blocks > PROMPT_BLOCKS.most:
             raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), position)
@@ -59,15 +59,15 @@ def check_shape(tree: nodes.Template) -> int:
         elifs: Sequence[nodes.Node] = node.elif_ if isinstance(node, nodes.If) else ()
         if len(elifs) > PROMPT_DEPTH.most:
             raise TemplateSyntaxError(PROMPT_DEPTH.exceeded("`elif` after `elif` in"), position)
-        inside = depth + 1 if isinstance(node, nodes.Expr) else 0
+        inner_depth = depth + 1 if isinstance(node, nodes.Expr) else 0
         for child in node.iter_child_nodes():
             is_block = isinstance(child, nodes.For | nodes.If | nodes.With) and child not in elifs
-            todo.append((child, blocks + is_block, inside, position))
+            nodes_left.append((child, blocks + is_block, inner_depth, position))
         if isinstance(node, nodes.Call | nodes.Filter | nodes.Test):  # Python would not compile one twice
             names = [keyword.key for keyword in node.kwargs]
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise TemplateSyntaxError(f"the argument {twice!r} is given twice", position)
-    return parts
+            if repeated_name := next((name for name in names if names.count(name) > 1), None):
+                raise TemplateSyntaxError(f"the argument {repeated_name!r} is given twice", position)
+    return part_count
 
 
 def _units_of(loop: nodes.For) -> int:
@@ -86,8 +86,8 @@ def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
     """Yield a node and the nodes inside it that run once for each evaluation; the bodies of loops are left
     out."""
     yield node
-    inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
-    for child in inside:
+    inner_nodes = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
+    for child in inner_nodes:
         yield from _evaluated(child)
 
 
@@ -174,10 +174,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         except TemplateSyntaxError as error:
             error.lineno = sum(len(line) + 1 for line in source.split("\n")[: error.lineno - 1])
             raise
-        placed = list(_positioned(source, tokens))
-        if len(placed) == _MOST_TOKENS:
-            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), placed[-1][0])
-        return TokenStream(map(_paired, self.lexer.wrap(placed, name, filename)), name, filename)
+        placed_tokens = list(_positioned(source, tokens))
+        if len(placed_tokens) == _MOST_TOKENS:
+            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), placed_tokens[-1][0])
+        return TokenStream(map(_paired, self.lexer.wrap(placed_tokens, name, filename)), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return `obj.attribute` in a template; Jinja2's sandbox decides for values that are neither data nor

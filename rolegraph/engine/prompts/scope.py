@@ -131,23 +131,23 @@ class RenderScope:
         if isinstance(value, str):
             return len(value)
         size = 0
-        todo: list[object] = [value]
-        while todo:
-            one = todo.pop()
-            if isinstance(one, str):
-                size += len(one) + 2
-            elif type(one) is int:
-                size += one.bit_length() // 3 + 2
-            elif isinstance(one, dict):
-                inside = cast("dict[object, object]", one)
-                self.spend(2 * _MEASURED * len(inside))
-                todo += [*inside, *inside.values()]
-            elif written and type(one) in RECORDS:
+        values_left: list[object] = [value]
+        while values_left:
+            current = values_left.pop()
+            if isinstance(current, str):
+                size += len(current) + 2
+            elif type(current) is int:
+                size += current.bit_length() // 3 + 2
+            elif isinstance(current, dict):
+                inner_mapping = cast("dict[object, object]", current)
+                self.spend(2 * _MEASURED * len(inner_mapping))
+                values_left += [*inner_mapping, *inner_mapping.values()]
+            elif written and type(current) in RECORDS:
                 raise PromptError("an instance of a role is not text; write .action behind it")
-            elif isinstance(one, _LISTS):
-                many = cast("Sequence[object]", one)
-                self.spend(_MEASURED * len(many))
-                todo += many
+            elif isinstance(current, _LISTS):
+                inner_sequence = cast("Sequence[object]", current)
+                self.spend(_MEASURED * len(inner_sequence))
+                values_left += inner_sequence
             else:
                 size += _SCALAR
         return size
@@ -203,10 +203,10 @@ def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: objec
     `%`."""
     if sign == "%":
         raise PromptError("% cannot format text here; use the filter format")
-    sized = [cast("Sequence[object]", side) for side in (left, right) if isinstance(side, _SIZED)]
+    sized_operands = [cast("Sequence[object]", side) for side in (left, right) if isinstance(side, _SIZED)]
     times = next((side for side in (left, right) if isinstance(side, int)), 1) if sign == "*" else 1
-    size = sum(map(len, sized)) * max(times, 0)
-    if isinstance(sized[0], str):
+    size = sum(map(len, sized_operands)) * max(times, 0)
+    if isinstance(sized_operands[0], str):
         scope.make_text(size)
     else:
         scope.make_list(size)

@@ -93,9 +93,9 @@ class Template:
         """Return the texts that the template may write: the text outside of its tags, and the strings in its
         tags."""
         tree = ENVIRONMENT.parse(self.source)
-        quoted = (constant.value for constant in tree.find_all(nodes.Const))
+        constants = (constant.value for constant in tree.find_all(nodes.Const))
         texts = [data.data for data in tree.find_all(nodes.TemplateData)]
-        return texts + [text for text in quoted if isinstance(text, str)]
+        return texts + [text for text in constants if isinstance(text, str)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,8 +343,8 @@ def read_template(
         around: Names that the template may use.
     """
     if not names_file(source):
-        doubt = _file_meant(path, source, folders)
-        return (None, [doubt]) if doubt else read_text(path, source, around)
+        file_doubt = _file_meant(path, source, folders)
+        return (None, [file_doubt]) if file_doubt else read_text(path, source, around)
     file, findings = _find(path, source, folders)
     if file is None:
         return None, findings
@@ -415,25 +415,25 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
 
     It is looked for beside the spec, in `prompts/` there or one folder up, then among the shipped templates.
     """
-    places = _places(folders)
+    folders_searched = _places(folders)
     if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
         expected = "a file name, looked up beside the spec and in prompts/"
         return None, [Finding(path, f"the template {name!r} lies outside the spec's folders", expected)]
-    for place in places:
-        file = place / name
-        if is_file(file) and file.resolve().is_relative_to(place.resolve()):
+    for candidate in folders_searched:
+        file = candidate / name
+        if is_file(file) and file.resolve().is_relative_to(candidate.resolve()):
             return file, []
-    if any(is_no_file(place / name) for place in places):
+    if any(is_no_file(candidate / name) for candidate in folders_searched):
         return None, [Finding(path, f"the template {name!r} is not a file", "a file with a template's text")]
-    hint = did_you_mean(name, names_in(places, "*.j2"))
+    hint = did_you_mean(name, names_in(folders_searched, "*.j2"))
     return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]
 
 
 def _places(folders: Sequence[FilePath]) -> list[FilePath]:
     """Return the folders of templates: beside the spec, `prompts/` there or one folder up, the shipped
     folder."""
-    beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
-    return [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
+    folders_beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
+    return [*dict.fromkeys((*chain.from_iterable(folders_beside), PROMPTS))]
 
 
 FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
@@ -450,9 +450,9 @@ def _file_meant(path: Path, word: str, folders: Sequence[FilePath]) -> Finding |
     if not re.fullmatch(r"[^\s{}]+", word):
         return None
     stems = [FilePath(name).stem for name in names_in(_places(folders), "*.j2")]
-    near = difflib.get_close_matches(FilePath(word).stem, stems, 1, _NEAR)
-    if not (near or FILE_LIKE.fullmatch(word)):
+    near_names = difflib.get_close_matches(FilePath(word).stem, stems, 1, _NEAR)
+    if not (near_names or FILE_LIKE.fullmatch(word)):
         return None
-    hint = f"did you mean {near[0]}.j2?" if near else "name a template's file NAME.j2"
+    hint = f"did you mean {near_names[0]}.j2?" if near_names else "name a template's file NAME.j2"
     expected = f"a file that ends in .j2, or a text; as a text, `{word}` is {{{{ {word!r} }}}}"
     return Finding(path, f"{word!r} is no template: a text of one word", expected, hint, code="template")

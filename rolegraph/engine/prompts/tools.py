@@ -50,9 +50,9 @@ def call_entry(call: ToolCall, arguments: str | Mapping[str, Any]) -> dict[str, 
 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
     """Return the tool calls of an assistant message."""
-    written: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
-    parts = ((call["function"], call.get("id") or "") for call in written)
-    return tuple(tool_call(function["name"], function["arguments"], id) for function, id in parts)
+    written_calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+    call_parts = ((call["function"], call.get("id") or "") for call in written_calls)
+    return tuple(tool_call(function["name"], function["arguments"], id) for function, id in call_parts)
 
 
 def result_message(call: ToolCall, text: str) -> Message:
@@ -79,14 +79,14 @@ def in_messages(
         consecutive results become one message.
     """
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    written: list[dict[str, Any]] = []
+    written_messages: list[dict[str, Any]] = []
     for is_result, group in groupby(turns, lambda turn: turn["role"] == "tool"):
         if is_result:
             results = (f"<tool_response>\n{turn['content']}\n</tool_response>" for turn in group)
-            written.append({"role": "user", "content": "\n".join(results)})
+            written_messages.append({"role": "user", "content": "\n".join(results)})
         else:
-            written += [_with_calls(turn) for turn in group]
-    first, *later = written
+            written_messages += [_with_calls(turn) for turn in group]
+    first, *later = written_messages
     return [{**first, "content": f"{TOOLS_TEXT.format(functions=functions)}\n\n{first['content']}"}, *later]
 
 
@@ -96,5 +96,5 @@ def _with_calls(turn: Mapping[str, Any]) -> dict[str, Any]:
         f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
         for call in turn.get("tool_calls", ())
     ]
-    others = {key: value for key, value in turn.items() if key != "tool_calls"}
-    return {**others, "content": "\n".join(text for text in (turn["content"], *calls) if text)}
+    other_fields = {key: value for key, value in turn.items() if key != "tool_calls"}
+    return {**other_fields, "content": "\n".join(text for text in (turn["content"], *calls) if text)}

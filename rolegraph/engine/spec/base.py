@@ -63,5 +63,5 @@ S = TypeVar("S", bound=SpecModel)
 
 def laid_over(base: S, over: S | None) -> S:
     """Return a copy of `base` in which keys that are set in `over` have the values of `over`."""
-    written = {} if over is None else {key: getattr(over, key) for key in over.model_fields_set}
-    return base.model_copy(update=written)
+    written_fields = {} if over is None else {key: getattr(over, key) for key in over.model_fields_set}
+    return base.model_copy(update=written_fields)

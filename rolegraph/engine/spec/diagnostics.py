@@ -83,8 +83,8 @@ class Finding:
 
 def coded(code: Code, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield findings with a code for those that have neither a code nor a Suggestion."""
-    for it in findings:
-        yield it if it.code or isinstance(it.hint, Suggestion) else replace(it, code=code)
+    for finding in findings:
+        yield finding if finding.code or isinstance(finding.hint, Suggestion) else replace(finding, code=code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,13 @@ class Diagnostic:
         place = self.place
         number = str(place.line)
         gutter = " " * len(number)
-        shown, before = _excerpt(place)
-        width = max(1, min(place.width, len(shown) - before))
+        excerpt, text_before = _excerpt(place)
+        width = max(1, min(place.width, len(excerpt) - text_before))
         lines = [
             f"{_shortened(place.file)}:{place.line}:{place.column}: "
             f"{self.severity}: {_shortened(self.message)}",
-            f"  {number} | {shown}",
-            f"  {gutter} | {' ' * before}{'^' * width}",
+            f"  {number} | {excerpt}",
+            f"  {gutter} | {' ' * text_before}{'^' * width}",
         ]
         if self.expected:
             lines.append(f"  {gutter} = expected: {_shortened(self.expected)}")
@@ -174,9 +174,9 @@ def _excerpt(place: Place) -> tuple[str, int]:
     position = min(len(without_secrets(place.text[: place.column - 1])), len(text))
     start = max(0, position - LINE_SHOWN.most // 2) if len(text) > LINE_SHOWN.most else 0
     end = start + LINE_SHOWN.most
-    before, after = "…" if start else "", "…" if end < len(text) else ""
-    shown = printable_line(text[start:end])
-    return f"{before}{shown}{after}", position - start + len(before)
+    text_before, text_after = "…" if start else "", "…" if end < len(text) else ""
+    excerpt = printable_line(text[start:end])
+    return f"{text_before}{excerpt}{text_after}", position - start + len(text_before)
 
 
 _WRITABLE = re.compile(r"[\w./-]+")
@@ -259,19 +259,19 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
         word: Word to look for.
     """
     index = text.find(word, offset) if word else -1
-    nth = sum(not character.isspace() for character in text[: index if index >= 0 else offset])
+    character_number = sum(not character.isspace() for character in text[: index if index >= 0 else offset])
     lines = SourceLines(value.file, source)
     position = start = lines.position(value)
     for count, position in enumerate(_characters(source, start)):  # noqa: B007  # ends at the last where there are fewer
-        if count == nth:
+        if count == character_number:
             break
     place = lines.place(position, len(word))
     if index >= 0:
         return place
     if place.line == value.line:
         return value
-    shown = place.text.strip()
-    return replace(place, column=place.text.index(shown) + 1, width=len(shown))
+    stripped_line = place.text.strip()
+    return replace(place, column=place.text.index(stripped_line) + 1, width=len(stripped_line))
 
 
 def _characters(source: str, start: int) -> Iterator[int]:

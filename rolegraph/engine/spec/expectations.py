@@ -154,9 +154,9 @@ class LoadedTests:
 
     def check(self, findings: Iterable[Finding]) -> None:
         """Raise SpecError for findings, each with its place in the file."""
-        placed = dict.fromkeys(map(self.source.diagnostic, islice(findings, SPEC_FAULTS.most)))
-        if placed:
-            raise SpecError(sorted(placed, key=by_place))
+        diagnostics = dict.fromkeys(map(self.source.diagnostic, islice(findings, SPEC_FAULTS.most)))
+        if diagnostics:
+            raise SpecError(sorted(diagnostics, key=by_place))
 
 
 def read_tests(path: FilePath) -> LoadedTests:
@@ -172,9 +172,9 @@ def read_tests(path: FilePath) -> LoadedTests:
     source = read_yaml(path, ("tests are a mapping", "keys such as tasks and expect"))
     if source.errors:
         raise SpecError(source.errors)
-    fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
-    tests = LoadedTests(path, fitting.value, source)
-    tests.check(fitting.findings)
+    fitted = fit_model(SpecTests, source.data, {}, (), SpecTests)
+    tests = LoadedTests(path, fitted.value, source)
+    tests.check(fitted.findings)
     if not resolve_path(tests.answers).is_relative_to(resolve_path(path.parent)):
         expected = "a file or a run's folder beside the tests, or below them"
         tests.check([Finding(("answers",), "the answers lie outside the folder of the tests", expected)])

@@ -23,18 +23,18 @@ def display_path(path: Path) -> str:
     """Return the path as messages show it: relative to the working folder if the file is below it, else
     absolute."""
     with suppress(FileNotFoundError):  # the working folder was deleted
-        here = Path.cwd()
-        for where in (path.absolute(), resolve_path(path)):
-            if where.is_relative_to(here) and ".." not in where.parts:
-                return str(where.relative_to(here))
+        working_folder = Path.cwd()
+        for absolute_path in (path.absolute(), resolve_path(path)):
+            if absolute_path.is_relative_to(working_folder) and ".." not in absolute_path.parts:
+                return str(absolute_path.relative_to(working_folder))
     return str(path)
 
 
 def shown_path(path: Path) -> str:
     """Return a path for messages: `judge.j2 (shipped)` for a file of the package, else as `display_path`."""
-    shown = display_path(path)
+    displayed = display_path(path)
     is_shipped = any(path.is_relative_to(folder) for folder in (SPECS, PROMPTS))
-    return f"{path.name} (shipped)" if is_shipped and Path(shown).is_absolute() else shown
+    return f"{path.name} (shipped)" if is_shipped and Path(displayed).is_absolute() else displayed
 
 
 def names_in(folders: Iterable[Path], pattern: str) -> list[str]:

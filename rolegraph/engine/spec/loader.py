@@ -62,15 +62,15 @@ class LoadedSpec:
     def shown_diagnostics(self) -> tuple[Diagnostic, ...]:
         """Return at most SPEC_FAULTS errors and as many warnings in file order, then a count of the
         others."""
-        shown: list[Diagnostic] = []
+        shown_diagnostics: list[Diagnostic] = []
         for severity in ("error", "warning"):
             diagnostics = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == severity]
-            shown += diagnostics[: SPEC_FAULTS.most]
-            if more := diagnostics[SPEC_FAULTS.most :]:
+            shown_diagnostics += diagnostics[: SPEC_FAULTS.most]
+            if remaining := diagnostics[SPEC_FAULTS.most :]:
                 hint = f"fix the first ones and run again; at most {SPEC_FAULTS} are shown"
-                message = f"and {len(more) - 1:,} more: {more[0].message}"
-                shown.append(replace(more[0], message=message, expected="", hint=hint))
-        return tuple(sorted(shown, key=by_place))
+                message = f"and {len(remaining) - 1:,} more: {remaining[0].message}"
+                shown_diagnostics.append(replace(remaining[0], message=message, expected="", hint=hint))
+        return tuple(sorted(shown_diagnostics, key=by_place))
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Add findings to the diagnostics, each with its place, except consequences of other faults.
@@ -78,17 +78,17 @@ class LoadedSpec:
         Consequences are findings at or below a broken part, warnings at a fault, and findings that were
         concluded from a fault.
         """
-        findings = [it for it in findings if not self.broken.intersection(_prefixes(it.path))]
+        findings = [f for f in findings if not self.broken.intersection(_prefixes(f.path))]
         causes = self.broken.union(
-            *((it.path, *it.covers) for it in findings if it.severity == "error" and not it.rests_on)
+            *((f.path, *f.covers) for f in findings if f.severity == "error" and not f.rests_on)
         )
-        around = {prefix for path in causes for prefix in _prefixes(path)}
+        prefixes = {prefix for path in causes for prefix in _prefixes(path)}
         diagnostics = dict.fromkeys(self.diagnostics)
         for finding in findings:
-            roots = (*finding.rests_on, *((finding.path,) if finding.severity == "warning" else ()))
+            root_paths = (*finding.rests_on, *((finding.path,) if finding.severity == "warning" else ()))
             if finding.looked_in and causes.intersection(_prefixes(finding.looked_in)):
                 continue
-            if not any(root in around or causes.intersection(_prefixes(root)) for root in roots):
+            if not any(root in prefixes or causes.intersection(_prefixes(root)) for root in root_paths):
                 diagnostics[self.source.diagnostic(finding)] = None
         self.diagnostics = sorted(diagnostics, key=by_place)
 
@@ -140,12 +140,12 @@ def find_spec(name: str | FilePath) -> FilePath:
         raise UsageError(f"{name} is no spec, which is a .yaml file{_NO_SPECS[path.suffix]}")
     if is_file(path):
         return path
-    shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
-    if path.parent == FilePath() and is_file(shipped):
-        return shipped
+    shipped_file = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
+    if path.parent == FilePath() and is_file(shipped_file):
+        return shipped_file
     names = [spec.stem for spec in SPECS.glob("*.yaml")]
-    near = [*names_in([path.parent], "*.yaml"), *names]
-    hint = did_you_mean(path.name, near, "{}") or f"shipped specs: {', '.join(sorted(names))}"
+    near_names = [*names_in([path.parent], "*.yaml"), *names]
+    hint = did_you_mean(path.name, near_names, "{}") or f"shipped specs: {', '.join(sorted(names))}"
     if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
     if is_no_file(path):
@@ -180,17 +180,17 @@ def load_spec(
         widen_overrides(source)
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
-    fitting, numbers = _validated(source.data)
-    if fitting.findings and (misplaced := _misplaced(source, shown_path(path), fitting.findings)):
-        source, unreadable = misplaced, True
-        fitting, numbers = _validated(source.data)
-    unread = _unread(source) | _misspelt(source, fitting.findings)
-    loaded = LoadedSpec(fitting.value, source, folders, list(source.faults))
-    loaded.numbers = numbers
+    fitted, numbers = _validated(source.data)
+    if fitted.findings and (misplaced_findings := _misplaced(source, shown_path(path), fitted.findings)):
+        source, unreadable = misplaced_findings, True
+        fitted, numbers = _validated(source.data)
+    unread_paths = _unread(source) | _misspelt(source, fitted.findings)
+    loaded_spec = LoadedSpec(fitted.value, source, folders, list(source.faults))
+    loaded_spec.numbers = numbers
     if not unreadable:
-        loaded.report(finding for finding in fitting.findings if finding.path not in unread)
-    loaded.broken = fitting.left_out | unread
-    return loaded
+        loaded_spec.report(finding for finding in fitted.findings if finding.path not in unread_paths)
+    loaded_spec.broken = fitted.left_out | unread_paths
+    return loaded_spec
 
 
 def _validated(data: dict[str, Any]) -> tuple[FittedPart[Spec], dict[Path, str]]:
@@ -208,17 +208,17 @@ def _misplaced(source: YamlSource, file: str, findings: Iterable[Finding]) -> Ya
     indented as another line is. All other faults are then consequences and are left out, as for a text that
     is no YAML.
     """
-    if all(it.code == "wrong-value" and _is_scalar(value_at(source.data, it.path)) for it in findings):
+    if all(f.code == "wrong-value" and _is_scalar(value_at(source.data, f.path)) for f in findings):
         return None  # each value has its key
     text = source.texts.get(file, "")
     lines = SourceLines(file, text)
-    places = [fault.place for fault in (*source.errors, *map(source.diagnostic, findings))]
-    faulty = sorted({place.line - 1 for place in places if place.file == file})[:_TRIED_LINES]
-    indices = dict.fromkeys(line + offset for line in faulty for offset in (0, -1, 1))
+    fault_places = [fault.place for fault in (*source.errors, *map(source.diagnostic, findings))]
+    faulty_lines = sorted({place.line - 1 for place in fault_places if place.file == file})[:_TRIED_LINES]
+    indices = dict.fromkeys(line + offset for line in faulty_lines for offset in (0, -1, 1))
     for index in indices if len(text) <= _LONGEST_MOVED else ():
         if 0 <= index < len(lines.lines) and re.match(r" *[\w-]+:(?: |$)", lines.lines[index]):
-            for mistake, changed in moved(text, index):
-                if _is_valid_form(changed, file):
+            for mistake, changed_text in moved(text, index):
+                if _is_valid_form(changed_text, file):
                     place = lines.place(mistake.position, mistake.width)
                     return unreadable_source(place, mistake.message, "", mistake.hint)
     return None
@@ -232,8 +232,8 @@ def _is_valid_form(text: str, file: str) -> bool:
     """Return True if a text parses as a spec with valid keys and values."""
     source = parse_yaml(text, file)
     data = _with_required(source).data if "extends" in source.data else source.data
-    fitting, _ = _validated({key: value for key, value in data.items() if key != "extends"})
-    return not source.errors and not fitting.findings
+    fitted, _ = _validated({key: value for key, value in data.items() if key != "extends"})
+    return not source.errors and not fitted.findings
 
 
 def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:
@@ -247,8 +247,8 @@ def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:
 
 def _unread(source: YamlSource) -> set[Path]:
     """Return the paths of values in which the YAML reader found a fault."""
-    places = {fault.place for fault in source.errors}
-    return {path for path, spot in source.positions.items() if path and spot.value in places}
+    fault_places = {fault.place for fault in source.errors}
+    return {path for path, position in source.positions.items() if path and position.value in fault_places}
 
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tuple[FilePath, ...]]:
@@ -266,9 +266,9 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
     parent, folders = _read(base, (*chain, resolve_path(path)))
     if any(fault.code == "version" for fault in parent.faults):
         return parent, folders
-    merged = merge(parent, source)
-    inherited = tuple(other for other in folders if other != folder)
-    return _with_required(merged) if parent.unreadable else merged, (folder, *inherited)
+    merged_source = merge(parent, source)
+    inherited_folders = tuple(other for other in folders if other != folder)
+    return _with_required(merged_source) if parent.unreadable else merged_source, (folder, *inherited_folders)
 
 
 def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) -> FilePath | None:
@@ -292,9 +292,9 @@ def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) 
         return refuse(f"{name} lies outside the spec's folder", expected)
     if is_file(base):
         return base
-    shipped = SPECS / FilePath(name).name
-    if is_file(shipped) and resolve_path(shipped) not in chain:
-        return shipped
+    shipped_file = SPECS / FilePath(name).name
+    if is_file(shipped_file) and resolve_path(shipped_file) not in chain:
+        return shipped_file
     problem = f"{name!r} is not a file" if is_no_file(base) else f"there is no spec {name!r}"
     hint = did_you_mean(name, names_in([folder, SPECS], "*.yaml"), "{}")
     return refuse(f"{problem} to extend", "a file beside this one, or a shipped spec", hint)
@@ -303,5 +303,5 @@ def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) 
 def _with_required(source: YamlSource) -> YamlSource:
     """Return the source with placeholders for missing required keys, which an unreadable spec that it extends
     may give."""
-    missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
-    return replace(source, data={**source.data, **missing})
+    missing_keys = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
+    return replace(source, data={**source.data, **missing_keys})

@@ -43,24 +43,24 @@ def merge(base: YamlSource, child: YamlSource) -> YamlSource:
 def _merge(
     base: Mapping[str, Any], child: Mapping[str, Any], path: Path, positions: KeyPositions, new: KeyPositions
 ) -> dict[str, Any]:
-    merged = dict(base)
+    merged_data = dict(base)
     for key, value in child.items():
         here = (*path, key)
-        old = merged.get(key)
+        old_value = merged_data.get(key)
         if isinstance(value, Mapping) and not is_atomic(here):
-            inner = cast("Mapping[str, Any]", old if isinstance(old, Mapping) else {})
-            if not inner:
-                _forget(positions, cast("object", old), here)
+            inner_base = cast("Mapping[str, Any]", old_value if isinstance(old_value, Mapping) else {})
+            if not inner_base:
+                _forget(positions, cast("object", old_value), here)
             positions[here] = new[here]
-            merged[key] = _merge(inner, cast("Mapping[str, Any]", value), here, positions, new)
+            merged_data[key] = _merge(inner_base, cast("Mapping[str, Any]", value), here, positions, new)
             continue
-        _forget(positions, old, here)
+        _forget(positions, old_value, here)
         if value is None:
-            merged.pop(key, None)
+            merged_data.pop(key, None)
             continue
         positions.update({subpath: new[subpath] for subpath, _ in walk_paths(value, here) if subpath in new})
-        merged[key] = value
-    return merged
+        merged_data[key] = value
+    return merged_data
 
 
 def _forget(positions: KeyPositions, value: object, path: Path) -> None:
@@ -75,9 +75,9 @@ def override(source: YamlSource, text: str, position: int) -> None:
     `position` counts the command line's overrides from 0.
     """
     file = "command line" if position == 0 else f"command line, override {position + 1}"
-    dotted, equals, raw = text.partition("=")
+    dotted, equals, raw_value = text.partition("=")
     place = Place(file, 1, 1, text, len(dotted))
-    value_place = Place(file, 1, len(dotted) + 2, text, max(1, len(raw)))
+    value_place = Place(file, 1, len(dotted) + 2, text, max(1, len(raw_value)))
     keys = dotted.strip().split(".")
     roles = _mapping(source.data.get("roles"))
     fault: Diagnostic | None = None
@@ -89,11 +89,11 @@ def override(source: YamlSource, text: str, position: int) -> None:
         fault = _refused(SPEC_DEPTH.exceeded("the keys are inside one another in"), place)
     elif has_surrogate(text):
         fault = _refused("the override contains an unpaired surrogate", place, "Unicode text")
-    elif (parsed := parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)).faults:
+    elif (parsed := parse_yaml(f"value: {raw_value}" if raw_value.strip() else "value: null", file)).faults:
         fault = replace(parsed.faults[0], place=value_place, hint="quote the value", severity="error")
     elif keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
-        named = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
-        fault = name_not_found("role", keys[1], roles).at(named)
+        name_place = replace(place, column=dotted.index(keys[1], len("roles.")) + 1, width=len(keys[1]))
+        fault = name_not_found("role", keys[1], roles).at(name_place)
     else:
         _put(source, tuple(keys), parsed.data["value"], KeyPosition(place, value_place))
     source.faults += [fault] if fault else []
@@ -106,10 +106,10 @@ def widen_overrides(source: YamlSource) -> None:
     policy, except values that the command line sets itself.
     """
 
-    for general, parts in ((("sampling",), ("policies", "roles")), (("train", "lora"), ("policies",))):
-        for key, part in product((str(it[-1]) for it in source.overridden(general)), parts):
-            for name in _mapping(source.data.get(part)):
-                path = (part, name, general[-1], key)
+    for general_key, layers in ((("sampling",), ("policies", "roles")), (("train", "lora"), ("policies",))):
+        for key, layer in product((str(p[-1]) for p in source.overridden(general_key)), layers):
+            for name in _mapping(source.data.get(layer)):
+                path = (layer, name, general_key[-1], key)
                 if value_at(source.data, path) is not None and not source.is_overridden(path):
                     _put(source, path, None, source.positions[()])
 
@@ -121,12 +121,12 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
     """
     mapping: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
-        inner = _expand_at(mapping.get(key), path[:depth])
-        if inner is not None and not isinstance(inner, dict):
+        inner_mapping = _expand_at(mapping.get(key), path[:depth])
+        if inner_mapping is not None and not isinstance(inner_mapping, dict):
             message = f"{'.'.join(path[:depth])} is not a mapping, so it has no {path[depth]!r}"
             source.faults.append(_refused(message, spot.key or spot.value))
             return
-        mapping[key] = mapping = dict(cast("dict[str, Any]", inner or {}))
+        mapping[key] = mapping = dict(cast("dict[str, Any]", inner_mapping or {}))
         source.positions.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))
     _forget(source.positions, mapping.get(path[-1]), path)
     if value is None:
@@ -158,21 +158,21 @@ def choose_model(source: YamlSource, model: str | None, base_url: str | None) ->
         _replace_model(source, model)
     if not base_url:
         return
-    spot = _flag("--base-url", base_url)
-    _put(source, ("model", "base_url"), base_url, spot)
+    flag_position = _flag("--base-url", base_url)
+    _put(source, ("model", "base_url"), base_url, flag_position)
     provider = api_of(_provider(source.data.get("model")))
     for key in ("roles", "policies"):
-        for name, it in _mapping(source.data.get(key)).items():
-            reference = _mapping(it).get("model")
+        for name, settings in _mapping(source.data.get(key)).items():
+            reference = _mapping(settings).get("model")
             if reference and _provider(reference) == provider and not _full_model(reference).get("base_url"):
-                _put(source, (key, name, "model", "base_url"), base_url, spot)
+                _put(source, (key, name, "model", "base_url"), base_url, flag_position)
 
 
 def _replace_model(source: YamlSource, model: str) -> None:
-    before = source.data.get("model")
-    of_the_model = {"provider", "name"}
-    of_the_model |= {"base_url", "body", "bf16"} if _provider(before) != _provider(model) else set()
-    kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
+    old_model = source.data.get("model")
+    replaced_keys = {"provider", "name"}
+    replaced_keys |= {"base_url", "body", "bf16"} if _provider(old_model) != _provider(model) else set()
+    kept = {key: value for key, value in _full_model(old_model).items() if key not in replaced_keys}
     spots = source.positions.items()
     positions = {path: spot for path, spot in spots if path[1:] and path[0] == "model" and path[1] in kept}
     _put(source, ("model",), {**_full_model(model), **kept} if kept else model, _flag("--model", model))

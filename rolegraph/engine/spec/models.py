@@ -120,13 +120,13 @@ class SharedRounds(NamedTuple):
         earlier rounds, and if the read role is in a further loop, the current round as well. Turns are
         numbered from 1 over all rounds of all loops.
         """
-        passed = (number - 1) // self.mine
-        start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1
+        passed_loops = (number - 1) // self.mine
+        start, end = passed_loops * self.theirs + 1, (passed_loops + 1) * self.theirs + 1
         match which:
             case "this":
                 return range(start, end)
             case "previous":
-                return range(start - self.theirs, start) if passed % self.times else range(0)
+                return range(start - self.theirs, start) if passed_loops % self.times else range(0)
             case "history":
                 return range(1, end if self.inside else start)
 
@@ -168,22 +168,22 @@ class Spec(SpecModel):
 
     def _awaited(self, name: str) -> Iterator[str]:
         callers = [(caller, caller, Edge()) for caller in self.callers_of(name)]
-        called = [self.roles[callee].edges for callee in self.callees_of(name)]
-        for _, other, edge in chain(self.roles[name].edges, callers, *called):
-            if other == name or other not in self.roles:
+        callee_edges = [self.roles[callee].edges for callee in self.callees_of(name)]
+        for _, needed_role, edge in chain(self.roles[name].edges, callers, *callee_edges):
+            if needed_role == name or needed_role not in self.roles:
                 continue
-            loops, shared = self.loops_around(other), self.shared_loops(name, other)
-            if len(loops) > shared:
-                if edge.round != "previous" or not shared:
-                    yield from self.roles_in(loops[shared])
+            loops, shared_count = self.loops_around(needed_role), self.shared_loops(name, needed_role)
+            if len(loops) > shared_count:
+                if edge.round != "previous" or not shared_count:
+                    yield from self.roles_in(loops[shared_count])
             elif edge.round == "this":
-                yield other
+                yield needed_role
 
     def callees_of(self, role: str) -> Mapping[str, int]:
         """Return the roles that the model of a role may call, each with the largest number of calls in one
         turn."""
-        tools = {name for name, it in self.roles.items() if it.callable is not None}
-        return {name: most for name, most in self.roles[role].callees.items() if name in tools}
+        tools = {name for name, role_spec in self.roles.items() if role_spec.callable is not None}
+        return {name: max_calls for name, max_calls in self.roles[role].callees.items() if name in tools}
 
     def callers_of(self, role: str) -> list[str]:
         """Return the roles whose models may call a role, in the order of the spec."""
@@ -214,8 +214,8 @@ class Spec(SpecModel):
         """Return the roles of a loop, including those of loops inside it."""
         roles: list[str] = []
         for name in self.loops[loop].roles:
-            inner = self.loops[name].roles if name in self.loops and name not in self.roles else [name]
-            roles += [role for role in inner if role in self.roles]
+            inner_roles = self.loops[name].roles if name in self.loops and name not in self.roles else [name]
+            roles += [role for role in inner_roles if role in self.roles]
         return roles
 
     def rounds_of(self, role: str) -> int:
@@ -234,10 +234,10 @@ class Spec(SpecModel):
         Of the loops around both, only the `most` outermost count.
         """
         loops, depth = self.loops_around(other), min(most, self.shared_loops(name, other))
-        before = prod(self.loops[loop].times for loop in loops[:depth])
+        rounds_before = prod(self.loops[loop].times for loop in loops[:depth])
         times = self.loops[loops[depth - 1]].times if depth else 1
-        mine, theirs = self.rounds_of(name) // before, self.rounds_of(other) // before
-        return SharedRounds(mine, theirs, times, len(loops) > depth)
+        own_rounds, theirs = self.rounds_of(name) // rounds_before, self.rounds_of(other) // rounds_before
+        return SharedRounds(own_rounds, theirs, times, len(loops) > depth)
 
     def policy_named(self, name: str) -> Policy:
         """Return the settings of a policy by name; default settings for a name without an entry, such as
@@ -260,9 +260,9 @@ class Spec(SpecModel):
     def players_of(self, loop: str) -> list[str]:
         """Return the roles that move in a loop's environment, in the order of the players' numbers."""
         settings = self.loops[loop]
-        named = [role for role in dict.fromkeys(settings.players) if role in settings.roles]
-        by_default = [role for role in settings.roles if role in self.roles and self.roles[role].run is None]
-        return [role for role in named if role in self.roles] if named else by_default
+        named_players = [role for role in dict.fromkeys(settings.players) if role in settings.roles]
+        models = [role for role in settings.roles if role in self.roles and self.roles[role].run is None]
+        return [role for role in named_players if role in self.roles] if named_players else models
 
     def trains_on_seeds(self) -> bool:
         """Return True if the spec has no data, so that the tasks are seeds of an environment."""
@@ -286,13 +286,13 @@ def setting_named(name: str) -> str:
     Keys of roles, policies and loops, which have names of the spec's own, are left out.
     """
     key = {"lr": "learning_rate"}.get(name, name).replace("-", "_")
-    places: list[Path] = [()]
-    for place in places:
-        model = type_at(place)
+    paths: list[Path] = [()]
+    for path in paths:
+        model = type_at(path)
         fields = model.model_fields if model is not None and issubclass(model, SpecModel) else ()
         if key in fields:
-            return ".".join(map(str, (*place, key)))
-        places += [(*place, field) for field in fields]
+            return ".".join(map(str, (*path, key)))
+        paths += [(*path, field) for field in fields]
     return ""
 
 

@@ -62,10 +62,10 @@ class Edge(SpecModel):
             return {"round" if value in get_args(JoinedRound) else "join": value}
         if not isinstance(value, dict) or "chunks" not in value:
             return cast("object", value)
-        written = cast("dict[str, object]", value)
-        if "join" in written:
-            raise ValueError(f"`join` or `chunks`, such as {{chunks: {written['chunks']}}}")
-        return {"join": "each", **written}
+        written_fields = cast("dict[str, object]", value)
+        if "join" in written_fields:
+            raise ValueError(f"`join` or `chunks`, such as {{chunks: {written_fields['chunks']}}}")
+        return {"join": "each", **written_fields}
 
     @property
     def fans_out(self) -> bool:
@@ -104,9 +104,9 @@ TOOL_ROLE_KEYS = tuple("run callable parser count needs when sees reward right o
 def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
     """Add to a role's JSON Schema, in place, the rule that it needs `prompt`, or `run` with only the keys of
     a tool role."""
-    others = {key: {"type": "null"} for key in schema["properties"] if key not in TOOL_ROLE_KEYS}
+    other_keys = {key: {"type": "null"} for key in schema["properties"] if key not in TOOL_ROLE_KEYS}
     schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
-    schema["then"] = {"properties": others}
+    schema["then"] = {"properties": other_keys}
     schema["else"] = {"required": ["prompt"]}
 
 
@@ -272,9 +272,9 @@ class Memory(SpecModel):
         return self
 
     def __str__(self) -> str:
-        forked = f"fork of {self.fork}" if self.fork else ""
-        shared = self.chat or ("" if forked else "chat")
-        return ", ".join(filter(None, (shared, forked, f"reset when {self.reset}" if self.reset else "")))
+        fork_text = f"fork of {self.fork}" if self.fork else ""
+        shared = self.chat or ("" if fork_text else "chat")
+        return ", ".join(filter(None, (shared, fork_text, f"reset when {self.reset}" if self.reset else "")))
 
 
 class Role(SpecModel):

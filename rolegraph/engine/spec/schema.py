@@ -54,12 +54,12 @@ def json_schema() -> Schema:
     language: dict[str, Schema] = whole.pop("$defs")
     whole["patternProperties"] = {f"^{FOR_ANCHORS}": {"description": "Values for anchors; not read itself."}}
     language["Spec"] = whole
-    over = {f"{name}{LAID_OVER}": _laid_over(schema, language) for name, schema in language.items()}
-    over[f"Spec{LAID_OVER}"]["properties"]["extends"] = EXTENDS
+    partial_models = {f"{name}{LAID_OVER}": _laid_over(schema, language) for name, schema in language.items()}
+    partial_models[f"Spec{LAID_OVER}"]["properties"]["extends"] = EXTENDS
     groups: set[str] = set()
-    definitions = _linked({**language, **over}, groups)
-    while missing := groups - definitions.keys():
-        definitions |= _linked(_items(min(missing)), groups)
+    definitions = _linked({**language, **partial_models}, groups)
+    while missing_names := groups - definitions.keys():
+        definitions |= _linked(_items(min(missing_names)), groups)
     return {
         "$schema": DIALECT,
         "title": "A spec of Rolegraph",
@@ -75,20 +75,20 @@ class _Generator(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Return the schema of a model, or of its short form."""
-        made = super().model_schema(schema)
+        model_schema = super().model_schema(schema)
         model = cast("type[BaseModel]", schema["cls"])
-        short = getattr(model, "SHORT", None)
-        if short is None:
-            return made
-        return {"anyOf": [TypeAdapter(short).json_schema(schema_generator=_Generator), made]}
+        short_form = getattr(model, "SHORT", None)
+        if short_form is None:
+            return model_schema
+        return {"anyOf": [TypeAdapter(short_form).json_schema(schema_generator=_Generator), model_schema]}
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         """Return the schema of a mapping, which unlike pydantic's rejects keys that do not match."""
-        made = super().dict_schema(schema)
-        if patterns := made.pop("patternProperties", None):
+        dict_schema = super().dict_schema(schema)
+        if patterns := dict_schema.pop("patternProperties", None):
             ((pattern, values),) = patterns.items()
-            made |= {"propertyNames": {"pattern": pattern}, "additionalProperties": values}
-        return made
+            dict_schema |= {"propertyNames": {"pattern": pattern}, "additionalProperties": values}
+        return dict_schema
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         """Return a field's schema, with its default only if a spec writes the default as a single scalar."""
@@ -113,22 +113,22 @@ def _laid_over(schema: Any, language: Mapping[str, Schema]) -> Any:
         return [_laid_over(part, language) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    over: Schema = {}
+    overlay: Schema = {}
     for key, part in cast("Schema", schema).items():
         if key == "properties":
-            over[key] = {name: _or_null(_laid_over(value, language)) for name, value in part.items()}
+            overlay[key] = {name: _or_null(_laid_over(value, language)) for name, value in part.items()}
         elif key == "additionalProperties" and isinstance(part, dict):
-            over[key] = _or_null(_laid_over(part, language))
+            overlay[key] = _or_null(_laid_over(part, language))
         elif key == "$ref" and part.removeprefix(REFERENCE) in language:
-            over[key] = f"{part}{LAID_OVER}"
+            overlay[key] = f"{part}{LAID_OVER}"
         elif key not in ("required", "minProperties", "if", "then", "else"):
-            over[key] = _laid_over(part, language)
-    return over
+            overlay[key] = _laid_over(part, language)
+    return overlay
 
 
 def _or_null(schema: Schema) -> Schema:
-    shown = {key: schema.pop(key) for key in ("description", "default") if key in schema}
-    return {"anyOf": [schema, {"type": "null"}], **shown}
+    shown_keys = {key: schema.pop(key) for key in ("description", "default") if key in schema}
+    return {"anyOf": [schema, {"type": "null"}], **shown_keys}
 
 
 def _linked(schema: Any, groups: set[str]) -> Any:
@@ -141,12 +141,12 @@ def _linked(schema: Any, groups: set[str]) -> Any:
         return [_linked(part, groups) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    linked = {key: _linked(part, groups) for key, part in cast("Schema", schema).items()}
-    if (group := linked.pop(NAMES_ITEMS_OF, None)) is not None:
+    linked_schema = {key: _linked(part, groups) for key, part in cast("Schema", schema).items()}
+    if (group := linked_schema.pop(NAMES_ITEMS_OF, None)) is not None:
         groups.add(group)
-        linked.pop("anyOf")
-        linked["$ref"] = f"{REFERENCE}{group}"
-    return linked
+        linked_schema.pop("anyOf")
+        linked_schema["$ref"] = f"{REFERENCE}{group}"
+    return linked_schema
 
 
 _EXPRESSIONS: Sequence[Schema] = (
@@ -173,18 +173,18 @@ def _items(group: str) -> dict[str, Schema]:
 
 def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> Iterator[Schema]:
     """Yield the JSON Schemas of the forms of an item in a spec: its name alone if allowed, and a mapping."""
-    described = {"description": registry.summary(name)}
+    description = {"description": registry.summary(name)}
     value, options = registry.value(name), registry.options(name)
     if not any(option.required for option in (value, *options) if option is not None):
-        yield {"const": name, **described}
-    keys, more = _keys(registry, name, definitions), registry.takes_extra_options(name)
-    first = _inside(keys, more=more)
+        yield {"const": name, **description}
+    keys, takes_more = _keys(registry, name, definitions), registry.takes_extra_options(name)
+    first = _inside(keys, more=takes_more)
     if value:
         value_schema = _option(value, f"{registry.group}.{name}.", definitions)
         may_nest = not value.required and value.default is None  # its options may be nested there
         first = {"anyOf": [value_schema, first]} if may_nest else value_schema
     beside = [option.name for option in options if option.required and value is not None]
-    yield {**_mapping({**keys, name: first}, more=more), "required": [name, *beside], **described}
+    yield {**_mapping({**keys, name: first}, more=takes_more), "required": [name, *beside], **description}
 
 
 def _keys(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> dict[str, Schema]:
@@ -210,11 +210,11 @@ def _inside(keys: Mapping[str, Schema], *, more: bool) -> Schema:
 def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
     """Yield the JSON Schemas of a data file in a spec: its file name, and a mapping with its options."""
     endings = "|".join(ending.replace(".", r"\.") for ending in SUFFIXES)
-    pattern, described = f"({endings})$", {"description": datasets.summary("file")}
-    yield {"type": "string", "pattern": pattern, **described}
+    pattern, description = f"({endings})$", {"description": datasets.summary("file")}
+    yield {"type": "string", "pattern": pattern, **description}
     keys = _keys(datasets, "file", definitions)
-    named = {pattern: _inside(keys, more=False)}
-    yield {**_mapping(keys, more=False), "patternProperties": named, **described}
+    by_name = {pattern: _inside(keys, more=False)}
+    yield {**_mapping(keys, more=False), "patternProperties": by_name, **description}
 
 
 def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Schema:

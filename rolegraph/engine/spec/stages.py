@@ -12,10 +12,10 @@ from rolegraph.engine.vocabulary import ItemCall
 
 def targets_of(spec: Spec, stage: Stage) -> Mapping[str, str]:
     """Return the target of each trained role that imitates in a stage."""
-    trained = {name: role for name, role in spec.roles.items() if role.is_trained}
+    trained_roles = {name: role for name, role in spec.roles.items() if role.is_trained}
     if not stage.imitation:
-        return {name: BEST for name, role in trained.items() if role.reward is not None}
-    return {name: target for name, target in stage.imitation.items() if name in trained}
+        return {name: BEST for name, role in trained_roles.items() if role.reward is not None}
+    return {name: target for name, target in stage.imitation.items() if name in trained_roles}
 
 
 def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
@@ -27,13 +27,13 @@ def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
     """
     targets = targets_of(spec, stage)
     roles = {name: _imitating(role, targets[name]) for name, role in spec.roles.items() if name in targets}
-    shown = {name for name, target in targets.items() if target != BEST}
-    trained = {name for name, role in spec.roles.items() if role.is_trained}
+    demonstrated = {name for name, target in targets.items() if target != BEST}
+    trained_roles = {name for name, role in spec.roles.items() if role.is_trained}
     train = {
         # Rollouts of one task would have one prompt and one demonstration.
-        "rollouts": stage.rollouts or (1 if shown >= trained else spec.train.rollouts),
+        "rollouts": stage.rollouts or (1 if demonstrated >= trained_roles else spec.train.rollouts),
         # A demonstration is imitated on every task, whatever the rewards there.
-        "refill": 0 if shown else spec.train.refill,
+        "refill": 0 if demonstrated else spec.train.refill,
     }
     updates = {"roles": {**spec.roles, **roles}, "train": spec.train.model_copy(update=train)}
     return spec.model_copy(update=updates)
@@ -41,10 +41,10 @@ def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
 
 def _imitating(role: Role, target: str) -> Role:
     """Return a role that learns only from a target, with the loss of its estimator or signal."""
-    learns: dict[str, object] = {"estimator": ItemCall(BEST), "signal": None, "loss": None}
+    settings: dict[str, object] = {"estimator": ItemCall(BEST), "signal": None, "loss": None}
     if target != BEST:
         options = {"demonstration": target}
-        learns |= {"estimator": None, "signal": ItemCall("imitation", options=options)}
+        settings |= {"estimator": None, "signal": ItemCall("imitation", options=options)}
         # The demonstration replaces an answer that failed, so it is neither masked nor asked for again.
-        learns["on_failure"] = role.on_failure.model_copy(update={"retry": 0, "then": "zero"})
-    return role.model_copy(update=learns)
+        settings["on_failure"] = role.on_failure.model_copy(update={"retry": 0, "then": "zero"})
+    return role.model_copy(update=settings)

@@ -45,8 +45,8 @@ def grid_points(words: Sequence[str]) -> list[tuple[str, ...]]:
     if prod(map(len, choices)) > SWEEP_POINTS.most:
         raise UsageError(SWEEP_POINTS.exceeded("the values have") + " in all their combinations")
     if not any(len(values) > 1 for values in choices):
-        needed = "an override with several values, separated by commas: roles.solver.count=1,2,4"
-        raise UsageError(f"-m needs {needed}")
+        expected = "an override with several values, separated by commas: roles.solver.count=1,2,4"
+        raise UsageError(f"-m needs {expected}")
     return list(product(*choices))
 
 
@@ -77,9 +77,9 @@ def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, .
 
 def point_name(overrides: Sequence[str]) -> str:
     """Return the folder name of a point: its overrides, cut and with a digest if they cannot be a name."""
-    whole = ",".join(overrides)
-    name = re.sub(r"[^\w.,+=-]", "_", whole)[:_LONGEST]
-    return name if name == whole else f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
+    joined = ",".join(overrides)
+    name = re.sub(r"[^\w.,+=-]", "_", joined)[:_LONGEST]
+    return name if name == joined else f"{name}-{hashlib.blake2b(joined.encode(), digest_size=4).hexdigest()}"
 
 
 def _values(written: str) -> Iterator[str]:

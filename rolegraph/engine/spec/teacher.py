@@ -45,7 +45,7 @@ class Teacher(SpecModel):
 
     @model_validator(mode="after")
     def _has_weights(self) -> Self:
-        if sum(given is not None for given in (self.policy, self.base, self.model)) != 1:
+        if sum(source is not None for source in (self.policy, self.base, self.model)) != 1:
             raise ValueError("one of policy, base and model")
         if self.sees and not (self.prompt or self.system):
             raise ValueError("a prompt beside sees, which names the hidden fields that the prompt reads")

@@ -50,21 +50,21 @@ class FittedPart(NamedTuple, Generic[M]):
 
 def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
     """Return the valid part of a spec's resolved data; never raises for data from YAML."""
-    written = data.get("roles")
-    named = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
-    if len(named) > SPEC_ROLES.most:
-        message, here = f"the spec has {len(named):,} roles", ("roles",)
-        finding = Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)
-        top = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
-        return FittedPart(top.value, [finding, *top.findings], {here, *top.left_out})
-    parts = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in named.items()}
-    roles = {name: part.value for name, part in parts.items()}
-    top = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
-    kept = (part for name, part in parts.items() if ("roles", name) not in top.left_out)
-    findings = [*top.findings, *(finding for part in kept for finding in part.findings)]
-    left_out = top.left_out.union(*(part.left_out for part in parts.values()))
+    written_roles = data.get("roles")
+    roles_by_name = cast("dict[str, Any]", written_roles) if isinstance(written_roles, dict) else {}
+    if len(roles_by_name) > SPEC_ROLES.most:
+        message, roles_path = f"the spec has {len(roles_by_name):,} roles", ("roles",)
+        finding = Finding(roles_path, message, f"at most {SPEC_ROLES}", at_key=True)
+        fitted = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
+        return FittedPart(fitted.value, [finding, *fitted.findings], {roles_path, *fitted.left_out})
+    fitted_roles = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in roles_by_name.items()}
+    roles = {name: part.value for name, part in fitted_roles.items()}
+    fitted = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
+    kept_roles = (part for name, part in fitted_roles.items() if ("roles", name) not in fitted.left_out)
+    findings = [*fitted.findings, *(finding for part in kept_roles for finding in part.findings)]
+    left_out = fitted.left_out.union(*(part.left_out for part in fitted_roles.values()))
     # A role with an invalid name is kept, for the roles that need it.
-    spec = top.value.model_copy(update={"roles": roles}) if roles else top.value
+    spec = fitted.value.model_copy(update={"roles": roles}) if roles else fitted.value
     return FittedPart(spec, findings, left_out)
 
 
@@ -85,17 +85,17 @@ def fit_model(
         return FittedPart(model.model_validate(written), [], set())
     except ValidationError as error:
         findings = findings_of(error, prefix, written, root)
-    wrong = {_written_at(written, finding.path[len(prefix) :]) for finding in findings}
-    rest = _without(written, wrong)
+    wrong_paths = {_written_at(written, finding.path[len(prefix) :]) for finding in findings}
+    remaining = _without(written, wrong_paths)
     try:
-        value = model.model_validate({**required, **(rest if isinstance(rest, dict) else {})})
+        value = model.model_validate({**required, **(remaining if isinstance(remaining, dict) else {})})
     except ValidationError as error:
         # A key that was left out is missing now, which is a consequence.
-        more = findings_of(error, prefix, written, root)
-        findings += [finding for finding in more if finding.path[len(prefix) :] not in wrong]
-        value, wrong = model.model_validate(required), {()}
+        more_findings = findings_of(error, prefix, written, root)
+        findings += [finding for finding in more_findings if finding.path[len(prefix) :] not in wrong_paths]
+        value, wrong_paths = model.model_validate(required), {()}
     # Cut before the first position in a list, because positions shift once a faulty item is left out.
-    outside = (takewhile(lambda key: isinstance(key, str), path) for path in wrong)
+    outside = (takewhile(lambda key: isinstance(key, str), path) for path in wrong_paths)
     return FittedPart(value, findings, {(*prefix, *path) for path in outside})
 
 
@@ -120,15 +120,15 @@ def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
     if not isinstance(value, dict | list):
         return value
     container = cast("dict[str, Any] | list[Any]", value)
-    rest: dict[str | int, Any] = {}
-    for key, inner in container.items() if isinstance(container, dict) else enumerate(container):
+    remaining: dict[str | int, Any] = {}
+    for key, inner_value in container.items() if isinstance(container, dict) else enumerate(container):
         path = (*prefix, key)
         if path in wrong:
             continue
-        kept = _without(inner, wrong, path)
-        if kept or not inner:
-            rest[key] = kept
-    return rest if isinstance(value, dict) else list(rest.values())
+        kept_value = _without(inner_value, wrong, path)
+        if kept_value or not inner_value:
+            remaining[key] = kept_value
+    return remaining if isinstance(value, dict) else list(remaining.values())
 
 
 _MEANT = {("shows", False): "sees", ("calls", False): "max_calls", ("tool", True): "callable"}
@@ -173,12 +173,12 @@ def findings_of(
     """
     details = error.errors(include_url=False)
     # Findings past the limit are not shown and need only their paths, which mark the values to leave out.
-    shown, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
+    shown_details, hidden_details = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
     findings = [
         replace(it, code=it.code or "wrong-value")
-        for it in (_finding(detail, prefix, written, root) for detail in shown)
+        for it in (_finding(detail, prefix, written, root) for detail in shown_details)
     ]
-    return findings + [Finding((*prefix, *it["loc"]), it["msg"], at_key=True) for it in rest]
+    return findings + [Finding((*prefix, *it["loc"]), it["msg"], at_key=True) for it in hidden_details]
 
 
 def _finding(detail: ErrorDetails, prefix: Path, written: object, root: type[SpecModel]) -> Finding:
@@ -210,13 +210,13 @@ def _unknown_key(path: Path, value: object, root: type[SpecModel]) -> Finding:
     extends = ["extends"] if root is Spec and len(path) == 1 else []
     keys = [*extends, *(model.model_fields if model else ())]
     key = str(path[-1])
-    meant = _MEANT.get((key, isinstance(value, Mapping)))
-    if meant in keys:
-        near, hint = meant, Suggestion(key, meant, certain=True)
+    meant_key = _MEANT.get((key, isinstance(value, Mapping)))
+    if meant_key in keys:
+        near_key, hint = meant_key, Suggestion(key, meant_key, certain=True)
     else:
-        near = nearest(key, keys)
+        near_key = nearest(key, keys)
         hint = _GONE.get(key) or _right_place(path, root) or did_you_mean(key, keys)
-    covers = ((*path[:-1], near),) if near else ()
+    covers = ((*path[:-1], near_key),) if near_key else ()
     return Finding(
         path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers, code="unknown-key"
     )
@@ -243,9 +243,9 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
         message, expected = f"unknown key {word!r}", _either(choices)
         return Finding(path[:-1], message, expected, hint, at_key=True, code="unknown-key")
     model = _model_at(path[:-1], root)
-    shorts = _short_forms(model)
-    if shorts and isinstance(around, str):  # a short form: the word stands in place of the mapping
-        key, choices = _key_of(path[:-1]), shorts
+    short_forms = _short_forms(model)
+    if short_forms and isinstance(around, str):  # a short form: the word stands in place of the mapping
+        key, choices = _key_of(path[:-1]), short_forms
         needs_value = f"write {{{word}: …}}" if model and word in model.model_fields else ""
         hint = did_you_mean(word, choices) or needs_value
     if path == ("rolegraph",):
@@ -269,8 +269,8 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
     model = _model_at(path, root)
     hint = _name_missing(path, root) or _colon_missing(model, detail["input"])
     hint = hint or _as_written(key, detail["input"])
-    if shorts := _short_forms(model):
-        return f"{_either(shorts, ', ')}, or a mapping", hint
+    if short_forms := _short_forms(model):
+        return f"{_either(short_forms, ', ')}, or a mapping", hint
     example = "" if hint or model is None else _example(model, detail["input"])
     return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
 
@@ -332,8 +332,8 @@ def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
 def _short_forms(model: type[BaseModel] | None) -> list[str]:
     """Return the words that a spec may write in place of a mapping of this model, such as `all` for an
     edge."""
-    nested = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
-    return [word for words in nested for word in words if isinstance(word, str)]
+    nested_types = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
+    return [word for words in nested_types for word in words if isinstance(word, str)]
 
 
 def _name_missing(path: Path, root: type[SpecModel]) -> str:
@@ -362,8 +362,8 @@ def _right_place(path: Path, root: type[SpecModel]) -> str:
         return f"`{path[-1]}` stands at the top of the spec"
     model = _model_at(path[:-1], root)
     for name in model.model_fields if model else ():
-        inner = _model_at((*path[:-1], name), root)
-        if inner and path[-1] in inner.model_fields:
+        inner_model = _model_at((*path[:-1], name), root)
+        if inner_model and path[-1] in inner_model.model_fields:
             return f"put it under `{name}`"
     return ""
 

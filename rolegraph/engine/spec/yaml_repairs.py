@@ -83,16 +83,16 @@ def explain(text: str, error: yaml.MarkedYAMLError) -> Mistake:
         error: The parser's error; without a mark, the mistake is placed at the beginning.
     """
     lines = text.split("\n")
-    starts = [0, *accumulate(len(line) + 1 for line in lines[:-1])]
+    line_starts = [0, *accumulate(len(line) + 1 for line in lines[:-1])]
     mark = error.problem_mark or error.context_mark
     position = mark.index if mark else 0
     is_syntax = isinstance(error, ScannerError | ParserError)
-    if is_syntax and len(text) <= _LONGEST and (repair := _best(text, lines, starts, position, error)):
+    if is_syntax and len(text) <= _LONGEST and (repair := _best(text, lines, line_starts, position, error)):
         hint = repair.hint
-        if not hint and len(written := repair.text.strip()) <= _SHOWN:
-            hint = f"write {written}"
+        if not hint and len(repaired_line := repair.text.strip()) <= _SHOWN:
+            hint = f"write {repaired_line}"
         hint = without_secrets(hint)
-        return Mistake(starts[repair.line] + repair.column, repair.width, repair.message, hint)
+        return Mistake(line_starts[repair.line] + repair.column, repair.width, repair.message, hint)
     if error.context_mark and (error.context or "").endswith("quoted scalar"):
         quote = text[error.context_mark.index]
         return Mistake(error.context_mark.index, 1, f"the quote {quote} that opens here is not closed")
@@ -104,23 +104,23 @@ def _best(
 ) -> _Repair | None:
     """Return the repair with which the parser reads furthest; None if no repair lets it read further."""
     problem = bisect_right(starts, position) - 1
-    context, opened, opening = error.context_mark, None, 0
+    context, opened_line, opening = error.context_mark, None, 0
     if context:
-        opened = bisect_right(starts, context.index) - 1
-        opening = context.index - starts[opened]
+        opened_line = bisect_right(starts, context.index) - 1
+        opening = context.index - starts[opened_line]
     quote = _quote_before(text, position)
     in_brackets = "flow" in (error.context or "")
-    around = _Lines(lines, problem, position - starts[problem], opened, opening, in_brackets, quote)
-    is_at_end = not any(map(_is_code, lines[problem + 1 :])) and opened not in (None, problem)
-    best, reached = None, 0
+    around = _Lines(lines, problem, position - starts[problem], opened_line, opening, in_brackets, quote)
+    is_at_end = not any(map(_is_code, lines[problem + 1 :])) and opened_line not in (None, problem)
+    best_repair, reached = None, 0
     for repair in _repairs(around):
         if repair.text == lines[repair.line]:
             continue
-        changed = "\n".join((*lines[: repair.line], repair.text, *lines[repair.line + 1 :]))
-        reach = _reach(changed)
+        changed_text = "\n".join((*lines[: repair.line], repair.text, *lines[repair.line + 1 :]))
+        reach = _reach(changed_text)
         if reach > reached and reach > (repair.line if is_at_end else problem):
-            best, reached = repair, reach
-    return best
+            best_repair, reached = repair, reach
+    return best_repair
 
 
 def _reach(text: str) -> int:
@@ -226,13 +226,13 @@ def _quotings(around: _Lines, index: int) -> Iterator[_Repair]:
     """Yield the repairs of a line that quote its value, or a value in its braces."""
     line = around.lines[index]
     for match in _FLOW_KEY.finditer(line):
-        rest = line[match.end() :]
-        for closing in _closings(rest):
-            value = rest[:closing].rstrip()
+        line_rest = line[match.end() :]
+        for closing in _closings(line_rest):
+            value = line_rest[:closing].rstrip()
             if value and (reason := _reason(value)):
                 offset, width, message = reason
-                written = f"{line[: match.end()]}{quoted(_bare(value))}{rest[closing:]}"
-                yield _Repair(index, written, match.end() + offset, width, message)
+                repaired = f"{line[: match.end()]}{quoted(_bare(value))}{line_rest[closing:]}"
+                yield _Repair(index, repaired, match.end() + offset, width, message)
     if match := _KEYED.match(line):
         value, start = _COMMENT.sub("", match[4]), match.start(4)
         if reason := _reason(value):
@@ -240,8 +240,8 @@ def _quotings(around: _Lines, index: int) -> Iterator[_Repair]:
             hint = ""
             if keys := _TWO_KEYS.match(value):
                 hint = f"write `{match[2]}: {keys[1]}` and `{keys[2]}` in two lines, or the text in quotes"
-            written = line[:start] + quoted(_bare(value))
-            yield _Repair(index, written, start + offset, width, message, hint=hint)
+            repaired = line[:start] + quoted(_bare(value))
+            yield _Repair(index, repaired, start + offset, width, message, hint=hint)
 
 
 def _closings(rest: str) -> Iterator[int]:
@@ -250,10 +250,10 @@ def _closings(rest: str) -> Iterator[int]:
     end = len(rest.rstrip())
     while end and rest[end - 1] in "}]":
         end -= 1
-    last = len(rest.rstrip())
-    yield from range(last - 1, end - 1, -1)
-    if end == last:
-        yield last
+    last_index = len(rest.rstrip())
+    yield from range(last_index - 1, end - 1, -1)
+    if end == last_index:
+        yield last_index
 
 
 # other changes of a line
@@ -349,13 +349,13 @@ def _indentations(around: _Lines) -> list[_Repair]:
     lines, problem = around.lines, around.problem
     pairs = pairwise(filter(_is_code, lines))
     steps = Counter(_indent(line) - _indent(key) for key, line in pairs if key.rstrip().endswith(":"))
-    above = [it for it in range(problem) if _is_code(lines[it])]
-    inner = [*takewhile(lambda it: _indent(lines[it]) >= _indent(lines[problem]), reversed(above))]
+    lines_above = [it for it in range(problem) if _is_code(lines[it])]
+    inner = [*takewhile(lambda it: _indent(lines[it]) >= _indent(lines[problem]), reversed(lines_above))]
     repairs: list[tuple[int, _Repair]] = []
     for index in dict.fromkeys((*inner[-1:], *around.suspects)):
-        line, following = lines[index], next(filter(_is_code, lines[index + 1 :]), "")
+        line, following_line = lines[index], next(filter(_is_code, lines[index + 1 :]), "")
         for depth, step, message, hint in _other_indents(lines, index, problem):
-            if not (line.rstrip().endswith(":") and _indent(following) <= depth):  # keys below it
+            if not (line.rstrip().endswith(":") and _indent(following_line) <= depth):  # keys below it
                 repair = _Repair(index, " " * depth + line.lstrip(), 0, max(_indent(line), 1), message, hint)
                 repairs.append((-steps[step], repair))
     return [repair for _, repair in sorted(repairs, key=itemgetter(0))]
@@ -369,19 +369,19 @@ def _other_indents(lines: Sequence[str], index: int, other: int) -> Iterator[tup
     `other`.
     """
     indent, levels = _indent(lines[index]), dict[int, int]()
-    above = [it for it in range(index - 1, -1, -1) if _is_code(lines[it])]
-    for it in above:
+    lines_above = [it for it in range(index - 1, -1, -1) if _is_code(lines[it])]
+    for it in lines_above:
         if all(_indent(lines[it]) < level for level in levels):
             levels[_indent(lines[it])] = it
     levels.setdefault(_indent(lines[other]), other)
-    if above and lines[above[0]].rstrip().endswith(":"):
-        levels.setdefault(_indent(lines[above[0]]) + 2, above[0])
+    if lines_above and lines[lines_above[0]].rstrip().endswith(":"):
+        levels.setdefault(_indent(lines[lines_above[0]]) + 2, lines_above[0])
     for depth in sorted(levels.keys() - {indent}, key=lambda depth: (abs(depth - indent), -depth)):
-        owner = next((lines[it] for it in above if _indent(lines[it]) < depth), "")
+        owner = next((lines[it] for it in lines_above if _indent(lines[it]) < depth), "")
         place = f"`{_name_in(owner)}`" if owner else "the top of the spec"
         hint = f"{depth or 'no'} space{'s' if depth > 1 else ''}"
-        if _indent(shown := lines[levels[depth]]) == depth:
-            hint += f", as `{_name_in(shown)}` in line {levels[depth] + 1}"
+        if _indent(shown_line := lines[levels[depth]]) == depth:
+            hint += f", as `{_name_in(shown_line)}` in line {levels[depth] + 1}"
         message = f"wrong indentation: `{_name_in(lines[index])}` belongs to {place}"
         yield depth, depth - _indent(owner), message, hint
 
@@ -403,13 +403,13 @@ def moved(text: str, index: int) -> Iterator[tuple[Mistake, str]]:
     """
     lines = text.split("\n")
     indent, start = _indent(lines[index]), sum(len(it) + 1 for it in lines[:index])
-    below = range(index + 1, len(lines))
-    end = next((it for it in below if _is_code(lines[it]) and _indent(lines[it]) <= indent), len(lines))
+    lines_below = range(index + 1, len(lines))
+    end = next((it for it in lines_below if _is_code(lines[it]) and _indent(lines[it]) <= indent), len(lines))
     for depth, _, message, hint in _other_indents(lines, index, index):
-        for last in (index + 1, end):
-            block = [" " * depth + it[indent:] if _is_code(it) else it for it in lines[index:last]]
-            changed = "\n".join((*lines[:index], *block, *lines[last:]))
-            yield Mistake(start, max(indent, 1), message, hint), changed
+        for last_line in (index + 1, end):
+            block = [" " * depth + it[indent:] if _is_code(it) else it for it in lines[index:last_line]]
+            changed_text = "\n".join((*lines[:index], *block, *lines[last_line:]))
+            yield Mistake(start, max(indent, 1), message, hint), changed_text
 
 
 # brackets
@@ -430,9 +430,9 @@ def _brackets(around: _Lines, index: int) -> Iterator[_Repair]:
     column = around.column if index == around.problem else len(code)
     start = line[around.opening : around.opening + 1] if index == around.opened else ""
     if start in _PAIRS:
-        if index == around.problem and (wrong := line[column : column + 1]) in _PAIRS.values():
-            changed = f"{line[:column]}{_PAIRS[start]}{line[column + 1 :]}"
-            yield _Repair(index, changed, column, 1, f"`{wrong}` closes what `{start}` opened")
+        if index == around.problem and (wrong_bracket := line[column : column + 1]) in _PAIRS.values():
+            changed_line = f"{line[:column]}{_PAIRS[start]}{line[column + 1 :]}"
+            yield _Repair(index, changed_line, column, 1, f"`{wrong_bracket}` closes what `{start}` opened")
         message = f"the bracket `{start}` that opens here is not closed"
         yield _Repair(index, code.removesuffix(",") + _PAIRS[start], around.opening, 1, message)
     if not around.in_brackets:
@@ -440,8 +440,8 @@ def _brackets(around: _Lines, index: int) -> Iterator[_Repair]:
     for gap in re.finditer(r"(?<=[^\s,:{\[])\s+(?=[^\s,:}\]])", code):
         for sign, name in ((":", "colon"), (",", "comma")) if gap.end() <= column + 1 else ():
             if sign == "," or code[gap.start() - 1] == code[gap.end()] == '"':
-                changed = f"{code[: gap.start()]}{sign}{code[gap.start() :]}"
-                yield _Repair(index, changed, gap.start() - 1, 1, f"a {name} is missing here")
+                changed_line = f"{code[: gap.start()]}{sign}{code[gap.start() :]}"
+                yield _Repair(index, changed_line, gap.start() - 1, 1, f"a {name} is missing here")
     if index != around.problem and code and code[-1] not in "{[,":
         message = "a comma is missing at the end of this line"
         yield _Repair(index, f"{code},", len(code) - 1, 1, message)

@@ -77,8 +77,8 @@ def _unbracketed(node: yaml.ScalarNode, key: object) -> Slip | None:
     if key not in _NAMES or not re.fullmatch(r"\[?\w+(?: *, *\w+)+\]?", node.value):
         return None
     start, end = node.start_mark.index, node.end_mark.index
-    written = f"{key}: [{node.value.strip('[]')}]"
-    return Slip(start, end, "a list stands in brackets", _hint(written))
+    written_list = f"{key}: [{node.value.strip('[]')}]"
+    return Slip(start, end, "a list stands in brackets", _hint(written_list))
 
 
 class _Piece(NamedTuple):
@@ -122,25 +122,25 @@ def _split(pieces: list[_Piece], text: str) -> Iterator[Slip]:
         written = text[start : piece.end]
         name = piece.key.value if isinstance(piece.key, yaml.ScalarNode) else ""
         if _CALL.search(written) and _open(written) > 0:
-            for other in pieces[index + 1 :]:
-                whole = text[start : other.end]
-                if other.key is not None:
+            for other_piece in pieces[index + 1 :]:
+                whole_text = text[start : other_piece.end]
+                if other_piece.key is not None:
                     break
-                if _open(whole) == 0:
+                if _open(whole_text) == 0:
                     message = (
                         f"the comma ends the value `{written}`: an expression with a comma needs quotes here"
                     )
-                    yield Slip(start, other.end, message, _written(name, whole))
+                    yield Slip(start, other_piece.end, message, _written(name, whole_text))
                     break
         elif not piece.is_keyless and (" " in written or written.isdigit()) and piece.key is not None:
-            rest = [it.end for it in _keyless_after(pieces, index)]
-            number = text[start : rest[-1]] if rest else ""
+            key_ends = [it.end for it in _keyless_after(pieces, index)]
+            number = text[start : key_ends[-1]] if key_ends else ""
             if re.fullmatch(r"[\d,]+", number):
                 message = f"the comma ends the number `{written}`"
-                yield Slip(start, rest[-1], message, _hint(f"{name}: {number.replace(',', '.')}"))
-            elif rest and " " in written:
+                yield Slip(start, key_ends[-1], message, _hint(f"{name}: {number.replace(',', '.')}"))
+            elif key_ends and " " in written:
                 message = f"the comma ends the text `{written}`: a text with a comma needs quotes here"
-                yield Slip(start, rest[-1], message, _written(name, text[start : rest[-1]]))
+                yield Slip(start, key_ends[-1], message, _written(name, text[start : key_ends[-1]]))
         elif piece.is_keyless and (match := re.match(r"([A-Za-z_][\w.-]*)(:|\s+)(\S.*)$", written)):
             missing = (
                 "a space is missing after the colon of" if match[2] == ":" else "a colon is missing after"
@@ -166,23 +166,23 @@ def _cut(node: yaml.ScalarNode, key: object, text: str) -> Slip | None:
     written = text[start:end]
     lines = [line.strip() for line in written.split("\n") if line.strip()]
     if len(lines) > 1 and all(re.fullmatch(r"(?:- *)?\w+", line) for line in lines) and "-" in written:
-        wrong = next(line for line in lines if not line.startswith("- "))
-        item_at = start + written.index(wrong)
+        wrong_line = next(line for line in lines if not line.startswith("- "))
+        item_at = start + written.index(wrong_line)
         message = "a list item without its dash: without one before each, the lines are a single text"
-        if wrong.startswith("-"):
+        if wrong_line.startswith("-"):
             message = "a space is missing after the dash of a list item"
-        return Slip(item_at, item_at + len(wrong), message, _hint(f"- {wrong.removeprefix('-')}"))
+        return Slip(item_at, item_at + len(wrong_line), message, _hint(f"- {wrong_line.removeprefix('-')}"))
     line_end = text.find("\n", end)
-    rest = text[end : line_end if line_end >= 0 else len(text)].rstrip()
-    if not re.match(r"\s+#", rest) or " " not in written or not node.tag.endswith(":str"):
+    line_rest = text[end : line_end if line_end >= 0 else len(text)].rstrip()
+    if not re.match(r"\s+#", line_rest) or " " not in written or not node.tag.endswith(":str"):
         return None
-    is_tight = re.match(r"\s+#[^\s#!]", rest) is not None
-    is_open = any(written.count(it) % 2 and rest.count(it) % 2 for it in "'\"") or _open(written) > 0
+    is_tight = re.match(r"\s+#[^\s#!]", line_rest) is not None
+    is_open = any(written.count(it) % 2 and line_rest.count(it) % 2 for it in "'\"") or _open(written) > 0
     if not (is_tight or is_open or key in _TEXTS):
         return None
-    cut_at = end + len(rest) - len(rest.lstrip())
+    cut_at = end + len(line_rest) - len(line_rest.lstrip())
     message = "a space and `#` begin a comment: the text ends before them"
-    return Slip(cut_at, end + len(rest), message, _written(key, written + rest), "warning")
+    return Slip(cut_at, end + len(line_rest), message, _written(key, written + line_rest), "warning")
 
 
 def _written(key: object, text: str) -> str:

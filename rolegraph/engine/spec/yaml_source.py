@@ -118,11 +118,11 @@ class YamlSource:
 
     def _as_written(self, path: Path) -> Path:
         """Return a path without the index 0 of an item that the file writes without a list around it."""
-        written: Path = ()
+        written_path: Path = ()
         for key in path:
-            if key != 0 or isinstance(value_at(self.data, written), list | None):
-                written = (*written, key)
-        return written
+            if key != 0 or isinstance(value_at(self.data, written_path), list | None):
+                written_path = (*written_path, key)
+        return written_path
 
     def _place_of(self, finding: Finding) -> Place:
         path, positions = self._as_written(finding.path), self.positions
@@ -132,11 +132,11 @@ class YamlSource:
             return place_within(value, text, str(value_at(self.data, path)), finding.offset, finding.word)
         if finding.word:
             # A list in place of a mapping has no keys to point at, only its items.
-            listed = path not in positions and isinstance(value_at(self.data, path[:-1]), list)
-            inside = path[:-1] if listed else path
-            for subpath, value in walk_paths(value_at(self.data, inside), inside):
+            is_listed = path not in positions and isinstance(value_at(self.data, path[:-1]), list)
+            parent_path = path[:-1] if is_listed else path
+            for subpath, value in walk_paths(value_at(self.data, parent_path), parent_path):
                 spot = positions.get(subpath)
-                if spot is None or subpath == inside:
+                if spot is None or subpath == parent_path:
                     continue
                 if spot.key is not None and subpath[-1] == finding.word:
                     return spot.key
@@ -216,12 +216,12 @@ def _scalar(tag: str, text: str) -> object:
         return text
     if kind not in _SCALARS:
         raise ValueError("a plain value")
-    pattern, read = _SCALARS[kind]
+    pattern, read_scalar = _SCALARS[kind]
     if kind in ("int", "float") and len(text) > SPEC_DIGITS.most:
         raise ValueError(f"a number of at most {SPEC_DIGITS}")
     if not pattern.match(text):
         raise ValueError(f"{'nothing' if kind == 'null' else kind}, as its tag requires")
-    return read(text)
+    return read_scalar(text)
 
 
 FOR_ANCHORS = "x-"
@@ -257,9 +257,9 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         mapping: Message and expected value for a file that does not hold a mapping.
     """
     lines = SourceLines(file, text)
-    top = lines.place(0)
+    first_place = lines.place(0)
     if len(text.encode(errors="surrogatepass")) > SPEC_BYTES.most:
-        return unreadable_source(top, SPEC_BYTES.exceeded("the file has"))
+        return unreadable_source(first_place, SPEC_BYTES.exceeded("the file has"))
     try:
         node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -272,14 +272,14 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         return unreadable_source(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
     reader = _Reader(lines, text)
     if not isinstance(node, yaml.MappingNode):
-        return unreadable_source(reader.place(node) if node else top, *mapping)
+        return unreadable_source(reader.place(node) if node else first_place, *mapping)
     try:
         data = reader.mapping(node, ())
     except _TooLarge as error:
         limits = f"at most {SPEC_DEPTH}, and {SPEC_VALUES} in all"
         place = reader.place(error.args[0])
         return unreadable_source(place, "nested too deeply, or aliases that grow too large", limits)
-    reader.positions[()] = KeyPosition(None, top)
+    reader.positions[()] = KeyPosition(None, first_place)
     if data.get("rolegraph") == FORMER_VERSION:
         message, hint = "this file is of version 1 of the language", f"rewrite it: rolegraph migrate {file}"
         return unreadable_source(
@@ -343,14 +343,14 @@ class _Reader:
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
             raise _TooLarge(node)
-        last = path[-1] if path else None
+        last_key = path[-1] if path else None
         if node.tag not in _PLAIN_TAGS:
-            hint = "write `not` for `!`" if node.tag[0] == "!" and last in EXPRESSIONS else ""
+            hint = "write `not` for `!`" if node.tag[0] == "!" and last_key in EXPRESSIONS else ""
             self.fault(
                 f"the tag {node.tag!r} is not allowed", node, "a plain value, or a text in quotes", hint
             )
             return None
-        for slip in slips_in(node, last, self.text):
+        for slip in slips_in(node, last_key, self.text):
             place = self.lines.place(slip.start, slip.end - slip.start)
             message, hint = map(without_secrets, (slip.message, slip.hint))
             self.faults.append(Diagnostic(message, place, "", hint, slip.severity))

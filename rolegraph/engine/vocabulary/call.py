@@ -48,8 +48,8 @@ class ItemCall:
             items = list(cast("Mapping[Any, Any]", raw).items())
             if not all(isinstance(key, str) for key, _ in items):
                 raise ValueError("option names must be text")
-            (name, value), *rest = items
-            return cls(name, value, dict(rest), has_value=True)
+            (name, value), *other_items = items
+            return cls(name, value, dict(other_items), has_value=True)
         raise ValueError("expected a name, or a mapping whose first key is the name")
 
     def path_of(self, loc: Sequence[int | str]) -> tuple[int | str, ...]:

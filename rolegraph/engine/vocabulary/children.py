@@ -80,10 +80,10 @@ def _module_path() -> str:
     the child imports by that name.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
-    left_out = [Path(script).resolve().parent] if script else []
+    left_out_folders = [Path(script).resolve().parent] if script else []
     with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
-        left_out.append(Path.cwd().resolve())
-    kept = [entry for entry in sys.path if entry and Path(entry).resolve() not in left_out]
+        left_out_folders.append(Path.cwd().resolve())
+    kept_entries = [entry for entry in sys.path if entry and Path(entry).resolve() not in left_out_folders]
     # At the end, behind the standard library: in a checkout that is not installed, `rolegraph` itself may lie
     # in the current folder.
-    return os.pathsep.join([*kept, str(_PACKAGE_ROOT)])
+    return os.pathsep.join([*kept_entries, str(_PACKAGE_ROOT)])

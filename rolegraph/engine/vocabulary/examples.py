@@ -52,18 +52,18 @@ class ExamplePool:
             DataError: There are too few training rows with other visible fields.
         """
         rng = random.Random(f"{self.seed}:{row_digest(row)}")
-        asked, chosen = _digest(row, self.asked), dict[str, Row]()
+        asked_digest, chosen = _digest(row, self.asked), dict[str, Row]()
         turns = self._turns(rng)
         while len(chosen) < self.count:
             group = next(turns, None)
             if group is None:
-                others = (
+                other_groups = (
                     f"{len(chosen)} training rows ask something else than the row {short_repr(row['id'])}"
                 )
-                raise DataError(f"data.examples: {others}, expected {self.count}; give more rows")
-            other = _other(rng, group, {asked, *chosen})
-            if other is not None:
-                chosen[other[0]] = other[1]
+                raise DataError(f"data.examples: {other_groups}, expected {self.count}; give more rows")
+            drawn_entry = _other(rng, group, {asked_digest, *chosen})
+            if drawn_entry is not None:
+                chosen[drawn_entry[0]] = drawn_entry[1]
         rows = [*chosen.values()]
         rng.shuffle(rows)  # so that the place of an example says nothing of its value
         return [{key: value for key, value in it.items() if key not in {"id", *self.hidden}} for it in rows]
@@ -104,8 +104,8 @@ def _other(
     for _ in range(_TRIES):
         if (pair := rng.choice(group))[0] not in taken:
             return pair
-    left = [pair for pair in group if pair[0] not in taken]
-    return rng.choice(left) if left else None
+    entries_left = [pair for pair in group if pair[0] not in taken]
+    return rng.choice(entries_left) if entries_left else None
 
 
 def _digest(row: Mapping[str, Any], fields: Collection[str]) -> str:

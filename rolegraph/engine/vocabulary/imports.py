@@ -86,8 +86,8 @@ class Definition(NamedTuple):
         return self.source.file is None or self.file_digest != before.file_digest or self.line == before.line
 
     def __str__(self) -> str:
-        where = self.source.file or self.source.module
-        return f"{self.name} in {where}{f', line {self.line}' if self.line else ''}"
+        location = self.source.file or self.source.module
+        return f"{self.name} in {location}{f', line {self.line}' if self.line else ''}"
 
 
 def require_library(name: str, extra: str, subject: str) -> None:
@@ -163,21 +163,21 @@ def _load(path: Path, name: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise UsageError(f"cannot import {path}: expected a Python file, such as rewards.py")
     digest = digest_of(path.read_bytes())
-    before = sys.modules.get(name)
-    if before is not None and _loaded.get(name) == digest:
-        return before
+    module_before = sys.modules.get(name)
+    if module_before is not None and _loaded.get(name) == digest:
+        return module_before
     # Appended: a neighbour called random.py or types.py must not replace the standard library's.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[name] = loaded
+    loaded_module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded_module
     arguments, sys.argv = sys.argv, [str(path), *sys.argv[1:]]  # whose usage argparse prints
     try:
-        spec.loader.exec_module(loaded)
+        spec.loader.exec_module(loaded_module)
     except BaseException as error:
         del sys.modules[name]
-        if before is not None:
-            sys.modules[name] = before
+        if module_before is not None:
+            sys.modules[name] = module_before
         if isinstance(error, KeyboardInterrupt):
             error.add_note(f"while {path} was imported")
             raise
@@ -190,4 +190,4 @@ def _load(path: Path, name: str) -> ModuleType:
     finally:
         sys.argv = arguments
     _loaded[name] = digest
-    return loaded
+    return loaded_module

@@ -74,11 +74,11 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
             **options: Options of `subprocess.Popen`; `env` is added to `child_environment`.
         """
         # Functions of the main module are sent by value: importing a script again would run it again.
-        kept = tuple(wanted for wanted in imports if wanted.module != "__main__")
+        kept_imports = tuple(needed_import for needed_import in imports if needed_import.module != "__main__")
         # With one hash seed, sets of text have the same order in all workers.
         environment = {"PYTHONHASHSEED": "0", **child_environment(own_code=bool(imports))}
         options["env"] = {**environment, **options.get("env", {})}
-        self._start = partial(_Worker, kept, options)
+        self._start = partial(_Worker, kept_imports, options)
         # Each thread waits for one worker. PR_SET_PDEATHSIG counts the thread that started a worker as its
         # parent, so these threads live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, "isolation")
@@ -135,9 +135,9 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
         with self._lock:
             if self._closed or call.is_cancelled:
                 raise RuntimeError("the isolation pool is closed")
-            idle = [worker for worker in self._idle if worker.is_alive]
-            worker = self._busy[call] = idle.pop() if idle else self._start()
-            self._idle = idle
+            idle_workers = [worker for worker in self._idle if worker.is_alive]
+            worker = self._busy[call] = idle_workers.pop() if idle_workers else self._start()
+            self._idle = idle_workers
         answer = b""
         try:
             answer = worker.answer(call)
@@ -190,15 +190,15 @@ class _Worker:
     """The parent's side of one worker process."""
 
     def __init__(self, imports: Sequence[Import], options: Mapping[str, Any]) -> None:
-        self._connection, there = Pipe()
+        self._connection, worker_end = Pipe()
         code = "from rolegraph.engine.vocabulary.isolation import serve; serve()"
-        with there:
+        with worker_end:
             # -P: Python would put the current folder first, where a random.py would replace the standard
             # library's. -u: what a call prints would be lost with a worker that is killed.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-u", "-c", code, str(there.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-u", "-c", code, str(worker_end.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[there.fileno()],
+                pass_fds=[worker_end.fileno()],
                 start_new_session=True,  # Ctrl-C reaches the parent alone; `kill` reaches children as well
                 **options,
             )
@@ -210,10 +210,10 @@ class _Worker:
 
     def answer(self, call: Call) -> bytes:
         """Send a call to the worker and return its pickled answer; raises CallLimit or RuntimeError."""
-        answer, expired = b"", threading.Event()
+        answer, is_expired = b"", threading.Event()
 
         def expire() -> None:
-            expired.set()
+            is_expired.set()
             self.kill()
 
         # `poll` has a limit, but a worker that is stopped (SIGSTOP) empties no pipe: a long message to it, or
@@ -231,7 +231,7 @@ class _Worker:
                 answer = self._connection.recv()
         except (EOFError, OSError):
             code = self._process.wait()
-            if expired.is_set():
+            if is_expired.is_set():
                 raise CallTimeout(f"took longer than {call.limit:g} s") from None
             raise RuntimeError(f"the process that ran it died with exit code {code}") from None
         finally:
@@ -247,13 +247,13 @@ class _Worker:
             call: The call.
             began: Processor time of the worker at the start of the call, in seconds.
         """
-        end, pause = time.monotonic() + PATIENCE * call.limit, call.limit
-        while not self._connection.poll(pause):
-            left = call.limit - (_processor_seconds(self._process.pid) - began)
-            until_end = end - time.monotonic()
-            if min(left, until_end) <= 0:
+        end_time, pause_seconds = time.monotonic() + PATIENCE * call.limit, call.limit
+        while not self._connection.poll(pause_seconds):
+            seconds_left = call.limit - (_processor_seconds(self._process.pid) - began)
+            seconds_to_end = end_time - time.monotonic()
+            if min(seconds_left, seconds_to_end) <= 0:
                 raise CallTimeout(f"took longer than {call.limit:g} s")
-            pause = min(max(left, _LOOK_SECONDS), until_end)
+            pause_seconds = min(max(seconds_left, _LOOK_SECONDS), seconds_to_end)
 
     def kill(self) -> None:
         """Kill the worker's process group, and wait for the process to end."""
@@ -284,14 +284,14 @@ def serve() -> None:
     with suppress(EOFError, OSError):
         connection = Connection(descriptor)
         imports: Sequence[Import] = pickle.loads(connection.recv_bytes())
-        sys.path += [root for wanted in imports if (root := _package_root(wanted)) not in (None, *sys.path)]
+        sys.path += [root for module in imports if (root := _package_root(module)) not in (None, *sys.path)]
         libraries, modules = 0, 0
         while True:
             memory, pickled = connection.recv()
             answer = b""  # means that the memory was not enough
             try:
-                for wanted in imports:
-                    wanted.ensure()
+                for module in imports:
+                    module.ensure()
                 function, arguments = pickle.loads(pickled)
                 if len(sys.modules) > modules:  # not at each call, or what a call leaves behind would add up
                     libraries, modules = memory_taken(), len(sys.modules)
@@ -330,9 +330,9 @@ def limit_memory(most: int = sys.maxsize) -> None:
     if sys.platform == "linux":  # other systems do not enforce it
         import resource
 
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft_limit = most if hard_limit == resource.RLIM_INFINITY else min(most, hard_limit)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
 
 
 def _package_root(wanted: Import) -> str | None:

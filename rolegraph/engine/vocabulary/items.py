@@ -250,25 +250,25 @@ def judged_by(reward: Reward, right: Reward) -> Reward:
         reward: The reward.
         right: The role's `right`, an expression, as a reward.
     """
-    facts, its = reward.facts, right.facts
-    verdicts = its.verdicts or its.compares_verdicts
+    facts, verdict_facts = reward.facts, right.facts
+    verdicts = verdict_facts.verdicts or verdict_facts.compares_verdicts
 
     def both(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*one, *other)))
 
-    merged = replace(
+    merged_facts = replace(
         facts,
-        fields=both(facts.fields, its.fields),
-        labels=both(facts.labels, its.labels),
-        required=both(facts.label_check.fields, its.label_check.fields),
+        fields=both(facts.fields, verdict_facts.fields),
+        labels=both(facts.labels, verdict_facts.labels),
+        required=both(facts.label_check.fields, verdict_facts.label_check.fields),
         judges=not verdicts,
         verdicts=verdicts,
-        compares_verdicts=both(facts.compares_verdicts, its.compares_verdicts),
+        compares_verdicts=both(facts.compares_verdicts, verdict_facts.compares_verdicts),
     )
     roles = both(reward.roles, right.roles)
-    views = tuple(it for it in both(reward.views, right.views) if it not in roles)
+    views = tuple(role for role in both(reward.views, right.views) if role not in roles)
     formulas = (*reward.formulas, *(formula._replace(place=RIGHT) for formula in right.formulas))
-    return replace(reward, facts=merged, roles=roles, views=views, formulas=formulas)
+    return replace(reward, facts=merged_facts, roles=roles, views=views, formulas=formulas)
 
 
 if TYPE_CHECKING:  # importing numpy takes longer than checking a spec

@@ -29,9 +29,9 @@ class LabelCheck:
     def faults(self, task: Mapping[str, Any]) -> Iterator[str]:
         """Yield a clause for each missing field, such as `task.answer is null`."""
         for name in self.fields:
-            lacks = _lack(task[name], name in self.values) if name in task else "is not in the row"
-            if lacks:
-                yield f"task.{name} {lacks}"
+            problem = _lack(task[name], name in self.values) if name in task else "is not in the row"
+            if problem:
+                yield f"task.{name} {problem}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ def _lack(value: object, is_value: bool) -> str:
     members = cast("Sequence[object]", value)
     if not members:
         return "is an empty list"
-    lacks = next((lack for lack in map(_emptiness, members) if lack), "")
-    return lacks and f"holds a member that {lacks}"
+    problem = next((lack for lack in map(_emptiness, members) if lack), "")
+    return problem and f"holds a member that {problem}"
 
 
 def _emptiness(value: object) -> str:

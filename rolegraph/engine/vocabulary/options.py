@@ -51,7 +51,7 @@ class Option:
     def keys_at(self, path: Sequence[int | str]) -> list[str]:
         """Return the keys that a mapping at a path inside the option may have; empty if any key is
         allowed."""
-        return [key for each in _alternatives(*self._schema_at(path)) for key in each.get("properties", ())]
+        return [key for a in _alternatives(*self._schema_at(path)) for key in a.get("properties", ())]
 
     def _schema_at(self, path: Sequence[int | str]) -> tuple[Schema, Schema]:
         """Return (JSON Schema at a path inside the option, definitions that it refers to)."""
@@ -61,18 +61,18 @@ class Option:
             return {}, {}
         models = schema.get("$defs", {})
         for key in path:
-            inner = [_member(each, key) for each in _alternatives(schema, models)]
-            schema = next((each for each in inner if each), cast("Schema", {}))
+            inner_schemas = [_member(alternative, key) for alternative in _alternatives(schema, models)]
+            schema = next((alternative for alternative in inner_schemas if alternative), cast("Schema", {}))
         return schema, models
 
     @property
     def written(self) -> str:
         """The option's default as YAML; `…` for a required option or a default that YAML cannot write."""
         try:
-            written = json.dumps(self.default, ensure_ascii=False, default=ItemCall.dump)
+            default_text = json.dumps(self.default, ensure_ascii=False, default=ItemCall.dump)
         except (TypeError, AttributeError):
             return "…"
-        return "…" if self.required else written
+        return "…" if self.required else default_text
 
 
 def written_name(parameter: str) -> str:
@@ -109,14 +109,14 @@ def _options(factory: Callable[..., Any]) -> Iterator[Option]:
     for name, parameter in inspect.signature(factory).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
-        required = parameter.default is parameter.empty
-        written = written_name(name)
+        is_required = parameter.default is parameter.empty
+        option_name = written_name(name)
         yield Option(
-            written,
+            option_name,
             hints.get(name, Any),
-            default=None if required else parameter.default,
-            required=required,
-            line=" ".join(lines.get(written, "").split()),
+            default=None if is_required else parameter.default,
+            required=is_required,
+            line=" ".join(lines.get(option_name, "").split()),
             is_value=parameter.kind is parameter.POSITIONAL_ONLY,
         )
 
@@ -140,7 +140,7 @@ def _alternatives(schema: Schema, models: Schema) -> list[Schema]:
         case {"$ref": str(path)}:
             return _alternatives(models[path.rpartition("/")[2]], models)
         case {"anyOf": [*choices]}:
-            return [each for choice in choices for each in _alternatives(cast("Schema", choice), models)]
+            return [a for choice in choices for a in _alternatives(cast("Schema", choice), models)]
         case _:
             return [schema]
 
@@ -158,7 +158,7 @@ def _member(schema: Schema, key: int | str) -> Schema:
 
 def _words(schema: Schema, models: Schema, many: bool = False) -> str:
     """Describe the values that a JSON Schema accepts, such as `a whole number, or text`."""
-    return ", or ".join(_words_of_one(each, models, many) for each in _alternatives(schema, models))
+    return ", or ".join(_words_of_one(a, models, many) for a in _alternatives(schema, models))
 
 
 def _words_of_one(schema: Schema, models: Schema, many: bool) -> str:

@@ -74,8 +74,8 @@ def _covers(allowed: str, wanted: str) -> bool:
         (allowed_origin, allowed_path), (origin, path) = map(_split_url, (allowed.partition("?")[0], wanted))
     except ValueError:
         return False
-    same = origin == allowed_origin
-    return same and (path == allowed_path or path.startswith(allowed_path.rstrip("/") + "/"))
+    is_same_origin = origin == allowed_origin
+    return is_same_origin and (path == allowed_path or path.startswith(allowed_path.rstrip("/") + "/"))
 
 
 def _split_url(url: str) -> tuple[tuple[str, str, str], str]:

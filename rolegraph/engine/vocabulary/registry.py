@@ -104,9 +104,9 @@ def _kinds_with(name: str) -> str:
     """Return a text such as `ppo is a loss` that lists all kinds of vocabulary with an item of this name;
     empty if no kind has one."""
     kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
-    listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
+    listed_kinds = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
     key = f": write `{kinds[0]}: {name}`" if len(kinds) == 1 and kinds[0] in _KEYS else ""
-    return f"{name} is {listed}{key}" if listed else ""
+    return f"{name} is {listed_kinds}{key}" if listed_kinds else ""
 
 
 @dataclass(eq=False)
@@ -191,10 +191,10 @@ class Registry(Generic[T]):
         """
 
         def add(factory: F) -> F:
-            before, this = self._definitions.get(name), Definition.of(factory)
-            taken = name in own_points(self.group) or name in self._factories
-            if taken and not (before and this.replaces(before)):
-                where = f"by {before}" if before else "built in or installed"
+            definition_before, this = self._definitions.get(name), Definition.of(factory)
+            is_taken = name in own_points(self.group) or name in self._factories
+            if is_taken and not (definition_before and this.replaces(definition_before)):
+                where = f"by {definition_before}" if definition_before else "built in or installed"
                 raise UsageError(
                     f"{self.kind} {name!r} is registered already, {where}; choose another name for {this}"
                 )
@@ -209,7 +209,7 @@ class Registry(Generic[T]):
 
         A name that begins with `_` is internal and left out.
         """
-        return sorted(it for it in {*self._factories, *points_of(self.group)} if not it.startswith("_"))
+        return sorted(name for name in {*self._factories, *points_of(self.group)} if not name.startswith("_"))
 
     def factory(self, name: str) -> Callable[..., T]:
         """Return the factory of a name.
@@ -232,8 +232,8 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> Callable[..., T]:
         factory = load_point(point, self.kind)
         if not callable(factory):
-            what = f"the {self.kind} {point.name!r} of {package_of(point)}"
-            raise UsageError(f"{what} is no function: {point.value}")
+            noun = f"the {self.kind} {point.name!r} of {package_of(point)}"
+            raise UsageError(f"{noun} is no function: {point.value}")
         # A decorated function is not its factory, which the decorator has registered.
         made = (entry for entry in self._factories.values() if getattr(entry, "__wrapped__", None) is factory)
         return next(made, cast("Callable[..., T]", factory))
@@ -274,18 +274,18 @@ class Registry(Generic[T]):
             UsageError: The factory fails, or makes an item of another kind.
         """
         factory = self.factory(call.name)
-        if (used := _used.get()) is not None:
-            used[self, call.name] = None
+        if (used_items := _used.get()) is not None:
+            used_items[self, call.name] = None
         parameters = inspect.signature(factory).parameters
-        given = {name: value for name, value in context.items() if name in parameters}
-        own_value = call.has_value and _is_value(call.value, next(iter(parameters.values()), None))
-        args = (call.value,) if own_value else ()
-        options = call.options if own_value else self.option_values(call, call.name)
-        if clash := [name for name in options if name in self.context]:
+        given_context = {name: value for name, value in context.items() if name in parameters}
+        has_own_value = call.has_value and _is_value(call.value, next(iter(parameters.values()), None))
+        args = (call.value,) if has_own_value else ()
+        options = call.options if has_own_value else self.option_values(call, call.name)
+        if clashing_names := [name for name in options if name in self.context]:
             unknown = "unknown option", "unexpected_keyword_argument"
-            raise self._bad(call, call.name, [option_error((name,), *unknown) for name in clash])
+            raise self._bad(call, call.name, [option_error((name,), *unknown) for name in clashing_names])
         try:
-            item = _adapter(factory).validate_python(ArgsKwargs(args, {**options, **given}))
+            item = _adapter(factory).validate_python(ArgsKwargs(args, {**options, **given_context}))
         except ValidationError as error:
             raise self._bad(call, call.name, error.errors(include_url=False)) from None
         except RolegraphError:

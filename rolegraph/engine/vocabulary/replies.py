@@ -72,7 +72,7 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
     Raises:
         RejectedReply: There are more bytes, or more JSON values than `completion_parts`.
     """
-    size = parts = 0
+    size = part_count = 0
     uncounted: list[bytes] = []
     async for chunk in chunks:
         size += len(chunk) + _CHUNK
@@ -80,9 +80,9 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
         if (
             size > COMPLETION_PARTS.most
         ):  # each part has a byte, so that a shorter response need not be counted
-            parts += sum(map(parts_of, uncounted))
+            part_count += sum(map(parts_of, uncounted))
             uncounted.clear()
-        for most, count in ((limit, size), (COMPLETION_PARTS, parts)):
+        for most, count in ((limit, size), (COMPLETION_PARTS, part_count)):
             if count > most.most:
                 raise RejectedReply(most.exceeded(subject))
         yield chunk
@@ -96,8 +96,8 @@ class _BoundedStream:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._encoding != _IDENTITY:
-            asked = f"although {_IDENTITY!r} was requested"
-            raise RejectedReply(f"Content-Encoding is {self._encoding[:40]!r}, {asked}")
+            request_note = f"although {_IDENTITY!r} was requested"
+            raise RejectedReply(f"Content-Encoding is {self._encoding[:40]!r}, {request_note}")
         async for chunk in bounded(self._stream, self._limit, "the response has"):
             yield chunk
 

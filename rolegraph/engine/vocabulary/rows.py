@@ -46,8 +46,8 @@ def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
         DataError: The file or the dataset cannot be read.
     """
     if not call.name.endswith(SUFFIXES):
-        made = datasets.build(call, split=split, folder=folder)
-        return replace(made, rows=partial(checked_rows, call.name, made.rows))
+        dataset = datasets.build(call, split=split, folder=folder)
+        return replace(dataset, rows=partial(checked_rows, call.name, dataset.rows))
     file = ItemCall("file", call.name, datasets.option_values(call, "file"), has_value=True)
     try:
         return datasets.build(file, split=split, folder=folder)
@@ -104,9 +104,9 @@ def _lines_of(dataset: Dataset, start: int, is_faulty: Callable[[Row], bool]) ->
     """
     assert dataset.lines is not None
     pairs = islice(zip(dataset.lines(), dataset.rows(None), strict=True), start, None)
-    first, *others = [line for line, row in pairs if is_faulty(row)]
-    listed = ", ".join(map(str, others[:_LINES_SHOWN])) + (", …" if len(others) > _LINES_SHOWN else "")
-    return f"{first} (and {len(others):,} more: {listed})" if others else f"{first}"
+    first_line, *others = [line for line, row in pairs if is_faulty(row)]
+    listed_lines = ", ".join(map(str, others[:_LINES_SHOWN])) + (", …" if len(others) > _LINES_SHOWN else "")
+    return f"{first_line} (and {len(others):,} more: {listed_lines})" if others else f"{first_line}"
 
 
 def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset:
@@ -135,12 +135,12 @@ def _first(rows: Iterator[T], limit: int | None) -> Iterator[T]:
 
 def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | None) -> Iterator[Task]:
     copies: Counter[str] = Counter()
-    held_out = _held_out(Counter(map(row_digest, whole.rows(None))), share, seed)
+    held_out_digests = _held_out(Counter(map(row_digest, whole.rows(None))), share, seed)
 
     def rows() -> Iterator[Task]:
         for position, row in enumerate(whole.rows(None)):
             digest = row_digest(row)
-            if (digest in held_out) != (split == "validation"):
+            if (digest in held_out_digests) != (split == "validation"):
                 continue
             copies[digest] += 1
             if row["id"] != f"{whole.stem}-train-{position}":
@@ -163,11 +163,11 @@ def _held_out(copies: Mapping[str, int], share: float, seed: int) -> set[str]:
     def rank(digest: str) -> bytes:
         return sha256(f"{seed}:{digest}".encode()).digest()
 
-    ordered = sorted(copies, key=rank)
-    counts = [*accumulate(copies[digest] for digest in ordered[:-1])]
-    wanted = share * sum(copies.values())
-    cut = min(range(len(counts)), key=lambda number: abs(counts[number] - wanted), default=-1)
-    return {*ordered[: cut + 1]}
+    ordered_digests = sorted(copies, key=rank)
+    counts = [*accumulate(copies[digest] for digest in ordered_digests[:-1])]
+    wanted_count = share * sum(copies.values())
+    cut_index = min(range(len(counts)), key=lambda number: abs(counts[number] - wanted_count), default=-1)
+    return {*ordered_digests[: cut_index + 1]}
 
 
 def row_digest(row: Row) -> str:
@@ -231,17 +231,17 @@ def dataset_of(
     for name in hidden:
         if name not in columns:
             hint = did_you_mean(name, columns)
-            has = f"it has {', '.join(columns)}{f'; {hint}' if hint else ''}"
-            raise DataError(f"{shown} has no column {name!r} to hide; {has}")
+            columns_text = f"it has {', '.join(columns)}{f'; {hint}' if hint else ''}"
+            raise DataError(f"{shown} has no column {name!r} to hide; {columns_text}")
     columns = ("id", *(column for column in columns if column != "id"))
     stem = stem.replace(":", "-")
 
     def rows(limit: int | None) -> Iterator[Task]:
         lines: dict[str, int] = {}
         for position, (line, row) in enumerate(_first(read(), limit)):
-            missing = [column for column in columns if column not in row and column != "id"]
-            if missing:
-                raise DataError(f"{shown}:{line}: no {missing[0]!r}, which the first row has")
+            missing_columns = [column for column in columns if column not in row and column != "id"]
+            if missing_columns:
+                raise DataError(f"{shown}:{line}: no {missing_columns[0]!r}, which the first row has")
             given = row.get("id")
             # An episode's id is `task:rollout`, so a task's id has no colon.
             identity = f"{stem}-{split}-{position}" if given in (None, "") else str(given).replace(":", "-")
@@ -264,8 +264,8 @@ def note_id(lines: dict[str, int], identity: str, line: int, shown: str) -> None
         DataError: An earlier row has the same id.
     """
     if identity in lines:
-        same = f"the id {short_repr(identity)} is also in line {lines[identity]}"
-        raise DataError(f"{shown}:{line}: {same}")
+        problem = f"the id {short_repr(identity)} is also in line {lines[identity]}"
+        raise DataError(f"{shown}:{line}: {problem}")
     lines[identity] = line
 
 

@@ -22,8 +22,8 @@ class _Scheduled:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         """Return the JSON Schema of the number or an expression."""
-        about = "Expression over `step`, such as ramp(0.1, 0, 100)."
-        expression = {"type": "string", "pattern": _EXPRESSION.pattern, "description": about}
+        description = "Expression over `step`, such as ramp(0.1, 0, 100)."
+        expression = {"type": "string", "pattern": _EXPRESSION.pattern, "description": description}
         return {"anyOf": [handler(schema), expression]}
 
 
@@ -63,9 +63,9 @@ def values_at(data: Mapping[str, Any], values: Mapping[DataPath, float]) -> dict
     """Return a copy of a spec's data with the given numbers at their paths; other parts are shared."""
     copy = {**data}
     for path, number in values.items():
-        here: Any = copy
+        container: Any = copy
         for key in path[:-1]:
-            here[key] = here[key].copy()
-            here = here[key]
-        here[path[-1]] = number
+            container[key] = container[key].copy()
+            container = container[key]
+        container[path[-1]] = number
     return copy

@@ -132,14 +132,14 @@ def schema_checker(
 
 def _count_nodes(value: object) -> int:
     """Return the number of values in nested lists and mappings, the value itself included."""
-    count, todo = 0, [value]
-    while todo:
-        each = todo.pop()
+    count, values_left = 0, [value]
+    while values_left:
+        current = values_left.pop()
         count += 1
-        if isinstance(each, dict):
-            todo += cast("dict[object, object]", each).values()
-        elif isinstance(each, list):
-            todo += cast("list[object]", each)
+        if isinstance(current, dict):
+            values_left += cast("dict[object, object]", current).values()
+        elif isinstance(current, list):
+            values_left += cast("list[object]", current)
     return count
 
 

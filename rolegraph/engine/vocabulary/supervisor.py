@@ -61,16 +61,16 @@ def run(script: str, seconds: float, memory: int, most: int) -> tuple[str, bool]
             start_new_session=True,
             preexec_fn=lambda: confine(memory),
         )
-        too_long = False
+        is_over_time = False
         try:
             child.communicate(script.encode(), timeout=seconds)
         except subprocess.TimeoutExpired:
-            too_long = True
+            is_over_time = True
         finally:
             end(child)
         output.seek(0, os.SEEK_END)
         output.seek(max(0, output.tell() - 4 * most))
-        return output.read().decode("utf-8", "replace")[-most:], too_long
+        return output.read().decode("utf-8", "replace")[-most:], is_over_time
 
 
 def end(child: "subprocess.Popen[bytes]") -> None:
@@ -88,8 +88,8 @@ def end(child: "subprocess.Popen[bytes]") -> None:
         for path in Path("/tmp").iterdir():
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     # The children of a child that was killed are this process's children then.
-    while killed := [pid for pid in children() if kill(pid)]:
-        for pid in killed:
+    while killed_pids := [pid for pid in children() if kill(pid)]:
+        for pid in killed_pids:
             os.waitpid(pid, 0)
 
 
@@ -142,9 +142,9 @@ def supervise(parent: int, prefix: str, command: "list[str]") -> int:
             sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
             return 127
         try:
-            nothing = os.open(os.devnull, os.O_RDWR)
+            null_device = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):  # the command's alone, so that they close when it closes them
-                os.dup2(nothing, stream)
+                os.dup2(null_device, stream)
             return child.wait()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -84,10 +84,10 @@ class Pairs(NamedTuple):
             candidates: The instances of the second role.
         """
         indices = self.indices.get(view.index, ())
-        views = [each for each in candidates if each.index in indices]
+        views = [c for c in candidates if c.index in indices]
         if not self.by_round:
             return views
-        return [each for each in views if (each.outer, each.round) == (view.outer, view.round)]
+        return [c for c in views if (c.outer, c.round) == (view.outer, view.round)]
 
 
 NO_PAIRS = Pairs({})
@@ -111,13 +111,13 @@ def check_headers(headers: Headers) -> Mapping[str, str]:
         # Others steer a connection (Host, Content-Length, Cookie), which is the client's to do.
         if not re.fullmatch(r"[Xx]-[A-Za-z0-9-]{1,80}", name):
             raise ValueError(f"the header {name!r} does not start with X-, as a spec's headers do")
-        rest = EPISODE_ID.sub("", value)
-        if "{{" in rest or "{%" in rest:
+        remaining_text = EPISODE_ID.sub("", value)
+        if "{{" in remaining_text or "{%" in remaining_text:
             raise ValueError(f"the header {name} holds a template; only {{{{ episode.id }}}} can stand there")
-        if not re.fullmatch(r"[ -~]{0,1000}", rest):
+        if not re.fullmatch(r"[ -~]{0,1000}", remaining_text):
             raise ValueError(f"the header {name} is not plain ASCII text of at most 1,000 characters")
         if is_secret_name(name):
-            remember(rest)
+            remember(remaining_text)
     return headers or {}
 
 

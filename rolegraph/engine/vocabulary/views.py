@@ -101,8 +101,8 @@ class View(NamedTuple):
     ) -> View:
         """Return the view with the results that are known after the episode: reward, verdict, terms and
         lineage."""
-        before = tuple(self)[:_EARNED_FROM]  # `_replace` takes twice as long
-        return View._make((*before, reward, right, terms, within))
+        earlier_values = tuple(self)[:_EARNED_FROM]  # `_replace` takes twice as long
+        return View._make((*earlier_values, reward, right, terms, within))
 
     def is_beside(self, other: View) -> bool:
         """Return True if another turn is on the same branch: their instances have a common ancestor in every
@@ -135,8 +135,8 @@ RECORDED_FIELDS = tuple(name for name in TURN_FIELDS if name != "chosen")
 def named_turns(mentions: Set[str], roles: Iterable[str]) -> list[str]:
     """Return the names of turns among `mentions`, such as `judge` and `judge.history`, in the order of the
     roles."""
-    linked = ((role, *(f"{role}.{link}" for link in LINKS)) for role in roles)
-    return [name for names in linked for name in names if name in mentions]
+    linked_names = ((role, *(f"{role}.{link}" for link in LINKS)) for role in roles)
+    return [name for names in linked_names for name in names if name in mentions]
 
 
 class SelfView(NamedTuple):
@@ -192,7 +192,7 @@ class Views:
 
     def beside(self, view: View) -> Views:
         """Return the turns that are on the branch of `view`."""
-        return Views([it for it in self._views if view.is_beside(it)])
+        return Views([other for other in self._views if view.is_beside(other)])
 
 
 Upstream = Mapping[str, Views]

@@ -290,7 +290,7 @@ class Display:
         return sum(getattr(sums, count) for sums in self._roles.values())
 
     def _mean(self, figure: str, role: str) -> float | None:
-        """Return a role's mean of `figure`, `reward` or `right`; None without a value."""
+        """Return the mean of a role's `reward` or `right`, as `figure` names it; None without a value."""
         is_judged = figure == "reward" or role in self._plan.judged
         return self._means.means().get(f"{figure}/{role}") if is_judged else None
 

@@ -1,4 +1,4 @@
-"""Doors of rooms and packages to the command line: commands, and options of other commands.
+"""Doors: commands, and options of other commands, that folders and packages add to the command line.
 
 A door is found by its entry point in `rolegraph.doors`, so a deleted folder has no door. The module of a door
 imports little, because `rolegraph --help` imports all doors.
@@ -32,7 +32,7 @@ class Verb(NamedTuple):
 
 
 class Door(NamedTuple):
-    """Commands and options that a room adds to the command line."""
+    """Commands and options that a folder of `rolegraph` or a package adds to the command line."""
 
     commands: Mapping[str, Verb] = MappingProxyType({})
     """Commands by name."""
@@ -43,7 +43,7 @@ class Door(NamedTuple):
 
 @cache
 def doors() -> list[Door]:
-    """Return the doors of all rooms and packages, in the order of their names.
+    """Return the Door of each folder and package that has one, sorted by name.
 
     An entry point that is no Door is left out, with a warning.
     """
@@ -55,7 +55,7 @@ def doors() -> list[Door]:
 
 
 def contributions(place: str) -> list[Decorate]:
-    """Return the decorators that doors have for a place."""
+    """Return the decorators of all doors that add options at a place, such as the command `run`."""
     return [door.options[place] for door in doors() if place in door.options]
 
 

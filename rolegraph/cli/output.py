@@ -47,7 +47,7 @@ class OutputOptions(NamedTuple):
             raise click.UsageError(f"--json and --quiet go with one {kind}; -m makes several")
 
     def results(self) -> Console:
-        """Return the console for tables and paths."""
+        """Return the rich console that prints tables and paths."""
         return _console(stderr=self.as_json, quiet=self.quiet, lines=True)
 
     def line(self, text: str) -> None:
@@ -56,7 +56,7 @@ class OutputOptions(NamedTuple):
             click.echo(api.printable(text), err=self.as_json)
 
     def progress(self) -> Console:
-        """Return the console for progress."""
+        """Return the rich console that prints progress."""
         return _console(stderr=True, quiet=self.quiet)
 
     def warnings(self) -> Console:

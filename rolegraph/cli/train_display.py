@@ -388,7 +388,9 @@ class _TrainEnd:
 
 
 def _beside(role: str) -> list[str]:
-    """Return the metrics to show side by side: a role's reward, and the metrics of its constant answers."""
+    """Return the names of metrics to show side by side: a role's reward, and the metrics of its constant
+    answers.
+    """
     return [f"reward/{role}", f"answers/constant/{role}", f"answers/same/{role}"]
 
 

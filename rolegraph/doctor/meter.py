@@ -132,7 +132,7 @@ class ServiceMeter:
     # clients
 
     def created(self, rank: int) -> tinker.TrainingClient:
-        """Create a training client with a new adapter of this rank, and wait for it."""
+        """Create a training client with a new adapter of this rank, wait until it is ready, and return it."""
         return value_of(self.session.service.create_lora_training_client(self.model, rank, 1))
 
     @cached_property

@@ -15,7 +15,7 @@ _READS = {
 
 
 def metrics(document: Document) -> Iterator[Change | Problem]:
-    """Write an expression for each built-in metric."""
+    """Yield changes that write an expression for each built-in metric of version 1."""
     graph = DocumentRoles.of(document)
     for entry in document.entries("episode.metrics.*"):
         keys = pairs(entry.value)

@@ -15,12 +15,12 @@ _FALSE = ("false", "no", "off")
 
 
 def frozen(document: Document) -> Iterator[Change | Problem]:
-    """Remove the signals of roles that say `trainable: false`."""
+    """Yield changes that remove the signals of roles with `trainable: false`."""
     yield from _of_frozen(document, "signal")
 
 
 def precomputed(document: Document) -> Iterator[Change | Problem]:
-    """Remove the estimators of roles that say `trainable: false`, and `estimator: precomputed`."""
+    """Yield changes that remove `estimator: precomputed`, and estimators of roles with `trainable: false`."""
     yield from _of_frozen(document, "estimator")
     for entry in document.entries("roles.*.estimator"):
         name = scalar(entry.value) or next(iter(pairs(entry.value)), "")

@@ -25,7 +25,7 @@ _SCHEDULED = ("weight", "coefficient", "temperature")
 
 
 def words(document: Document) -> Iterator[Change]:
-    """Write the new names of keys, and `previous` for the value `last` of a round."""
+    """Yield changes that rename keys, and that write `previous` for the value `last` of a round."""
     for pattern, name in _KEYS:
         for entry in document.entries(pattern):
             if entry.key is not None:

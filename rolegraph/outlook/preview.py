@@ -266,8 +266,9 @@ class _Runs:
         return "after turns that other answers lead to"
 
     def _unknown(self, failure: FailureMetadata) -> str:
-        """Return a text that explains a failed prompt that reads the unknown answer of a service; empty for
-        any other failure."""
+        """Return the reason why a prompt failed: it reads a service's answer, which a preview lacks; empty
+        for any other failure.
+        """
         needs = self._by_name[failure["role"]].role.spec.needs
         input_roles = [edge.of or name for name, edge in needs.items()]
         runs = [(name, self._by_name[name].role.run) for name in input_roles if name in self._by_name]

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 FORMS = ("mmd", "md", "svg", "png", "json")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 SHOWN_OF_DIFF = 2000
-"""Characters of a template's diff that are shown; the page has all of it."""
+"""Largest number of characters of a template's diff that the terminal shows; the HTML page has all of the
+diff.
+"""
 
 
 @click.command("runs")

@@ -31,7 +31,9 @@ class _Key(TypedDict, total=False):
 
 
 class _Part(TypedDict, total=False):
-    """Fields of a group's key that differ from their defaults, as old metadata has them."""
+    """Fields of a group's key in the metadata of earlier versions, only those that differ from their
+    defaults.
+    """
 
     credit: Figure | None
     group: _Key
@@ -44,7 +46,7 @@ class _Part(TypedDict, total=False):
 
 @with_config(ConfigDict(strict=True))
 class _Notes(_Part, total=False):
-    """Credit of a Step in its metadata."""
+    """Credit of a Step, as the metadata of earlier versions holds it."""
 
     groups: list[_Part] | None
 

@@ -68,14 +68,15 @@ class Side:
     results: SideResults | None = None
     """Results; None for a spec, and without episodes."""
     other: SideResults | None = None
-    """Results of the other validation of a training: of the best if `results` are of the last, and the
-    reverse. None if both are the same, and for a run."""
+    """Results of a training's other validation: that of the best checkpoint if `results` are of the last,
+    else that of the last. None for a run, and if both are the same.
+    """
     seconds: float | None = None
     """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
     training: Path | None = None
     """Folder of a training; None for a run and a spec."""
     trained: Sequence[str] = ()
-    """Names of the trained roles."""
+    """Names of the roles that the training trains."""
 
 
 def side_names(paths: Sequence[str]) -> list[str]:
@@ -94,7 +95,7 @@ def read_side(name: str, path: Path, *, best: bool = False) -> Side:
     Args:
         name: Name of the side.
         path: The folder.
-        best: Whether to take the validation of a training's best checkpoint, where it has one.
+        best: True to take the validation of a training's best checkpoint, if the training has one.
 
     Raises:
         UsageError: The folder is not one of a run.

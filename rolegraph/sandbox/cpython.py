@@ -48,7 +48,7 @@ class ScriptOutput(NamedTuple):
 
 
 class CPythonProcess(AbstractContextManager["CPythonProcess"]):
-    """Runs of pieces of code, one after the other, with the same globals, as in a SandboxProcess.
+    """CPython in a container that runs pieces of code one after the other with the same globals.
 
     Each piece runs in a new process, in which the earlier pieces run first.
     """

@@ -84,7 +84,7 @@ def short(text: str, room: list[int]) -> str:
 
 
 def judge(test: str, used: list[str], names: dict[str, Any]) -> None:
-    """Run a test's source with the program's variables named in `used`; a failing test raises."""
+    """Run a test's source with the program's variables named in `used`; raise the error of a failing test."""
     compared = {"_equal": equal, "_holds": holds, "_minus": minus}
     exec(test, {**{name: names[name] for name in used if name in names}, **compared})
 

@@ -126,7 +126,7 @@ def _undecided(what: str, rows: Sequence[Row], columns: Sequence[str], shown: st
 
 
 def _found(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return a text that lists columns with the number and an example of their values."""
+    """Return a text that lists columns, each with the number of its values and an example value."""
     descriptions: list[str] = []
     for column in columns[:12]:
         values = [row[column] for row in rows if not _is_missing(row[column])]

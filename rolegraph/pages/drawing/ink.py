@@ -12,8 +12,7 @@ from rolegraph.engine.records.plain import in_xml
 PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
 INK = "#768390"
 _GROUND = ".ground{fill:#fff}@media(prefers-color-scheme:dark){.ground{fill:#181c22}}"
-"""Style of the background, which follows the colour scheme: a viewer may draw its own background and not
-follow it."""
+"""Style of the background, which follows the reader's colour scheme."""
 
 
 def text(value: object) -> str:

@@ -89,7 +89,7 @@ _Arrows = Mapping[Arrow, tuple[Hashable, Hashable]]
 
 
 def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
-    """Compute the layout of a picture, or of one of its loops with the loop's frame.
+    """Compute the layout of a picture, or of one of its loops together with the loop's frame.
 
     Args:
         picture: The picture, whose arrows within a round have no cycle.
@@ -184,7 +184,7 @@ def _rows(layer: Sequence[Hashable], widths: Mapping[Hashable, float]) -> list[l
 def _centres(
     layers: Sequence[list[Hashable]], widths: Mapping[Hashable, float], near: nx.DiGraph[Hashable]
 ) -> dict[Hashable, float]:
-    """Return the horizontal centre of each item, and sort each layer by it in place.
+    """Return the horizontal centre of each item, and sort each layer by the centres of its items in place.
 
     Each pass puts the items of a layer near the items that they are joined to in the layer before.
     """

@@ -30,7 +30,7 @@ _TIP = (
     '<defs><marker id="flow-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
     'orient="auto-start-reverse"><path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>'
 )
-"""Tip of an arrow."""
+"""SVG definition of the tip of an arrow."""
 
 
 def svg(picture: Picture) -> str:

@@ -72,7 +72,7 @@ class ChartLine:
 
 
 Ends = tuple[float, float]
-"""Lower and upper end of a scale."""
+"""Lower and upper end of an axis."""
 SHARES: Ends = (0.0, 1.0)
 """Ends of the axis of a share."""
 
@@ -178,8 +178,9 @@ def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) 
 
 
 def thinned(line: ChartLine) -> ChartLine:
-    """Return a copy of a line with at most about MOST_POINTS points, neighbours averaged, in its band as
-    well."""
+    """Return a copy of a line with at most about MOST_POINTS points: neighbours are averaged, also in the
+    band.
+    """
     lows = thin([(step, low) for step, low, _ in line.band])
     highs = thin([(step, high) for step, _, high in line.band])
     band = [(step, low, high) for (step, low), (_, high) in zip(lows, highs, strict=True)]

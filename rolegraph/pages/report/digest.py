@@ -1,8 +1,9 @@
 """Summary of a training's episodes for the report: outcomes of groups, and a few sample episodes.
 
-Episodes are read one at a time, so that gigabytes of them fit in memory. A group is the set that training
-compared: the trajectories of a role on one task in one step, or their turns of one round or prompt, without
-masked ones; `rolegraph.engine.training.analysis.outcomes` classifies it. This file knows no HTML.
+Episodes are read one at a time, so that gigabytes of them fit in memory. A group is the set of trajectories
+that training compared: the trajectories of a role on one task in one step, or their turns of one round or
+prompt, without masked ones; `rolegraph.engine.training.analysis.outcomes` classifies it. This file knows no
+HTML.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class SampleEpisode:
 class StepSamples:
     """Selection of the few best and worst episodes of each role in a step.
 
-    They are ranked by mean advantage, or by reward where a role has no advantages.
+    Episodes are ranked by mean advantage, or by reward where a role has no advantages.
     """
 
     def __init__(self, split: Split, step: int, rule: DisclosureRule) -> None:
@@ -158,12 +159,12 @@ class Digest:
     episodes."""
 
     roles: Mapping[str, RoleGroups]
-    """Every role with its groups, by its name."""
+    """Answers and groups of each role, by the role's name."""
     samples: Sequence[StepSamples] = ()
     unreadable: int = 0
     """Number of broken lines, not counting an incomplete last line."""
     validations: Validations = field(default_factory=dict[str, Mapping[int, ByTask]])
-    """Figures of the validation's tasks."""
+    """Figures of the validation tasks, by figure, step and task."""
     heaviest: Mapping[int, HeavyTurn] = field(default_factory=dict[int, HeavyTurn])
     """Turn with the largest share of a gradient, by step."""
 
@@ -234,7 +235,7 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
 
 
 def bands(validations: Validations) -> Bands:
-    """Return the intervals of the validations' figures."""
+    """Return the 95 % interval of each figure at each validation."""
     intervals = {
         name: {step: interval(values) for step, values in of.items()} for name, of in validations.items()
     }

@@ -15,18 +15,20 @@ TurnKey = tuple[str, int, NodeId]
 
 
 class HeavyTurn(NamedTuple):
-    """Turn, or trajectory, with its share of one update, and its words as they may leave."""
+    """Turn or trajectory with its share of one policy update, and its texts without hidden fields."""
 
     credit: CreditRow
     share: float
-    """Its part, from 0 to 1, of the sum of |advantage × loss weight| over the tokens of its policy."""
+    """Share, from 0 to 1, of this turn in the sum of |advantage × loss weight| over the tokens of its
+    policy.
+    """
     members: int
-    """Number of members of its group."""
+    """Number of members of the turn's group."""
     name: str = ""
-    """Name of its role, with the instance's number where the role has several."""
+    """Name of the turn's role, with the instance's number if the role has several instances."""
     question: str = ""
     answer: str = ""
-    """Its answer in a few words; empty where it may quote a hidden field."""
+    """Answer of the turn in a few words; empty if the answer may quote a hidden field."""
 
 
 def heaviest_turn(rows: Collection[CreditRow], rule: DisclosureRule) -> HeavyTurn | None:

@@ -28,7 +28,7 @@ COLLAPSED, UNKNOWN = "Collapsed", "Not validated twice"
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """Figure of a training at its first, its last and its best step."""
+    """Values of a training's figure (metric) at the first, the last and the best step."""
 
     names: Sequence[str]
     """Names of the figures that share these values at every step."""
@@ -82,7 +82,7 @@ class RoleSummary(NamedTuple):
     answers: int
     """Number of the role's trajectories in the training's episodes."""
     failures: Counter[str]
-    """Number of failures in training by name."""
+    """Number of failures in training, by the failure's name."""
     groups: Outcomes
     constant: float | None
     """Reward of the best constant answer at the last step; None if the role's answers are not discrete."""

@@ -19,7 +19,7 @@ from rolegraph.pages.report.charts import Axis, nice_ticks, share_ends
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 280, 26, 46, 34, 28
 _LETTER = 7.2
-"""Approximate width of a letter in a label, in pixels."""
+"""Approximate width in pixels of a character of a label."""
 
 DrawMark = Callable[[Axis, float], str]
 """Function from the panel's axis and the y of a row to the SVG of the row's mark."""

@@ -14,9 +14,12 @@ from rolegraph.pages.report.outcome import FigureChange
 from rolegraph.pages.report.reading import Point, RunRecord
 
 WINDOW = 5
-"""Batches whose mean is compared with that of the next; a batch has other tasks than the one before it."""
+"""Number of batches whose mean is compared with the mean of as many next batches; each batch has other
+tasks.
+"""
 LEAST = 3
-"""Validations from which on their curve is searched, and not that of the batches."""
+"""Smallest number of validations for which their curve is searched; with fewer, that of the batches
+is searched."""
 
 
 class TurningPoint(NamedTuple):
@@ -25,13 +28,13 @@ class TurningPoint(NamedTuple):
     name: str
     """`rise` or `fall`."""
     change: FigureChange
-    """The figure with two points alone: before and after."""
+    """Figure with only two points: before and after the change."""
     last_point: Point
     """Last point of the curve in the change."""
     window: int
     """Number of batches in each mean; 1 for validations."""
     among: int
-    """Number of changes of which it is the largest."""
+    """Number of changes in the curve among which this one is the largest."""
     turn: HeavyTurn | None
     """Turn with the largest share of its policy's gradient in the updates between both points."""
 

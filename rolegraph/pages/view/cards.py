@@ -50,7 +50,7 @@ class TurnCard(NamedTuple):
     anchor: str
     calls: Sequence[CallCard]
     compared: Sequence[tuple[GroupTrace, str]]
-    """Groups in which the turn is compared, each with the anchor of the card that shows the group's table."""
+    """Groups that compare the turn, each with the anchor of the card that shows the group's table."""
     colour: str = ""
     """CSS class of the role's colour on the time line."""
     picked: Sequence[str] = ()
@@ -157,9 +157,9 @@ class EpisodeColumn(NamedTuple):
     """An episode that is shown side by side with another."""
 
     number: int
-    """Number of its run."""
+    """Number of the episode's run."""
     name: str
-    """Name of its run."""
+    """Name of the episode's run."""
     run: ViewedRun
     shown: EpisodePage
 

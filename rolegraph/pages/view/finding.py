@@ -51,7 +51,7 @@ class EpisodeFilter:
     low: float | None = None
     """Lower bound of a reward."""
     high: float | None = None
-    """Upper bound of the same reward."""
+    """Upper bound of a reward."""
     task: str = ""
     """Part of the task's id."""
     text: str = ""
@@ -91,7 +91,7 @@ class EpisodeFilter:
 
     @property
     def filters(self) -> bool:
-        """True where the filter restricts the episodes: any field but `sort` is set."""
+        """True if the filter restricts the episodes: any field but `sort` is set."""
         return replace(self, sort="") != EpisodeFilter()
 
     def matching(self, rows: EpisodeRows) -> EpisodeRows:

@@ -63,7 +63,7 @@ class TaskRows(NamedTuple):
     rows: Sequence[EpisodeRow]
     """Rollouts that match the filter and are on the page."""
     every: EpisodeRows
-    """All rollouts of the task in the file."""
+    """All rollouts of the task in the episode file."""
     id: str
     """The task's id, without the beginning that all ids on the page share."""
 
@@ -129,7 +129,7 @@ def shared_start(ids: Sequence[str]) -> str:
 
 
 def short_id(task: str, shared: str = "") -> str:
-    """Return the end of a task's id, without the `shared` beginning."""
+    """Return a task's id without the beginning `shared`."""
     return ending(task.removeprefix(shared) or task)
 
 

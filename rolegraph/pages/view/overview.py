@@ -69,7 +69,7 @@ class RunFigure(NamedTuple):
 
     @property
     def cell(self) -> str:
-        """The mean with its interval, or the value alone."""
+        """Text of the mean with its interval, or of the value alone."""
         return interval_cell(self.over) if self.over else f"{self.value:,.3f}"
 
     @property
@@ -299,7 +299,9 @@ class RunsTable:
         return column_titles.get(column, column)
 
     def names(self, column: str) -> str:
-        """Return the name of a column, and of a figure the names of those that equal it: `correct = f1`."""
+        """Return the name of a column; for a figure, also the names of the figures that equal it: `correct =
+        f1`.
+        """
         return " = ".join(self._equal.get(column, [column]))
 
     def _short(self, key: str) -> str:

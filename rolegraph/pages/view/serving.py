@@ -38,7 +38,7 @@ _HEADERS = {
 
 
 class ServedLinks(PageLinks):
-    """URLs of the form `/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
+    """URLs of the served pages, of the form `/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -25,7 +25,7 @@ def decimals(value: float) -> str:
 
 
 class Mark(NamedTuple):
-    """Sign of a right, wrong or failed answer, with its word for screen readers and its CSS class."""
+    """Sign of a right, wrong or failed answer, with a word for screen readers and a CSS class."""
 
     sign: str
     word: str
@@ -129,7 +129,7 @@ def step_facts(step: Step) -> str:
 
 
 def group_noun(trace: GroupTrace) -> str:
-    """Return a noun for a group's members, such as `turns of solver`."""
+    """Return a noun phrase for a group's members, such as `turns of solver`."""
     return f"{'turns' if trace.of_turns else 'trajectories'} of {trace.roles}"
 
 

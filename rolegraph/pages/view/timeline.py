@@ -225,7 +225,7 @@ def ticks(length: float) -> list[float]:
 
 
 def join_path(join: Join, scale: float) -> str:
-    """Return the SVG path of a join in a picture of so many units a second."""
+    """Return the SVG path of a join; `scale` is the number of the picture's units per second."""
     start, end = MARGIN + join.start * scale, MARGIN + join.end * scale
     top, bottom = (lane * LANE + LANE // 2 for lane in (join.lane, join.to))
     bend = max(8, (end - start) / 2)
@@ -233,7 +233,7 @@ def join_path(join: Join, scale: float) -> str:
 
 
 def apart(bars: Sequence[Bar]) -> Iterator[Bar]:
-    """Yield a lane's bars; of skipped rounds that would be drawn in the same place, only the first."""
+    """Yield the bars of a lane; of skipped rounds that would be drawn in the same place, only the first."""
     last_end: float | None = None
     for bar in bars:
         if bar.state != "skipped":

@@ -49,17 +49,17 @@ class GroupTrace:
 
     @property
     def too_small(self) -> bool:
-        """True where the group has fewer members than the estimator needs."""
+        """True if the group has fewer members than the estimator needs."""
         return self.mine.credit.left_out is LeftOut.TOO_SMALL
 
     @property
     def of_turns(self) -> bool:
-        """True where the members are turns and not trajectories."""
+        """True if the members are turns, not trajectories."""
         return self.mine.credit.round > 0
 
     @property
     def learnt(self) -> bool:
-        """True where any member has an advantage."""
+        """True if any member has an advantage."""
         return any(member.credit.advantage is not None for member in self.members)
 
 

@@ -18,7 +18,7 @@ class CallRecord:
     """Messages of the prompt that the previous call already had in its prompt or response; for the first call
     of a fork, those that the forked turn had."""
     prompt: Sequence[Message]
-    """Other messages of the prompt."""
+    """Messages of the prompt that the previous call did not have."""
     answer: Message
     """Message of the response; empty if none was recorded."""
     used: Sequence[tuple[str, str]]
@@ -67,12 +67,12 @@ class TurnRecord:
 
     @property
     def masked(self) -> bool:
-        """True where the turn is kept out of the gradient."""
+        """True if the turn is left out of the gradient."""
         return any(asked.step.masked for asked in self.calls)
 
     @property
     def begins_anew(self) -> bool:
-        """True where the turn began its conversation anew."""
+        """True if the turn started a new conversation."""
         return any(asked.step.metadata.get("restarted") for asked in self.calls)
 
     @property

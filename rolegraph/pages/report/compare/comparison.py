@@ -1,4 +1,5 @@
-"""Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
+"""Comparison of sides (runs, trainings or specs): differences of the specs and of the figures, and tasks that
+flipped.
 
 All other sides are compared with the first. Nothing is averaged over sides. A figure is the
 mean over tasks, the rollouts of a task averaged first; `intervals.METHOD` describes its interval. `flips` has
@@ -45,7 +46,7 @@ _OF_TASKS = ("data", "seed", "split", "tasks")
 
 
 class FigureRow(NamedTuple):
-    """Figure of every side, with the differences from the first side."""
+    """Values of one figure (metric) on every side, with the differences from the first side."""
 
     figure: str
     sides: Sequence[Interval | None]
@@ -88,10 +89,12 @@ class SideVerdict(NamedTuple):
     first: str
     """Name of the first side."""
     of: tuple[str, str]
-    """Descriptions of the episodes of the first side and of this one, such as `validation, step 10`."""
+    """Descriptions of the compared episodes of the first side and of this side, such as `validation, step
+    10`.
+    """
     figure: str
     means: tuple[float, float]
-    """Mean of the figure on the first side and on this one."""
+    """Mean of the figure on the first side and on this side."""
     gap: Interval
     """Difference of the figure from the first side."""
     flips: TaskFlips
@@ -241,7 +244,7 @@ class Comparison(Summarized):
 
     @property
     def same_words(self) -> bool:
-        """True where all sides have the same spec, templates and settings."""
+        """True if all sides have the same spec, templates and settings."""
         return not (self.spec or self.templates)
 
     @property
@@ -312,8 +315,7 @@ def _measured(sides: Sequence[Side]) -> list[Side]:
 def _verdicts(
     measured: Sequence[Side], column: int, rows: Sequence[FigureRow], flips: TaskFlips, apart: str
 ) -> Iterator[SideVerdict]:
-    """Yield the verdict on a side, and a second verdict where the best checkpoint of either side is not its
-    last.
+    """Yield the verdict on a side, and a second verdict if the best checkpoint of a training is not its last.
 
     The two verdicts differ for a training that fell after its best step.
 
@@ -373,7 +375,7 @@ def _moved(name: str, figure: str, was: SideResults, now: SideResults) -> Interv
 
 
 def _compared_specs(sides: Sequence[Side]) -> list[Mapping[str, Any]]:
-    """Return the specs of all sides; without their `train` if any side is a run."""
+    """Return the specs of all sides, without their sections `train` if any side is a run."""
     has_run = any(side.settings.get("kind") == "run" for side in sides)
     omitted_keys = {"train"} if has_run else set[str]()
     return [{key: value for key, value in side.spec.items() if key not in omitted_keys} for side in sides]

@@ -69,7 +69,7 @@ def template_differences(
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a resolved spec with all defaults filled in, so that equal meanings compare equal.
+    """Return a resolved spec with all defaults filled in, so that specs of equal meaning compare equal.
 
     A spec with faults is returned unchanged.
     """

@@ -41,7 +41,7 @@ class TaskFlip:
     """Share of correct rollouts on the first side, from 0 to 1."""
     now: float
     first: Episode
-    """Episode of the first side, correct where that side solves the task."""
+    """Episode of the first side; a correct one if that side solves the task."""
     other: Episode
 
     def beside(self) -> list[SideActions]:
@@ -77,7 +77,7 @@ class TaskChange(NamedTuple):
 
     @property
     def change(self) -> float:
-        """Sum of the absolute changes."""
+        """Sum of the absolute changes of the task's means."""
         return sum(abs(self.now[name] - value) for name, value in self.was.items() if name in self.now)
 
     def cell(self, name: str) -> str:
@@ -99,7 +99,7 @@ class TaskFlips:
     shared: int
     """Number of tasks with the same id and row on both sides."""
     alone: int
-    """Number of the other tasks of both sides."""
+    """Number of tasks that only one side has, or whose rows differ."""
     gained: Sequence[TaskFlip]
     """Tasks that only the other side solves, the largest change first, up to the requested number."""
     lost: Sequence[TaskFlip]
@@ -224,7 +224,9 @@ def _changes(
 
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
-    """Return the TaskFlip of a task, with an episode of each side, of the same rollout number if possible."""
+    """Return the TaskFlip of a task, with an episode of each side; the episodes have the same rollout number
+    if possible.
+    """
     old_value, new_value = first.figures["correct"][task], other.figures["correct"][task]
     is_solved = new_value > SOLVED
     first_key, other_key = min(

@@ -162,7 +162,7 @@ class FigureKind(NamedTuple):
 
     kind: str
     rows: Sequence[tuple[FigureRow, list[str]]]
-    """Rows, each with the names of the figures that equal it on every task."""
+    """Rows of the table, each with the names of the figures that equal it on every task."""
     axis: Axis
 
 

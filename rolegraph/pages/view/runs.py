@@ -193,11 +193,11 @@ class ViewedRun:
         """
         table = self._credit_table(row.part.step) if row.part.split == "train" else None
         next_group = 1 + max((it.group for it in table or () if it.group is not None), default=-1)
-        recorded_rows_ = [*recorded_rows(self._readable(self.rollouts(row)), start=next_group)]
-        if table is None and any(it.over is not Extent.TASK for it in recorded_rows_):
-            recorded_rows_ = [*recorded_rows(self._readable(self.rows(row.part)))]
+        other_rows = [*recorded_rows(self._readable(self.rollouts(row)), start=next_group)]
+        if table is None and any(it.over is not Extent.TASK for it in other_rows):
+            other_rows = [*recorded_rows(self._readable(self.rows(row.part)))]
         roles_in_table = {it.role for it in table or ()}
-        rows = [*(table or ()), *(it for it in recorded_rows_ if it.role not in roles_in_table)]
+        rows = [*(table or ()), *(it for it in other_rows if it.role not in roles_in_table)]
         return [it for it in rows if hidden or self.rule.shows_group(it.role, it.by)]
 
     def _credit_table(self, step: int) -> list[CreditRow] | None:

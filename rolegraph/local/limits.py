@@ -31,7 +31,7 @@ SAMPLES = Limit("service_samples", 1_024, "sequences")
 TOP = Limit("service_top", 128, "tokens")
 """Number of likeliest tokens whose logprobs are returned for each prompt token."""
 CHOICE_TOP = Limit("service_choice_top", 20, "tokens")
-"""Number of likeliest tokens for each token of a /v1 call, which has up to 128 prompts; as in OpenAI's API."""
+"""Number of likeliest tokens for each token of a /v1 call, with up to 128 prompts; as in OpenAI's API."""
 CHOICES = Limit("service_choices", 128, "answers")
 """Choices of one /v1 call, as in OpenAI's API."""
 STOPS = Limit("service_stops", 64, "texts or ids")

@@ -50,7 +50,7 @@ class PolicyRate(NamedTuple):
 
     @property
     def is_far(self) -> bool:
-        """True if the spec's rate is over ten times, or under a tenth, of the rule's."""
+        """True if the spec's learning rate is over ten times, or under a tenth, of the rate by the rule."""
         return self.fitting is not None and not 1 / FAR <= self.value / self.fitting <= FAR
 
     @property

@@ -118,7 +118,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Return a random path beside another, for its content until it is complete."""
+    """Return a random path in the folder of `path`, for a new content of the file until it is complete."""
     return path.with_name(f".{secrets.token_hex(8)}.part")
 
 

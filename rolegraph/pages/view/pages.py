@@ -424,8 +424,7 @@ def write_static(
     hidden: bool,
     where: EpisodeFilter,
     most: int = MOST_IN_FILE,
-    home: str = "",
-    up: str = "",
+    links: PageLinks | None = None,
 ) -> WrittenEpisodes:
     """Write the matching episodes of runs to one HTML file.
 
@@ -435,8 +434,7 @@ def write_static(
         hidden: True to show hidden task fields.
         where: Filter of the episodes.
         most: Largest number of episodes of each run.
-        home: URL of the site that the file is part of; empty without one.
-        up: URL of the report that the file belongs to; empty without one.
+        links: URLs of the report and the site that the file belongs to; None for a file by itself.
 
     Returns:
         The number of episodes in the file, and of those that were left out.
@@ -447,7 +445,7 @@ def write_static(
     """
     readable_runs = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
     found_pages = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable_runs]
-    page = one_file(runs, found_pages, where, hidden=hidden, home=home, up=up)
+    page = one_file(runs, found_pages, where, hidden=hidden, links=links)
     write_output(file, page.encode("utf-8", "replace"), "html")
     left_out_counts = [None if page.total is None else page.total - len(page.rows) for _, page in found_pages]
     left_out = None if None in left_out_counts else sum(filter(None, left_out_counts))
@@ -494,8 +492,9 @@ def write_report_pages(folder: Path, out: Path, home: str = "") -> Path:
         if len(where.matching(run.every())) > MOST_IN_FILE:
             where = replace(where, task=credit.task)
         step = out / f"step-{credit.step}.html"
-        report_link = f"{file.name}#turning"
-        write_static([run], step, hidden=False, where=where, most=sys.maxsize, home=home, up=report_link)
+        links = PageLinks()
+        links.home, links.up = home, f"{file.name}#turning"
+        write_static([run], step, hidden=False, where=where, most=sys.maxsize, links=links)
     return file
 
 
@@ -505,8 +504,7 @@ def one_file(
     where: EpisodeFilter,
     *,
     hidden: bool,
-    home: str = "",
-    up: str = "",
+    links: PageLinks | None = None,
 ) -> str:
     """Return one self-contained page with episodes of runs; raises DataError where a run cannot be read.
 
@@ -515,10 +513,8 @@ def one_file(
         chosen: (number, episodes) of each run that is shown.
         where: Filter that chose the episodes.
         hidden: True to show hidden task fields.
-        home: As for `write_static`.
-        up: As for `write_static`.
+        links: As for `write_static`.
     """
-    links = PageLinks()
-    links.home, links.up = home, up
+    links = links or PageLinks()
     links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
     return Pages(runs, links, hidden=hidden).static(chosen, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -56,15 +57,16 @@ class EpisodeTest(NamedTuple):
             raise UsageError(f"{self.expression.source!r} cannot be computed for {label}: {error}") from error
 
 
-def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
+def episode_test(source: str, roles: Mapping[str, int], episodes: Iterable[Episode]) -> EpisodeTest:
     """Compile a filter of episodes, such as `not judge.right and any(solver.right)`.
 
     Args:
         source: The expression. It may read the last turns of roles, `task`, and the names in `OF_EPISODE`.
         roles: Largest number of instances of each role in an episode.
+        episodes: Recorded episodes, which are read until each task field of the expression was met.
 
     Raises:
-        SpecError: The expression has a fault; the message points at it.
+        SpecError: The expression has a fault, such as a field that no task has; the message points at it.
     """
     scope = TemplateScope(
         roles,
@@ -77,6 +79,15 @@ def episode_test(source: str, roles: Mapping[str, int]) -> EpisodeTest:
         is_after=True,
     )
     expression, faults = compile_expression(source, scope)
+    fields: dict[str, None] = {}
+    missing = {name for name in (expression.mentions if expression else ()) if name.startswith("task.")}
+    for episode in episodes if missing else ():
+        fields |= dict.fromkeys(episode.task)
+        missing -= {f"task.{name}" for name in episode.task}
+        if not missing:
+            break
+    if missing and fields:
+        expression, faults = compile_expression(source, replace(scope, columns=tuple(fields)))
     if expression is None:
         raise SpecError([_diagnostic(source, fault) for fault in faults])
     return EpisodeTest(expression, tuple(roles))
@@ -206,13 +217,19 @@ class Run(Summarized):
         """
         parts = self._parts(split, step)
         entries = [[*EpisodeFile(part.path).entries()] for part in parts]
-        episode_filter = episode_test(where, most_instances(chain.from_iterable(entries))) if where else None
-        for part, file_entries in zip(parts, entries, strict=True):
-            for entry in file_entries:
-                if task is None or entry.task == task:
-                    episode = EpisodeFile(part.path).read(entry)
-                    if episode_filter is None or episode_filter.holds(episode, part.step):
-                        yield RecordedEpisode(part.split, part.step, episode)
+
+        def read() -> Iterator[RecordedEpisode]:
+            for part, file_entries in zip(parts, entries, strict=True):
+                for entry in file_entries:
+                    if task is None or entry.task == task:
+                        yield RecordedEpisode(part.split, part.step, EpisodeFile(part.path).read(entry))
+
+        if not where:
+            yield from read()
+            return
+        roles = most_instances(chain.from_iterable(entries))
+        test = episode_test(where, roles, (row.episode for row in read()))
+        yield from (row for row in read() if test.holds(row.episode, row.step))
 
     def _parts(self, split: str | None, step: int | None) -> list[RunPart]:
         folder = RunFolder(self.folder)

@@ -60,7 +60,12 @@ def test_the_table_says_how_many_there_are_and_which_to_open(rolegraph: Command,
 
 @pytest.mark.parametrize(
     ("expression", "place"),
-    [("jugde.right", "where:1:1"), ("judge.right or", "where:1:13"), ("solver.right", "where:1:8")],
+    [
+        ("jugde.right", "where:1:1"),
+        ("judge.right or", "where:1:13"),
+        ("solver.right", "where:1:8"),
+        ("judge.right and task.questoin", "where:1:22"),
+    ],
 )
 def test_a_fault_is_told_with_its_place(rolegraph: Command, run: Path, expression: str, place: str) -> None:
     done = rolegraph("episodes", str(run), "--where", expression)

@@ -351,13 +351,16 @@ def _read(
     rows_with_text = _with_text(run, rows, where.text, hidden=hidden)
     if not where.where:
         return rows_with_text
-    test = episode_test(where.where, most_instances(rows.numbers.outcomes))
+
+    def read(row: EpisodeLocation) -> Episode:
+        return run.read(row) if hidden else run.without_hidden(run.read(row))
+
+    test = episode_test(where.where, most_instances(rows.numbers.outcomes), map(read, rows))
 
     def holds(row: EpisodeLocation) -> bool:
         answers, offset = run.answers(row.part, f"{hidden} {where.where}"), row.entry.offset
         if offset not in answers:
-            episode = run.read(row) if hidden else run.without_hidden(run.read(row))
-            answers[offset] = test.holds(episode, row.part.step)
+            answers[offset] = test.holds(read(row), row.part.step)
         return answers[offset]
 
     return filter(holds, rows_with_text)

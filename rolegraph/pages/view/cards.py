@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError
-from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.records import Episode, Message, NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.digest import clipped, plain_answer, question
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
@@ -75,6 +75,11 @@ class TurnCard(NamedTuple):
         return next(
             (value for it in self.calls if (value := it.asked.step.metadata.get("gate")) is not None), None
         )
+
+    @property
+    def prompt(self) -> Sequence[Message]:
+        """Messages that the first call asks; empty without a call."""
+        return self.calls[0].asked.prompt if self.calls else ()
 
     @property
     def answer(self) -> str:

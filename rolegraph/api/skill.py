@@ -23,6 +23,7 @@ _DESCRIPTION = (
     "judge, validator, debate, router, loops) and train their roles by RL. Use it when a folder has a YAML "
     "file that begins with `rolegraph: 2`, or when someone wants such a workflow."
 )
+_EXTENDS = "Parent spec in this folder, or a shipped one; mappings merge, `null` removes a key."
 
 
 def language_text(spec: str = "") -> str:
@@ -36,7 +37,7 @@ def language_text(spec: str = "") -> str:
         .get_template("skill.md.j2")
         .render(
             spec=spec,
-            top={**_keys(Spec), "extends": "Spec that this one changes."},
+            top={**_keys(Spec), "extends": _EXTENDS},
             role=_keys(Role),
             parsers=_items(vocabulary.parsers),
             rewards=_items(vocabulary.rewards),

@@ -51,7 +51,7 @@ class RowSplit(SpecModel):
     share: Annotated[float, Field(gt=0, lt=1)]
     """Share of the rows that is held out for validation, to the nearest row."""
     seed: int = 0
-    """Another seed holds out other rows."""
+    """Seed of the division; another seed holds out other rows."""
 
 
 class Examples(SpecModel):
@@ -105,9 +105,9 @@ class SharedRounds(NamedTuple):
     """
 
     mine: int
-    """Number of turns of an instance of the reading role in one shared round."""
+    """Number of turns that an instance of the reading role has in one shared round."""
     theirs: int
-    """Number of turns of an instance of the read role in one shared round."""
+    """Number of turns that an instance of the role that is read has in one shared round."""
     times: int
     """Number of rounds of the shared loop; if it is inside another loop, its rounds then begin again."""
     inside: bool
@@ -135,27 +135,30 @@ class Spec(SpecModel):
     """One multi-role workflow."""
 
     rolegraph: Literal[2]
-    """Version of the language."""
+    """Version of the language: `2`."""
     name: Identifier
     """Name of the workflow."""
     description: str = ""
-    """Purpose of the workflow, in a sentence."""
+    """Purpose of the workflow."""
     data: Data = Data()
     """Source of the tasks."""
     model: ModelRef = ModelRef()
-    """Model that answers for each role without a model of its own: the policy `main`."""
+    """Model of all roles, `provider:name`: `local`, `openai`, `litellm`, `vllm`, `sglang`, `tinker`,
+    `replay`. It is the model of the policy `main`; a role or a policy may have another."""
     sampling: Sampling = Sampling()
-    """Sampling settings of all roles; settings of a policy or a role replace them."""
+    """Sampling settings of all roles: `{temperature: 0.7, max_tokens: 512}`. Settings of a policy or a role
+    replace them."""
     policies: Mapping[Identifier, Policy] = {}
-    """Separately trained weights, by name; `main` exists without being named."""
+    """Separately trained weights, by name. The policy `main` exists without an entry."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
-    """The roles, by name. The name of a role is the name of its trajectory."""
+    """Roles by name, a Python identifier. The name of a role is the name of its trajectory."""
     loops: Mapping[Identifier, Loop] = {}
-    """Roles that take turns for several rounds, by the name of the loop."""
+    """Loops of roles that take turns, by name."""
     episode: EpisodeSpec = EpisodeSpec()
-    """Correctness and metrics of a whole episode."""
+    """Correctness of an episode, such as `correct: judge.right`, and `metrics`."""
     train: Train = Train()
-    """Training settings."""
+    """Training: `steps` of `batch_size` tasks with `rollouts` episodes each, and
+    `validation: {every: 10, best: correct}`."""
 
     def role_needs(self) -> dict[str, list[str]]:
         """Return for each role the roles that it waits for, without unknown roles; cycles are possible.
@@ -281,9 +284,10 @@ def is_atomic(path: Path) -> bool:
 
 
 def setting_named(name: str) -> str:
-    """Return the place of a setting by its own name, such as `train.steps` for `steps`; empty without one.
+    """Return the path of the setting with this last key, such as `train.steps` for `steps`; empty without
+    one.
 
-    Keys of roles, policies and loops, which have names of the spec's own, are left out.
+    Keys of roles, policies and loops are left out, since their paths have names that the spec chooses.
     """
     key = {"lr": "learning_rate"}.get(name, name).replace("-", "_")
     paths: list[Path] = [()]

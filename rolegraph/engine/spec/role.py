@@ -30,7 +30,7 @@ class OnFailure(SpecModel):
     retry: Annotated[int, Field(ge=0, le=SPEC_CALLS.most)] = 0
     """Number of further attempts."""
     then: Literal["zero", "mask", "fail", "reward"] = "zero"
-    """`zero`: it earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends.
+    """`zero`: the turn earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends.
     `reward`: the role's reward is computed all the same."""
     reward: FiniteFloat | None = None
     """Reward of a failed turn. None is 0, or with the reward `env` the reward that the environment gives."""
@@ -283,85 +283,90 @@ class Role(SpecModel):
     model_config = ConfigDict(json_schema_extra=_require_prompt_or_tool)
 
     count: Annotated[int, Field(ge=1, le=SPEC_INSTANCES.most)] = 1
-    """Number of parallel instances; with a join of `each` or `chunks`, for each parent."""
+    """Number of parallel instances. With a join of `each` or `chunks`, this is the number for each parent."""
     needs: Annotated[
         Mapping[str, Edge],
         BeforeValidator(_as_edges, json_schema_input_type=str | list[str] | Mapping[str, Edge]),
         ATOMIC,
     ] = {}
-    """Roles whose answers this role waits for."""
+    """Roles whose answers this role reads and waits for."""
     when: str | None = None
-    """Condition on which an instance runs; an instance for which it is false is skipped."""
+    """Condition on which an instance runs. Where the condition is false, the instance is skipped."""
     sees: Strings = []
-    """Hidden fields of the task that this role's own prompts, tool values and `when` may read."""
+    """Hidden task fields that this role may read. They are open to its own prompts, tool values and `when`.
+    """
     prompt: str | None = None
-    """Template of the user message: a file, such as `judge.j2`, or the text itself."""
+    """Template of the user message, or its file, such as `judge.j2`."""
     run: ToolField | None = None
-    """Tool that runs in place of a model; its result is the role's action."""
+    """Tool that runs in place of a model. The tool's result is the role's action."""
     callable: CallSignature | None = None
-    """Makes the role a function that models of other roles call, by `tools: [{role: …}]`. It runs once for
-    each call, and its action is the result."""
+    """Function for models of other roles: `{describe: …, arguments: {q: string}}`. They call it by
+    `tools: [{role: …}]`. The role runs once for each call, and its action is the result."""
     system: str | None = None
-    """Template of the system message, as a prompt is written."""
+    """Template of the system message. It is a file or a text, as `prompt` is."""
     examples: str | None = None
-    """Template of the right answer to an example, which it reads as `task`, as a prompt is written. With it
-    each of the task's `data.examples` is a turn of the chat before the prompt: this role's prompt for the
-    example, and that answer."""
+    """Template of the answers to `data.examples`. It is a file or a text, as `prompt` is, and reads the
+    example as `task`. Each example is a turn of the chat before the prompt: this role's prompt for the
+    example, and the answer."""
     memory: Annotated[Memory, ATOMIC] | None = None
-    """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds.
+    """`chat`: in a loop, each instance keeps one conversation. Every turn of the episode adds to it.
     `{chat: NAME}`: the roles that give one name keep one conversation. `{fork: ROLE}`: the turns continue
     the conversation of that role."""
     parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
-    """Parser of the answer; beside `run`, where it is given, of the tool's result."""
+    """Parser that turns the answer into the action. Beside `run`, it parses the tool's result."""
     tools: Annotated[
         list[ToolField],
         BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
         ATOMIC,
     ] = []
-    """Tools, and roles as `{role: searcher, parallel: 2}`, that the model may call before it answers."""
+    """Tools that the model may call; needs `max_calls` over 1. A role is a tool as
+    `{role: searcher, parallel: 2}`."""
     max_calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
-    """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
+    """Largest number of model calls in a turn. More than 1 needs `tools`; the last answer is parsed as it is.
+    """
     reward: Annotated[RewardField, vocabulary.rewards] | None = None
-    """Reward of the role: an item, or an expression such as `judge.reward`. An estimator needs one."""
+    """Reward of the role's action. It is an item, or an expression such as `judge.reward`; an estimator needs
+    it."""
     right: str | None = None
     """Expression that says whether the answer is right, where the reward does not."""
     credit: CreditField = Credit()
-    """Credit of each turn: `trajectory`, the reward of the trajectory; `turn`, that of the turn; `margin`,
-    that of the turn minus the mean of those before it; `{return: 0.95}`, that and the discounted later ones.
-    """
+    """Credit of each turn: `trajectory`, `turn`, `margin` or `{return: 0.95}`. `trajectory` is the reward of
+    the trajectory, `turn` the reward of the turn, `margin` that reward minus the mean of earlier turns'
+    rewards, and `{return: 0.95}` that reward plus the discounted rewards of later turns."""
     group: Annotated[
         list[Grouping],
         BeforeValidator(_as_items, json_schema_input_type=Union[Grouping, list[Grouping]]),  # noqa: UP007
         Field(min_length=1),
         ATOMIC,
     ] = [Grouping(by="task")]
-    """Group in which its rewards are compared: those on the same `task`, of the same `turn` or `prompt`, of
-    the whole `episode`, or with one value of an expression: `{by: self.observation}`. The advantages of
-    several groupings are added."""
+    """Group in which rewards are compared: `task`, `turn`, `prompt`, `episode` or `{by: EXPRESSION}`. The
+    members of a group share the task and the turn, the prompt or the value of the expression, such as
+    `self.observation`. `episode` compares all roles of a policy. The advantages of several groups are added.
+    """
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
-    """Estimator of the advantages from the rewards. A role with an estimator or a signal is trained; a role
+    """Estimator of advantages from rewards. A role with an estimator or a signal is trained; a role
     with neither asks the spec's unchanged model."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
-    """Source of advantages token by token, which are added to the estimator's, or stand alone without one. A
-    demonstration replaces the role's own answer."""
+    """Source of token-level advantages, such as `reverse_kl` or `imitation`. They are added to the
+    estimator's, or stand alone without an estimator. A demonstration replaces the role's own answer."""
     loss: Annotated[CallField, vocabulary.losses] | None = None
-    """Training loss, such as `cispo`, `{ppo: {clip_high_threshold: 1.3}}` or `dpo`; None takes the
-    estimator's own: `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""
+    """Training loss, by default the estimator's. That is `ppo` for grpo, `cross_entropy` for imitation, else
+    `importance_sampling`. Others are `cispo`, `dpo` and `{ppo: {clip_high_threshold: 1.3}}`."""
     model: ModelRef | None = None
-    """Model of this role; None uses the spec's, and without `provider` and `name` it is that one with these
-    keys, such as `{body: {chat_template_kwargs: {enable_thinking: false}}}`."""
+    """Model of an untrained role. None uses the spec's model. Without `provider` and `name`, it is the spec's
+    model with these keys, such as `{body: {chat_template_kwargs: {enable_thinking: false}}}`."""
     policy: Annotated[Strings, Field(min_length=1)] | None = None
-    """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
-    `main`; for an untrained role, None is its unchanged model."""
+    """Name in `policies` of the role's weights. A list has a name for each instance. None is `main`; for an
+    untrained role, None is its unchanged model."""
     weight: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
-    """Weight of this role's loss among the roles of its policy; a policy is not updated in a step in which
-    all its roles have weight 0."""
+    """Factor of the role's loss. A policy is not updated in a step in which all its roles have weight 0."""
     sampling: Sampling | None = None
-    """Sampling settings; a key that is left out has the policy's value, else the spec's."""
+    """Sampling settings of the role. A key that is left out has the policy's value, else the spec's."""
     on_failure: OnFailure = OnFailure()
-    """Handling of a failed instance."""
+    """Handling of a failed instance: `{retry: 2, then: zero, reward: -0.1}`, or `then: mask` or `fail`."""
     timeout: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] | None = None
-    """Time limit in seconds of one call of the model or tool; None sets no limit for the role."""
+    """Time limit in seconds of one call. It applies to calls of the model and of the tool; None sets no
+    limit."""
 
     @property
     def edges(self) -> list[tuple[str, str, Edge]]:

@@ -218,8 +218,11 @@ def comparisons(
 
 
 def _compared(trajectory: Trajectory, grouping: GroupingPlan) -> list[tuple[int, int, float | None]]:
-    """Convert the rewards of a trajectory's unmasked turns, oldest first, to each turn's credit: a discounted
-    return, or a margin."""
+    """Return (index of the first step, index after the last step, reward) for each member that a trajectory
+    has in a grouping.
+
+    The member is the whole trajectory, or each unmasked turn, oldest first, with the turn's credit as reward.
+    """
     if not grouping.of_turns:
         is_compared = trajectory.by_model and not trajectory.masked
         return [(0, len(trajectory.steps), trajectory.reward)] if is_compared else []

@@ -20,6 +20,8 @@ from typing import Any, Literal, NamedTuple
 from rolegraph.engine.compile.leaving import DisclosureRule, read_rule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
+from rolegraph.engine.records.credit import CreditRow
+from rolegraph.engine.records.numbers import number
 from rolegraph.engine.training.analysis.changes import Validations, read_validations
 from rolegraph.engine.training.analysis.intervals import ByTask, interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, advantages, group_results
@@ -290,3 +292,19 @@ def _plain_json(value: object, digits: int) -> str:
         return text if {*text} & {*".e"} else f"{text}.0"
 
     return _STRING_OR_FLOAT.sub(shorter, json.dumps(value, ensure_ascii=False, default=str))
+
+
+def credit_formula(credit: CreditRow, estimator: str | None) -> str:
+    """Return the terms of an advantage as text, such as `(reward 1 − baseline 0.5) ÷ std 0.5`.
+
+    The standard deviation by which grpo divides is not recorded: it follows from the other numbers, unless a
+    signal added to the advantage of each token.
+    """
+    change = "no reward" if credit.reward is None else f"reward {number(credit.reward)}"
+    if credit.baseline is None:
+        return change
+    change = f"{change} − baseline {number(credit.baseline)}"
+    if estimator != "grpo" or not credit.advantage or credit.low != credit.high:
+        return change
+    deviation = ((credit.reward or 0.0) - credit.baseline) / credit.advantage
+    return change if 0.999 < deviation < 1.001 else f"({change}) ÷ std {number(deviation)}"

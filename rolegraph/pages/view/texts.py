@@ -15,6 +15,7 @@ from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.numbers import number, signed
 from rolegraph.engine.spec.role import GroupBy
 from rolegraph.engine.training.analysis.intervals import Interval
+from rolegraph.pages.report.digest import credit_formula
 from rolegraph.pages.view.trace import GroupTrace
 from rolegraph.pages.view.turns import CallRecord
 
@@ -168,18 +169,10 @@ def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -
 
 
 def group_result(trace: GroupTrace, role: RoleInfo | None) -> str:
-    """Return how the reward of the group's member on this page became an advantage, as recorded.
-
-    The standard deviation by which grpo divides is not recorded: it follows from the other numbers, where no
-    signal added to the advantage.
-    """
+    """Return how the reward of the group's member on this page became an advantage, as recorded."""
     credit, split = trace.mine.credit, trace.mine.row.part.split
-    reward = "no reward" if credit.reward is None else f"reward {number(credit.reward)}"
+    change = credit_formula(credit, role.estimator if role else None)
     if split != "train" and credit.advantage is None:
-        return reward
-    change = f"{reward}{'' if credit.baseline is None else f' − baseline {number(credit.baseline)}'}"
-    if role and role.estimator == "grpo" and credit.advantage and credit.low == credit.high:
-        deviation = ((credit.reward or 0.0) - (credit.baseline or 0.0)) / credit.advantage
-        change = change if 0.999 < deviation < 1.001 else f"({change}) ÷ std {number(deviation)}"
+        return change
     advantage = "no advantage" if credit.advantage is None else f"advantage {signed(credit.advantage)}"
     return f"{change} → {advantage}"

@@ -1,4 +1,4 @@
-"""Rolegraph in Python: the names of `import rolegraph as rg`, with which the command line is made, too.
+"""Public Python API of Rolegraph: the names of `import rolegraph as rg`. The command line is built on them.
 
 The stub beside this file lists each name with its module. A name is imported when it is first used, so that
 importing the package costs almost nothing.

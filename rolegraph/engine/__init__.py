@@ -1,1 +1,1 @@
-"""The machine: a spec goes in, episodes come out."""
+"""Engine: compiles a spec to a plan, runs the plan's episodes, and trains the roles."""

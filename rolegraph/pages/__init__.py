@@ -1,1 +1,1 @@
-"""Pages and pictures for people: report, viewer, drawing, previews."""
+"""HTML pages and pictures: reports, the viewer, drawings, previews."""

@@ -1,2 +1,2 @@
-"""HTTP that is served: the bounded server, and chats in the form of OpenAI's API, for the viewer, the local
+"""HTTP server with bounded connections, and chats in the form of OpenAI's API, for the viewer, the local
 service and the endpoint of an agent program."""

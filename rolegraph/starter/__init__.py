@@ -1,1 +1,1 @@
-"""New workflows of the user's: `rolegraph new`, from a shipped spec or from a table of tasks."""
+"""Creation of a workflow folder from a shipped spec or a table of tasks: `rolegraph new`."""

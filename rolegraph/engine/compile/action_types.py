@@ -32,25 +32,25 @@ _FIELDS: Mapping[str, Shape] = {
 
 
 class _Text(NamedTuple):
-    """Text of a spec, with the roles that its names mean."""
+    """Template or expression of a spec, with the role that each name in it means."""
 
     path: Path
     text: Template | Expression
     roles: Mapping[str, str]
     owner: str = ""
-    """Role whose action the name `action` means; empty where the text has no own action."""
+    """Role whose action the name `action` means; empty for a text that cannot use `action`."""
     is_condition: bool = False
 
 
 def type_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Find reads and comparisons of actions that no action, or not every action, can satisfy."""
+    """Find reads and comparisons of a role's action that fail for some or all actions of its schema."""
     shapes: dict[str, Shape] = {}
     for text in _texts(names):
         yield from _ActionReader(text, lambda role: shape_of(names, role, shapes), names).faults()
 
 
 def _texts(names: ResolvedNames) -> Iterator[_Text]:
-    """Yield all texts and expressions of a spec, except those with findings."""
+    """Yield all templates and expressions of a spec, except faulty templates and expressions."""
     turns = [(name, *(f"{name}.{link}" for link in LINKS)) for name in names.roles]
     first_of_role = {name: turns_of_role[0] for turns_of_role in turns for name in turns_of_role}
     for name, role in names.roles.items():

@@ -1,4 +1,4 @@
-"""Conversations of `memory`: the roles that keep one, its trunk, and the order of their turns. Pure.
+"""Conversations of `memory`: their roles, the trunk that a fork continues, and the order of turns. Pure.
 
 The conversation of a fork is that of its trunk, then the fork's own turns. So before a turn lie the own turns
 of the instance and those of the trunk, in the order of time; the last of them that ran has the whole chat.
@@ -59,7 +59,8 @@ def trunk_of(spec: Spec, name: str) -> list[str]:
 
 
 def instance_in(spec: Spec, instances: Instances, name: str, other: str, member: int) -> int:
-    """Return the instance of role `other` in the conversation of instance `member` of role `name`, from 0.
+    """Return the index, from 0, of role `other`'s instance in the conversation of instance `member` of
+    role `name`.
 
     Roles that keep one conversation share it by instance number. The trunk of a fork is the only instance on
     its branch, or the instance with the same number; the result is -1 if there is neither.

@@ -68,7 +68,7 @@ def _paid_alike(
     """Warn of a reward that is the same for all answers of role `name`, or that adds an outcome once per
     turn.
 
-    The first happens where the rating role does not read the answer that it rates.
+    All answers have the same reward where the role that rates them does not read them.
     """
     role, loop, own_instances = spec.roles[name], spec.loop_of(name), instances[name]
     is_discounted = any((grouping.credit or role.credit).discount for grouping in role.group)

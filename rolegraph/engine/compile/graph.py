@@ -169,7 +169,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
 
 
 _PLAIN = ("count", "when", "memory")
-"""Keys that a role that is called does not have: each call is one turn."""
+"""Keys that a called role may not have, because each call is one turn of the role."""
 
 
 def _calls(spec: Spec) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ def stages_findings(spec: Spec) -> Iterator[Finding]:
 
 
 def stage_findings(place: int, names: ResolvedNames) -> Iterator[Finding]:
-    """Find what keeps a stage's roles from learning, each at the key of the stage.
+    """Find the reasons why a stage's roles cannot learn, each at the key of the stage.
 
     Args:
         place: Position of the stage in `train.stages`, from 0.

@@ -30,12 +30,12 @@ class RoleEdge(NamedTuple):
 
 
 class RoleInputs(NamedTuple):
-    """Inputs of one role's turns: other roles, its own earlier turns, and the roles that the `until` of its
-    loops reads."""
+    """Inputs of one role's turns: other roles, earlier turns of the role, and the roles that the conditions
+    `until` of its loops read."""
 
     edges: tuple[RoleEdge, ...]
     own_turns: bool
-    """True where a turn reads the earlier turns of its own instance, and so waits for them."""
+    """True where a turn reads, and so waits for, the earlier turns of the same instance."""
     untils: tuple[tuple[str, ...], ...]
     """For each loop around the role, the outermost first, the roles that its `until` reads."""
 

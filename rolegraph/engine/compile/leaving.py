@@ -1,8 +1,8 @@
-"""Copies of episodes that may leave: no hidden task field is in them, nor any text that may quote one.
+"""Copies of episodes for other services and people, without hidden task fields and texts that may quote one.
 
 A text may quote a hidden field where its author may have seen one: a role that `sees` a field, each role
-that reads the words of such a role, and a reward, which sees the whole task. Numbers leave as they are. The
-rule of a run is read from its folder.
+that reads the words of such a role, and a reward, which sees the whole task. Numbers stay. The rule for the
+episodes of a run is read from the run's folder.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _OF_STEPS = (StepMetadata.__required_keys__ | StepMetadata.__optional_keys__ | {
 
 @dataclass(frozen=True, slots=True)
 class DisclosureRule:
-    """Task fields that may not leave, and roles whose texts may."""
+    """Rule for copies of episodes: task fields to leave out, and roles whose texts may stay."""
 
     is_hidden: Callable[[str], bool]
     """Function that returns whether a task field is hidden."""
     plain: frozenset[str] = frozenset()
     """Roles whose texts can quote no hidden field; empty without a spec, which would name them."""
     quoting: frozenset[str] = frozenset()
-    """All other roles of the spec."""
+    """Roles of the spec whose texts may quote a hidden field."""
     grouped: frozenset[str] | None = None
     """Roles whose group keys may reveal the value of a hidden field; None without a spec, when any role's
     may."""
@@ -70,7 +70,7 @@ class DisclosureRule:
         return self.may_quote(role) or failure in REWARD_FAILURES
 
     def shows_group(self, role: str, by: str | None) -> bool:
-        """Return whether a role's groups by `by`, as in a row of credit, tell no hidden field."""
+        """Return True if the keys of a role's groups by `by`, as in a CreditRow, reveal no hidden field."""
         return by in get_args(GroupBy) or (self.grouped is not None and role not in self.grouped)
 
     def visible(self, task: Task) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class DisclosureRule:
 
 
 def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> DisclosureRule:
-    """Return the rule for which task fields, and texts of which roles, may leave a spec's episodes.
+    """Return the rule for copies of a spec's episodes: the task fields and texts that they may hold.
 
     Args:
         spec: The spec; None where it cannot be read, and then each role's texts may quote a hidden field.
@@ -110,7 +110,7 @@ def _may_read(expression: str, is_hidden: Callable[[str], bool]) -> bool:
 
 
 def disclosure_rule_of(plan: Plan) -> DisclosureRule:
-    """Return the rule for the episodes of a plan."""
+    """Return the rule for copies of a plan's episodes."""
     return disclosure_rule(plan.spec, plan.hidden.__contains__)
 
 
@@ -230,5 +230,5 @@ def read_spec(folder: RunFolder) -> Spec | None:
 
 
 def read_rule(folder: RunFolder) -> DisclosureRule:
-    """Return the rule for what may leave of a run's episodes; raises DataError for a damaged `run.json`."""
+    """Return the rule for copies of a run's episodes; raises DataError for a damaged `run.json`."""
     return disclosure_rule(read_spec(folder), folder.info().is_hidden)

@@ -57,7 +57,7 @@ SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 
 
 def _numbers(path: Path, verdict: Expression | None, what: str) -> Iterator[Finding]:
-    """Find a verdict that can only be a number.
+    """Find a verdict, which must be true or false, whose value can only be a number.
 
     Args:
         path: Path of the verdict in the spec.

@@ -29,14 +29,14 @@ class StepNumbers:
     data: Mapping[str, Any]
     by_path: Mapping[Path, Expression]
     steps: Sequence[int]
-    """Steps in which the expressions are checked: all, or of a long training some."""
+    """Steps in which the expressions are checked: all steps, or some steps of a long training."""
 
     def at(self, step: int) -> dict[Path, float]:
-        """Return the values in a step by their paths."""
+        """Return the values of the expressions in a step, by path in the spec."""
         return {path: expression.value({"step": step}) for path, expression in self.by_path.items()}
 
     def values(self, step: int) -> dict[str, float]:
-        """Return the values in a step by their dotted paths, such as `roles.solver.weight`."""
+        """Return the values of the expressions in a step, by dotted path, such as `roles.solver.weight`."""
         return {".".join(map(str, path)): value for path, value in self.at(step).items()}
 
     def spec_at(self, step: int) -> Spec:

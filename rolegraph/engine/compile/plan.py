@@ -1,15 +1,15 @@
 """The Plan of a workflow: plain, immutable data with everything that running and training need, resolved.
 
-A plan is a set of tables whose rows know each other by position. R roles have N instances each, and take V
-turns in B blocks:
+A plan is a set of tables whose rows refer to each other by position. R roles have N instances each, and take
+V turns in B blocks:
 
     Plan         roles [R], nodes [V], blocks [B], endpoints [E], loops [L], envs [G], waits [B + transitions]
     RolePlan     count N; nodes, a range of N * rounds in `Plan.nodes`; endpoints [N], samplings [N]
     Node         one turn of one instance: role, block; id, a NodeId of role name, index 1…N and round
     Block        turns of one role in one round that become ready together: role, round, nodes, inputs
     InputEdge    earlier turns that a block reads under one name: role, nodes [instances * turns_per_instance]
-    Wait         nodes, and the sets of nodes that must end before they start LoopPlan     rounds of the roles
-    in it at most, with the conditions that end or skip it
+    Wait         nodes, and the sets of nodes that must end before they start
+    LoopPlan     largest number of rounds of a loop, with the conditions that end or skip the loop
     EnvPlan      environment of a loop: player_nodes [times, players], one transition more than rounds
     Endpoint     model that answers: its ModelRef, or the weights of a policy
     GroupingPlan one way of comparing a role's rewards
@@ -48,7 +48,7 @@ TeacherKey = ModelRef | str
 
 
 _OF_ITS_PLACE = frozenset(("self", "self.index", "self.count", "self.round", "self.times", "self.outer"))
-"""Names that a condition on the place of a turn reads."""
+"""Names in a `when` that are known for each turn before a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,12 @@ class Node:
     role: int
     """Position in `Plan.roles`."""
     block: int
-    """Position in `Plan.blocks`."""
+    """Position in `Plan.blocks` of the block that the turn belongs to."""
     salt: int
     """Constant of this node in the seeds of its calls."""
     lineage: tuple[int, ...]
-    """The instance's number under each parent; the last is its own."""
+    """Numbers, from 1, of the ancestors among their siblings, the oldest first, then of the instance itself.
+    """
     round: int = 1
     """Round of the role's loop; `id.round` counts through the rounds of the loop around it."""
     outer: int = 1
@@ -77,7 +78,8 @@ class InputEdge(NamedTuple):
     role: int
     """Position in `Plan.roles` of the role that is read."""
     nodes: Sequence[int]
-    """Positions in `Plan.nodes`, [instances * turns_per_instance]: by instance, of a history by round."""
+    """Positions in `Plan.nodes`, [instances * turns_per_instance]: ordered by instance; in a history, by
+    round."""
     turns_per_instance: int = 1
     """Number of consecutive `nodes` that belong to one instance; the edge reads the last of these that
     ran."""
@@ -95,14 +97,14 @@ class Block:
     nodes: Sequence[int]
     """Positions in `Plan.nodes`: instances of the role that read the same turns."""
     inputs: tuple[InputEdge, ...]
-    """One for each entry of the role's `needs`."""
+    """Edges to the turns that the block reads, one for each entry of the role's `needs`."""
     until_inputs: tuple[InputEdge, ...] = ()
     """Turns of the previous round, on this branch, that the `until` of a loop reads."""
     until_loop: int = -1
     """Position in `Plan.loops` of the loop whose `until` is evaluated before the block; -1 if there is no
     such loop."""
     back: int = 1
-    """Number of turns of the role from one evaluation of that `until` to the next."""
+    """Number of turns of the role from one evaluation of the loop's `until` to the next."""
     may_skip: bool = False
     """True if some of the nodes may be skipped."""
     chat_before: tuple[int, ...] = ()
@@ -142,9 +144,9 @@ class StagePlan(NamedTuple):
 
     stage: Stage
     first: int
-    """Number of its first step, from 1."""
+    """Number of the stage's first step, from 1."""
     last: int
-    """Number of its last step."""
+    """Number of the stage's last step, from 1."""
     spec: Spec
     """The spec in these steps."""
     roles: tuple[role_plan.RolePlan, ...]
@@ -191,7 +193,7 @@ class Plan(TurnGraph):
     numbers: StepNumbers | None = None
     """Numbers that follow the step of a training; the roles have those of its last step."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Values of `numbers` that the roles have, by path."""
+    """Values of `numbers` in this plan's roles, by dotted path in the spec."""
     last_step: int = 0
     """Last step of the training, from 0, which expressions read as `step` in a run, an evaluation or a
     validation; 0 where no expression reads it, or the spec has no `train`."""
@@ -366,8 +368,7 @@ class Plan(TurnGraph):
         return conditions or any(loop.until or loop.when for loop in self.loops)
 
     def may_run(self, node: Node) -> bool:
-        """Return False for a turn whose `when` reads only its own place, as `self.round > 1` does, and never
-        holds there."""
+        """Return False for a turn whose `when` is false in every run, such as `self.round > 1` in round 1."""
         role = self.roles[node.role]
         if role.when is None or not role.when.mentions <= _OF_ITS_PLACE:
             return True
@@ -380,7 +381,7 @@ class Plan(TurnGraph):
 
     @cached_property
     def turns(self) -> Counter[int]:
-        """Number of turns that may run, by the position of their role."""
+        """Number of turns of each role that may run, by the role's position in `roles`."""
         return Counter(node.role for node in self.nodes if self.may_run(node))
 
     @property

@@ -133,12 +133,13 @@ def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Findi
 
 
 def _policies_of(spec: Spec) -> tuple[Path, ...]:
-    """Return the keys of the roles' policies."""
+    """Return the path in the spec of each role's `policy`."""
     return tuple(("roles", name, "policy") for name in spec.roles)
 
 
 def _checkpoints(spec: Spec, counts: Mapping[str, int]) -> Iterator[tuple[Path, ModelRef]]:
-    """Yield each checkpoint that the spec names for some role, as its key and the model with it."""
+    """Yield (path in the spec, model with the checkpoint) for each checkpoint that a role's model starts
+    from."""
     used = _used(spec, counts).intersection(spec.policies)
     for name in sorted(used):
         if spec.policies[name].checkpoint is not None and spec.policies[name].of is None:

@@ -141,7 +141,7 @@ class GroupingPlan:
     by: str = "task"
     """`task`, `turn`, `prompt`, `episode`, or the expression of the group's key."""
     key: Expression | None = None
-    """The expression; None for a short form."""
+    """Compiled expression of `by`; None for a word such as `task`."""
     of_turns: bool = False
     """True where turns are compared, not trajectories."""
     credit: Credit = field(default_factory=Credit)
@@ -207,7 +207,7 @@ class ResolvedRole:
     run: RunPlan | None
     system: Template | None
     examples: Template | None
-    """Answer to an example of the task; None where the chat begins with the prompt."""
+    """Template of the answer to an example of the task; None where the chat begins with the prompt."""
     parser: vocabulary.Parser | None
     reward: vocabulary.Reward | None
     estimator: vocabulary.Estimator | None
@@ -225,7 +225,7 @@ class ResolvedRole:
     likelihoods: Mapping[vocabulary.Likelihood, Any]
     """Texts whose log-probabilities the reward reads: ResolvedLikelihood, in a plan LikelihoodPlan."""
     groupings: tuple[GroupingPlan, ...]
-    """Groups in which its rewards are compared; their advantages are added."""
+    """Ways of comparing the role's rewards; the advantages of all groupings are added."""
     state_key: StateKey | None
     """Key of the estimator's state; None where the role has one state."""
 
@@ -366,9 +366,9 @@ class EpisodeExpression(NamedTuple):
 
     expression: Expression
     roles: tuple[str, ...]
-    """Roles that it reads."""
+    """Roles that the expression reads."""
     verdicts: tuple[str, ...]
-    """Roles whose verdict, right or wrong, it reads."""
+    """Roles whose verdict, right or wrong, the expression reads."""
 
 
 class MetricPlan(NamedTuple):
@@ -377,7 +377,7 @@ class MetricPlan(NamedTuple):
     measure: Expression | vocabulary.Metric
     """Expression over the last turns of the roles, or a function that measures the episode."""
     roles: tuple[str, ...]
-    """Roles that it reads."""
+    """Roles that the metric reads."""
 
 
 @dataclass(frozen=True, slots=True)

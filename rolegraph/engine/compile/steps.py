@@ -20,7 +20,7 @@ _KEPT = 8
 
 
 def plan_at(plan: Plan, step: int | None) -> Plan:
-    """Return a plan with the values of its numbers in a training step, and the learning of its stage.
+    """Return a plan with its numbers in a training step, and the estimators and signals of the step's stage.
 
     The graph, the models and the hash are the same in every step; no file is read.
 

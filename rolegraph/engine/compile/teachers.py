@@ -106,7 +106,7 @@ class TeacherResolver:
         return ref
 
     def _of_policy(self, name: str, path: Path) -> Iterator[Finding]:
-        """Find a policy that is not in training."""
+        """Yield a finding if the policy `name` is not in training."""
         trained_counts = trained_policies(self.spec, self.counts)
         if name in trained_counts:
             return
@@ -118,7 +118,7 @@ class TeacherResolver:
             yield name_not_found("policy", name, [*trained_counts], path)
 
     def _shown(self, fields: Sequence[str], path: Path) -> Iterator[Finding]:
-        """Find fields in `sees` that the task does not have, or that are not hidden."""
+        """Find task fields in a teacher's `sees` that do not exist or are not hidden."""
         columns = self.texts.columns
         for field in fields:
             if columns is not None and field not in columns:

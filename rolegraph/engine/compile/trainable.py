@@ -213,7 +213,7 @@ def drawn(plan: Plan, role: RolePlan, key: str) -> dict[Path, Sampling]:
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.outer", "self.times"})
 """Fields of `self` that are equal for all instances of a role."""
 WHAT_WAS_BEFORE = frozenset({"self.history"})
-"""Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
+"""Fields of `self` that differ between rollouts of one task, unlike the observation of the first turn."""
 KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "self.lineage"})
 """Names that a key may read and that are known before anything runs."""
 

@@ -17,7 +17,7 @@ from rolegraph.engine.spec import Edge, Spec
 
 _NO_READS: Mapping[str, Sequence[str]] = {}
 _BRANCH = Edge(join="branch", round="previous")
-"""The edge that a loop's `until` reads the loop's roles by."""
+"""Edge by which a loop's `until` reads the loop's roles."""
 
 
 _Edges = tuple[InputEdge, ...]

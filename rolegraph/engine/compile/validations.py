@@ -19,7 +19,7 @@ from rolegraph.engine.spec.loader import LoadedSpec, find_spec
 
 PATH: Path = ("train", "validation", "workflow")
 _TAKEN = ("answers", "failures", "n", "reward", *REMARKS)
-"""First parts of the names of a validation's own metrics."""
+"""Names that no validation workflow may have, because metrics of every validation begin with them."""
 
 
 def validation_sources(loaded: LoadedSpec, source: Source) -> tuple[list[Source], list[Finding]]:

@@ -1,7 +1,7 @@
-"""Limits on the cost of input from others: each with its name, its size and the reason for it.
+"""Limits on untrusted input, each with a name, a size and the reason for the size.
 
-A limit is data, so that a message can name it. Sizes let the largest honest input through several times over.
-One file for each kind of input, in which the docstring of a limit gives its subject and the reason for its
+A limit is data, so that a message can name it. A size is several times that of the largest honest input.
+Each kind of input has a file, in which the docstring of a limit gives its subject and the reason for its
 size. The bounds of an item's option are part of the option's type.
 """
 
@@ -14,7 +14,7 @@ class Limit(NamedTuple):
     name: str
     """Name of the limit in messages."""
     most: int
-    """Largest permitted number."""
+    """Largest permitted amount, in units of `unit`."""
     unit: str
     """Unit of `most`; empty for a bare number."""
 

@@ -1,6 +1,7 @@
-"""The models that answer: a Tinker service, an OpenAI-compatible endpoint, a recording, a local model.
+"""Clients of language models: a Tinker service, an OpenAI-compatible endpoint, a recording, a local model.
 
-`Services` and `Models` open each behind one limit; a provider's SDK is imported when it is needed.
+`Services` starts local services, `Models` opens each model once, with a limit on concurrent calls. A
+provider's SDK is imported when it is needed.
 """
 
 from rolegraph.engine.models.limit import LimitedModel

@@ -1,4 +1,4 @@
-"""Prompts: looked up, checked from their syntax tree, rendered in a sandbox, put into a chat format.
+"""Prompts: lookup of templates, checks of their syntax trees, rendering in a sandbox, and chat formats.
 
 The stub beside this file lists the names. Each is imported when it is first used, because checking a spec
 needs few of them.

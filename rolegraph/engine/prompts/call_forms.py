@@ -234,6 +234,7 @@ FORMS = (
     CallForm("Mistral", _by_pattern("[ARGS]", _MISTRAL, _parts), ids=_nine_characters),
     CallForm("DeepSeek", _by_pattern("<｜tool▁call▁begin｜>", _DEEPSEEK, _parts), text_arguments=True),
 )
-"""Forms in the order in which they are tried; forms of other packages follow (`rolegraph.call_forms`)."""
+"""Forms of calls in the order in which they are tried; other packages' forms follow (`rolegraph.call_forms`).
+"""
 IN_MESSAGES = replace(HERMES, name="text of messages", in_messages=True)
 """Form for a template that takes no tools, or writes calls in an unknown form."""

@@ -71,7 +71,7 @@ _ONLY = {
     **dict.fromkeys(WITH_AN_ENVIRONMENT, "only in a loop with `env`"),
     **dict.fromkeys(IN_A_CALL, "only in a role with `callable`"),
 }
-"""Description, for each such field of `self`, of the roles that have it."""
+"""Description, by field of `self` that not every role has, of the roles that have the field."""
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
 _NODES = (
@@ -88,7 +88,7 @@ _TAGS = {
     "NSRef": "namespace",
     "Pow": "**",
 }
-"""Tags and operators by the names of their nodes, where these differ."""
+"""Texts of tags and operators, by the name of their Jinja2 node, where text and name differ."""
 _INSTEAD = {
     "**": "multiply: x * x",
     "namespace": "gather with filters, such as … | map(attribute='action') | join(', '), or sum",
@@ -102,7 +102,7 @@ _INSTEAD = {
 _AGGREGATES_MEANT = {"avg": "mean", "average": "mean", "len": "count"}
 """Aggregates by the names that other languages have for them."""
 _ARGUMENTS = {NUMBER: "one value", RAMP: "two numbers, steps, and `after`: ramp(0.1, 0, 100)"}
-"""Description of what a function takes."""
+"""Description of a function's arguments, by the function's name."""
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
 Kind = Literal[
     "task",

@@ -1,4 +1,4 @@
-"""Expressions as functions: Jinja2's syntax tree compiled to closures, with one notion of unknown.
+"""Expressions as functions: Jinja2's syntax tree compiled to closures, with the value UNKNOWN.
 
 An operation of fixed cost is paid for by the size of the expression, which is bounded. What grows, and each
 instance that an aggregate reads, is paid for from the budget of `RenderScope`, as in a template.
@@ -305,7 +305,7 @@ def _ramp(step: float, start: float, end: float, steps: float, after: float = 0)
 
 
 _Function = Callable[..., Any]
-"""`function(scope, *arguments)`."""
+"""Function of (scope, *arguments) that an expression calls."""
 
 
 def function_of(node: nodes.Call) -> _Function:

@@ -90,7 +90,7 @@ class Markers:
         )
 
     def named_ids(self, named: str) -> list[int]:
-        """Return the ids of the tokens that a text names, in order."""
+        """Return the token ids of the markers whose names are in a text, in order."""
         return [self.ids[self._texts[name]] for name in _NAME.findall(named)]
 
     def among(self, ids: Iterable[int]) -> list[int]:

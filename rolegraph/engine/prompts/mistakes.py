@@ -19,13 +19,13 @@ _FROM_JINJA = re.compile(r"(?i)expected|unexpected|encountered|missing end|more 
 _OPENING = re.compile(r"\{[{%]")
 _CLOSING = {"{{": "}}", "{%": "%}"}
 _VERBATIM = {"{#": "#}", "{%": "{% endraw %}"}
-"""End of what is not read, a comment or a raw text, by its opening."""
+"""End of a comment or of a raw text, which are not read, by its opening."""
 _TAGS = ("if", "elif", "else", "endif", "for", "endfor", "set", "raw", "endraw")
 _ENDS = {"if": "endif", "for": "endfor"}
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SIGN = re.compile(r"[“”‘’«»^?;$]|===|<>|=[<>]|&&?|\|\||!(?!=)|(?:\+\+|--)(?=\s*$)")
-"""Signs of other languages."""
+"""Pattern of quotes and operators from other languages, which an expression cannot have."""
 _INSTEAD = {
     **dict.fromkeys("“”‘’«»", "write straight quotes: ' or \""),
     **dict.fromkeys(("&", "&&", "||", "!"), "write and, or, not"),
@@ -118,7 +118,7 @@ def _mistakes(source: str, *, is_template: bool) -> Iterator[TemplateFault]:
 
 
 def _shown(source: str, tag: _Tag) -> str:
-    """Return the tag as it is written, up to the end of its first line."""
+    """Return the source of a tag, up to the end of its first line."""
     return source[tag.start : tag.inside + len(tag.text) + 2].split("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""The context of one rendering: its variables, and a meter of the work it may take.
+"""The context of one rendering: its variables, and a budget for its work.
 
 Work is counted without a clock, so that a template comes to the same end on every machine. Whatever grows is
 paid for before it is made. A unit of work takes at most some 8 ns and 6 bytes; `benchmarks/metering.py`

@@ -1,4 +1,4 @@
-"""Templates: looked up, then Jinja2 in a sandbox, checked from the syntax tree before anything runs.
+"""Templates: lookup, checks of the syntax tree, and rendering by Jinja2 in a sandbox.
 
 The source of a template and the names it may use go in; a `Template` that renders comes out, or a list of
 faults with their places. Templates have expressions, `if`, `for`, `set` and a fixed list of pure filters
@@ -46,7 +46,7 @@ _SHORT = 200
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A checked template."""
+    """Template without faults, compiled."""
 
     source: str
     """Source text of the template."""
@@ -100,7 +100,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression over an episode."""
+    """Expression over an episode without faults, compiled."""
 
     source: str
     """Source text of the expression."""
@@ -109,7 +109,8 @@ class Expression:
     parts: int
     """Number of nodes of the syntax tree."""
     timeout: float | None
-    """Seconds that its slow functions may take, in a process of their own; None without one."""
+    """Time limit in seconds of the expression's slow functions, which run in another process; None without
+    them."""
     roles: Roles
     """Names of turns that the expression may read, each with the largest number of turns."""
     _evaluate: Evaluate
@@ -413,7 +414,8 @@ def _finding(path: Path, fault: TemplateFault) -> Finding:
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
     """Return the file of a template, or None and findings.
 
-    It is looked for beside the spec, in `prompts/` there or one folder up, then among the shipped templates.
+    The file is looked for beside the spec, in `prompts/` there or one folder up, then among the shipped
+    templates.
     """
     folders_searched = _places(folders)
     if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
@@ -439,7 +441,8 @@ def _places(folders: Sequence[FilePath]) -> list[FilePath]:
 FILE_LIKE = re.compile(r"[^\s{}]*(?:\w/\w|\w\.\w{1,5}$)[^\s{}]*")
 """Word with a folder or an ending, which is taken for the name of a file."""
 _NEAR = 0.8
-"""Least likeness of a word and a template's name; `text` and `expert` have 0.6, `jugde` and `judge` 0.8."""
+"""Smallest similarity of a word to a template's name that counts as a misspelling: `text` and `expert` have
+0.6, `jugde` and `judge` 0.8."""
 
 
 def _file_meant(path: Path, word: str, folders: Sequence[FilePath]) -> Finding | None:

@@ -43,7 +43,7 @@ def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ())
 
 
 def call_entry(call: ToolCall, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call as an item of a message's `tool_calls`, with its arguments in the given form."""
+    """Return a call as an item of a message's `tool_calls`, with `arguments` as its arguments."""
     function = {"name": call.name, "arguments": arguments}
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
 

@@ -1,4 +1,4 @@
-"""Runs a Plan: order of the nodes, turns, rewards, and the stream of episodes.
+"""Execution of a Plan: order of the nodes, turns, rewards, and the stream of episodes.
 
 The stub beside this file lists the names. A name is imported when it is first used, since an isolation worker
 needs one module only.

@@ -1,6 +1,6 @@
-"""The language: models of what a spec may say, the loader, and diagnostics.
+"""Language of specs: pydantic models of the YAML file, the loader, and diagnostics.
 
-A check elsewhere reports a `Finding`; the loader's source gives it its place in the file. The stub beside
+A check in another package reports a `Finding`; `LoadedSpec` adds the place in the file to it. The stub beside
 this file lists the names; each is imported on first use.
 """
 

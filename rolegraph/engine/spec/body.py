@@ -1,4 +1,4 @@
-"""Further fields of a request: `body` of a model."""
+"""The key `body` of a model: further JSON fields of its requests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rolegraph.engine.records.plain import check_plain
 from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 DECIDED = frozenset("messages model tools tool_choice n stream stream_options logprobs".split())
-"""Fields of a chat request that a run decides."""
+"""Fields of a chat request that only the run may set."""
 SAMPLED = frozenset("temperature top_p max_tokens max_completion_tokens stop seed".split())
 """Fields of a chat request that `sampling` sets; a body may leave them out."""
 SECRETS = frozenset(
     "api_key apikey x_api_key key authorization proxy_authorization headers extra_headers password passwd "
     "secret client_secret token access_token auth_token bearer credentials cookie".split()
 )
-"""Names, in lower case, under which a key could be sent."""
+"""Names, in lower case, of fields that could hold a secret, which a body may not have."""
 
 
 class JsonObject(dict[str, Any]):

@@ -68,7 +68,7 @@ class Finding:
     """Paths from which the finding was concluded: it is left out if there is a fault at or around one of
     them."""
     looked_in: Path = ()
-    """Mapping that lacks a name: the finding is left out if the mapping as a whole is at fault."""
+    """Path of the mapping that lacks the name: the finding is left out if the whole mapping is at fault."""
     code: Code | None = None
     """Kind of the finding; None for `unknown-name` with a Suggestion, otherwise for the kind of the check
     that found it."""
@@ -110,7 +110,7 @@ class Patch:
     end_line: int
     end_column: int
     before: str
-    """Text of the range."""
+    """Present text of the range."""
     replacement: str
 
     def __str__(self) -> str:
@@ -237,7 +237,7 @@ def point_at(file: str, source: str, offset: int, word: str) -> Place:
 
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
-"""Pattern of an anchor and a tag before the value."""
+"""Pattern of YAML's anchors and tags before a value."""
 _HEADER = re.compile(r"[|>].*\n?")
 _CHARACTER = re.compile(r"\S")
 _IN_QUOTES = {

@@ -14,7 +14,7 @@ from rolegraph.engine.spec.body import Body, JsonObject
 from rolegraph.engine.vocabulary import SCHEDULED
 
 TEMPLATE_ENDING = ".j2"
-"""Ending of the files of templates."""
+"""Ending of the names of template files."""
 
 
 def names_file(text: str) -> bool:
@@ -96,11 +96,11 @@ class ModelRef(SpecModel):
 
     body: Body = JsonObject()
     """Further fields of each request to an `openai` or a `litellm` model, such as `{top_k: 20}`; null leaves
-    a field out, such as `{seed: null}`. Those of a role's or a policy's model go before them."""
+    a field out, such as `{seed: null}`. Fields of a role's or a policy's model replace them."""
 
     price: Price | None = None
     """Price of the model's tokens, such as `{prompt: 0.4, response: 1.2, train: 2}`, for the tables of runs
-    and trainings, for forecasts and for `--budget '$5'`. A cost that the endpoint counts goes before it."""
+    and trainings, for forecasts and for `--budget '$5'`. A cost that the endpoint reports is used instead."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

@@ -22,17 +22,17 @@ class Teacher(SpecModel):
     SHORT = Union[Literal["base"], ModelRef.SHORT]  # noqa: UP007
 
     policy: str | None = None
-    """Policy in training, whose weights of this step teach."""
+    """Policy in training whose weights of the current step teach."""
     base: str | None = None
-    """Policy in training, whose start teaches."""
+    """Policy in training whose starting weights teach."""
     model: ModelRef | None = None
     """Model that teaches with its weights unchanged."""
     prompt: str | None = None
     """Template of the user message that the teacher sees in place of the role's; None keeps the role's."""
     system: str | None = None
-    """Template of the system message in place of the role's; None keeps the role's."""
+    """Template of the system message that the teacher sees in place of the role's; None keeps the role's."""
     sees: Strings = []
-    """Hidden fields of the task that these two templates may read."""
+    """Hidden fields of the task that `prompt` and `system` of the teacher may read."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

@@ -134,7 +134,7 @@ def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
 _MEANT = {("shows", False): "sees", ("calls", False): "max_calls", ("tool", True): "callable"}
 """Keys of the language, by (word that is used for them elsewhere, True if the value is a mapping)."""
 _GONE = {"trainable": "leave it out: a role is trained if it has an `estimator` or a `signal`"}
-"""Hints by keys of other tools and earlier versions."""
+"""Hints for keys of other tools and earlier versions, by key."""
 _NAME = "letters, digits and _, not starting with a digit"
 _EXPECTED = {
     "int_type": "a whole number",

@@ -303,7 +303,7 @@ _SIGNS: Sequence[_Edit] = (
         "",
     ),
 )
-"""Edits that are tried before a text is quoted."""
+"""Edits that are tried before repairs that quote a text."""
 _KEYS: Sequence[_Edit] = (
     (
         r"(?P<lead>.*: *)(?P<key>[|>][-+]?\d?) +(?P<at>[^\s#].*)",
@@ -330,11 +330,11 @@ _KEYS: Sequence[_Edit] = (
         "",
     ),
 )
-"""Edits that are tried after it."""
+"""Edits that are tried after repairs that quote a text."""
 
 
 def _edits(edits: Sequence[_Edit], around: _Lines, index: int) -> Iterator[_Repair]:
-    """Yield the repairs of a line whose pattern an edit has."""
+    """Yield the repair of a line by each edit whose pattern matches the line."""
     code = _COMMENT.sub("", around.lines[index]).rstrip()
     for pattern, change, message, hint in edits:
         if match := re.fullmatch(pattern, code):

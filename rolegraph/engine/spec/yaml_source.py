@@ -202,7 +202,7 @@ _SCALARS: Mapping[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
     ),
     "merge": (re.compile(r"^(?:<<)$"), str),
 }
-"""(pattern of the scalars, conversion of their text) by tag."""
+"""(pattern of the scalars, conversion of their text) by YAML tag."""
 for _tag, (_pattern, _) in _SCALARS.items():
     _Loader.add_implicit_resolver(f"{_PREFIX}{_tag}", _pattern, None)  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
 
@@ -249,7 +249,7 @@ def read_yaml(path: FilePath, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
 
 
 def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
-    """Parse one file; the result has the faults, and the data of the valid rest.
+    """Parse one file; the result has the faults, and the data of the valid parts.
 
     Args:
         text: Text of the file.

@@ -1,4 +1,4 @@
-"""Kinds of vocabulary items (parsers, rewards, estimators, …), their registries, and how a spec calls one.
+"""Kinds of vocabulary items (parsers, rewards, …), their registries, and the calls of items in specs.
 
 A package that adds items imports this package and `rolegraph.engine.records`, and nothing else of the engine.
 The stub beside this file lists the public names.

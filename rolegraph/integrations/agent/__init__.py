@@ -1,1 +1,1 @@
-"""Agent programs as roles: a program asks the role's model by a provider's API; its output is the answer."""
+"""Agent programs as roles: a program calls the role's model by a provider's API, and outputs the answer."""

@@ -1,1 +1,1 @@
-"""Environments that an OpenEnv server keeps."""
+"""Environments on an OpenEnv server."""

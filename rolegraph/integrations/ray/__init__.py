@@ -1,1 +1,1 @@
-"""Episodes made on a Ray cluster."""
+"""Episodes that run on a Ray cluster."""

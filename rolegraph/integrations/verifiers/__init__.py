@@ -1,4 +1,4 @@
-"""Specs as environments of verifiers, for the packages that `rolegraph eject --verifiers` writes."""
+"""Specs as environments of verifiers (a library), for packages that `rolegraph eject --verifiers` writes."""
 # verifiers is an extra, so it is missing where types are checked.
 # pyright: reportUnknownVariableType=false
 

@@ -1,1 +1,1 @@
-"""Sources of models: what `fetch` asks for, and the programs that download or convert it."""
+"""Sources of models for `rolegraph fetch`, and the programs that download and convert models."""

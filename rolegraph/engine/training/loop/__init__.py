@@ -1,1 +1,1 @@
-"""The training loop and what feeds it: schedule and rollouts."""
+"""Training loop, with the schedule of its steps and the rollouts that each step learns from."""

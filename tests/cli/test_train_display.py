@@ -214,7 +214,10 @@ def test_its_end_has_the_verdict_of_the_report_with_intervals(
         f"; reward/solver {signed(solver['mean'])} [{signed(solver['low'])}, {signed(solver['high'])}]"
     )
     page = re.sub(r"<[^>]*>|\s+", "", write_report(path).read_text())
-    assert "".join(sentence.split()) in page
+    interval = f"[{signed(change['low'])}, {signed(change['high'])}]"
+    of_solver = f"{signed(solver['mean'])} [{signed(solver['low'])}, {signed(solver['high'])}]"
+    for words in ("solver rose: correct", f"0 {interval}", f"reward/solver {of_solver}."):
+        assert words.replace(" ", "") in page
     folder = training.folder
     assert api.recorded_change(folder, folder.info(), folder.metrics()[:1]) is None, "one validation"
 

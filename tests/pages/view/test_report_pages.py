@@ -32,7 +32,7 @@ def check(site: Path) -> dict[str, str]:
             assert not anchor or anchor in ids[target or name], f"{name}: {link}"
     report, turns = (site / "index.html").read_text("utf-8"), dict[str, str]()
     for name, card in CARD.findall(report):
-        (turns[name],) = re.findall(r'<a href="([^"]*)">Open the turn', card)
+        (turns[name],) = re.findall(r'<a class="button" href="([^"]*)">Open the turn', card)
         file, _, anchor = turns[name].partition("#")
         assert '<circle class="dot link c0"' in report and report.count(f'href="{turns[name]}"') >= 2
         assert "index.html#turning" in pages[file].links
@@ -84,7 +84,8 @@ def test_the_viewer_leads_to_the_same_turns(fallen: Path) -> None:
     cards = CARD.findall(get("/the-key/0/report", fallen).text)
     assert [name for name, _ in cards] == ["rise", "fall"]
     for _, card in cards:
-        address, _, anchor = re.findall(r'<a href="([^"]*)">Open the turn', card)[0].partition("#")
+        (link,) = re.findall(r'<a class="button" href="([^"]*)">Open the turn', card)
+        address, _, anchor = link.partition("#")
         assert f'<article class="card" id="{anchor}"' in get(address, fallen).text
 
 

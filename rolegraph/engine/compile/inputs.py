@@ -14,16 +14,16 @@ from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Edge, Grouping, Role, Spec
 
 OWN_TURNS = "self.history"
-"""The name under which prompts and conditions read the earlier turns of their own instance."""
+"""Name under which an instance's prompts and conditions read the instance's earlier turns."""
 
 
 class RoleEdge(NamedTuple):
     """One entry of a role's `needs`, with the role that it names."""
 
     name: str
-    """The name that the role's prompts use."""
+    """Name by which the role's prompts read the other role."""
     role: str
-    """The role that the edge joins."""
+    """Name of the other role, whose turns the edge reads."""
     edge: Edge
     earlier: bool
     """True where both roles are in one loop and the edge reads only earlier rounds."""
@@ -37,7 +37,7 @@ class RoleInputs(NamedTuple):
     own_turns: bool
     """True where a turn reads, and so waits for, the earlier turns of the same instance."""
     untils: tuple[tuple[str, ...], ...]
-    """For each loop around the role, the outermost first, the roles that its `until` reads."""
+    """For each loop around the role, the outermost first, the roles that the loop's `until` reads."""
 
 
 Mentions = Mapping[str, Set[str]]

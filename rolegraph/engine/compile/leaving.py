@@ -54,7 +54,7 @@ class DisclosureRule:
     is_hidden: Callable[[str], bool]
     """Function that returns whether a task field is hidden."""
     plain: frozenset[str] = frozenset()
-    """Roles whose texts can quote no hidden field; empty without a spec, which would name them."""
+    """Roles whose texts can quote no hidden field; empty if the spec is not known."""
     quoting: frozenset[str] = frozenset()
     """Roles of the spec whose texts may quote a hidden field."""
     grouped: frozenset[str] | None = None
@@ -188,7 +188,7 @@ def _without_message(failure: FailureMetadata, rule: DisclosureRule) -> FailureM
 
 
 def _plain(step: Step) -> Step:
-    """Return a step of a role that saw no hidden field, without its demonstration, which may show one."""
+    """Return a copy of a step without its demonstration, which may show a hidden field."""
     if "demonstration" not in step.metadata:
         return step
     kept_metadata = {key: value for key, value in step.metadata.items() if key != "demonstration"}

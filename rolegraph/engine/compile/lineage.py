@@ -28,7 +28,8 @@ class Instance(NamedTuple):
     path: tuple[int, ...]
     """Numbers of the instance and of its ancestors among their siblings, the oldest ancestor first."""
     parents: range
-    """Positions of its parents among their role's instances, from 0; empty without an edge that fans out."""
+    """Positions, from 0, of the instance's parents in the parents' role; empty without an edge that fans out.
+    """
 
 
 Instances = Mapping[str, Sequence[Instance]]

@@ -91,7 +91,7 @@ class ResolvedNames:
         """Interpreter of Python for the items that run programs."""
         self.findings: list[Finding] = []
         self.used: dict[tuple[Registry[Any], str], None] = {}
-        """All vocabulary items in use, also those inside others."""
+        """Keys are (registry, name) of each vocabulary item in use, also of items inside other items."""
         self.permissions: list[Permission] = []
         """Permissions that the items need."""
         self.rewards: Rewards = {name: self._reward(name, role) for name, role in spec.roles.items()}
@@ -230,7 +230,8 @@ class ResolvedNames:
     def _scoring_findings(
         self, name: str, path: Path, likelihood: ResolvedLikelihood | None
     ) -> Iterator[Finding]:
-        """Find a likelihood without a chat to put its text into, and models that score no given tokens."""
+        """Find a likelihood whose role has no chat to put its text into, and models that cannot score a
+        text's tokens."""
         role = self.spec.roles[name]
         if role.run is not None:
             message = f"{name} has no model, and so no chat in which a text could be likely"

@@ -40,7 +40,7 @@ class StepNumbers:
         return {".".join(map(str, path)): value for path, value in self.at(step).items()}
 
     def spec_at(self, step: int) -> Spec:
-        """Return the spec with the values of a step."""
+        """Return the spec with its expressions over the step replaced by their values in a step."""
         return validate(values_at(self.data, self.at(step))).value
 
     def extremes(self) -> list[int]:

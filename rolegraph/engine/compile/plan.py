@@ -130,9 +130,9 @@ class TurnGraph:
     """Turns of roles outside of `needs` that the signal of each node reads; edges are named as in
     `reward_inputs`."""
     episode_inputs: tuple[InputEdge, ...]
-    """Turns that `episode.correct` and the metrics read; each edge is named as they name it."""
+    """Turns that `episode.correct` and the metrics read; each edge has the name that the expressions use."""
     lineages: Mapping[str, Sequence[Lineage]]
-    """By role, the instances that each of its instances descends from."""
+    """For each instance of each role, the instances that it descends from."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
     """Nodes for the calls of each node that may call roles, by the called role, in order. Their blocks become
     ready when the caller has ended: nodes that answered a call have a result then, and the others are
@@ -171,7 +171,7 @@ class Plan(TurnGraph):
     policies: Mapping[str, role_plan.PolicyPlan]
     """Policies that training changes, by name."""
     past: Mapping[str, role_plan.PastPlan]
-    """Policies of past selves, by name."""
+    """Policies of past selves (frozen copies of a trained policy), by name."""
     loops: tuple[role_plan.LoopPlan, ...]
     envs: tuple[role_plan.EnvPlan, ...]
     reward_order: tuple[int, ...]
@@ -187,11 +187,11 @@ class Plan(TurnGraph):
     permissions: tuple[role_plan.Permission, ...]
     """Permissions that the vocabulary asks for."""
     withheld: tuple[role_plan.Permission, ...]
-    """Permissions that were not given; a plan with any does not run."""
+    """Permissions that the plan needs, but were not given; a plan with such permissions does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty for a spec without programs."""
     numbers: StepNumbers | None = None
-    """Numbers that follow the step of a training; the roles have those of its last step."""
+    """Numbers that follow the step of a training; `roles` have the numbers of the last step."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
     """Values of `numbers` in this plan's roles, by dotted path in the spec."""
     last_step: int = 0
@@ -300,7 +300,8 @@ class Plan(TurnGraph):
 
     @property
     def teachers(self) -> list[ModelRef]:
-        """Models that signals compare with, each once; the start of a policy is the model it begins with."""
+        """Models that teach in signals, each once; for a policy's start, the model that the policy starts
+        from."""
         keys = (
             self.weights_of(teacher, role.name, index)
             for role in self.trained.values()
@@ -409,8 +410,8 @@ class Plan(TurnGraph):
 
     @property
     def validating(self) -> list[tuple[str, Plan]]:
-        """Workflows that validate, each with the prefix of its metrics' names: empty for the first, `NAME/`
-        for others."""
+        """(prefix of the metrics' names, plan) of each workflow that validates: the prefix is empty for the
+        first workflow, `NAME/` for others."""
         named_plans = enumerate(self.validations.items())
         return [(f"{name}/" if index else "", plan) for index, (name, plan) in named_plans] or [("", self)]
 
@@ -483,7 +484,7 @@ class Plan(TurnGraph):
         return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in untrained))
 
     def is_past(self, role: str, index: int) -> bool:
-        """Return True if past selves answer for instance `index`, from 1, of a role."""
+        """Return True if frozen copies of a policy answer for instance `index`, from 1, of a role."""
         return any(plan.name == role and index in plan.frozen for plan in self.roles)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:

@@ -37,7 +37,7 @@ def _used(spec: Spec, counts: Mapping[str, int]) -> set[str]:
 def past_policies(
     spec: Spec, counts: Mapping[str, int], trained: Mapping[str, PolicyPlan]
 ) -> dict[str, PastPlan]:
-    """Return the policies of past selves that some role uses, by name."""
+    """Return the policies of past selves (frozen copies of a trained policy) that some role uses, by name."""
     used_policies = _used(spec, counts)
     return {
         name: PastPlan(policy.of, policy.every, policy.keep, policy.pick)
@@ -71,7 +71,8 @@ def answering(spec: Spec, name: str, counts: Mapping[str, int]) -> list[ModelRef
 def samplings_of(spec: Spec, name: str, count: int, key: str = "temperature") -> list[tuple[Path, Sampling]]:
     """Return the sampling of each instance of a role, with the path in the spec of its setting `key`.
 
-    The settings are merged key by key: the spec's, those of a past self's policy, the policy's, the role's.
+    The settings are merged key by key: first the spec's, then the trained policy's
+    whose past self answers, then the policy's, then the role's.
     Empty for a role that runs a tool.
     """
     role = spec.roles[name]

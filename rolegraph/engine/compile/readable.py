@@ -207,7 +207,7 @@ def _passed_on(names: ResolvedNames) -> RoleGraph:
 
 
 def _templates(role: ResolvedRole) -> list[Template]:
-    """Return the templates of a role's prompts, and of its signal's."""
+    """Return the templates of a role's prompts, and the templates of its signal."""
     demonstration = role.signal.demonstration if role.signal else None
     return role.templates + ([demonstration] if demonstration else [])
 

@@ -25,7 +25,7 @@ class Endpoint(NamedTuple):
     policy: str | None = None
     """Name of a policy in training; None for an untrained model."""
     past: str | None = None
-    """Name of a policy of past selves, whose copies answer in training steps in place of `model`."""
+    """Name of a policy of past selves: frozen copies that answer in training steps in place of `model`."""
 
     def same_tokens(self, other: Endpoint) -> bool:
         """Return True if token ids mean the same at both endpoints: both have one base model."""
@@ -63,9 +63,9 @@ class TeacherPlan(NamedTuple):
     model: ModelRef | None
     """Model that teaches with its weights unchanged; None for a policy in training."""
     policy: str = ""
-    """Policy in training; empty for the role's own."""
+    """Name of the policy in training that teaches; empty for the role's own policy."""
     is_start: bool = False
-    """True for the start of the policy, False for its weights of the step."""
+    """True if the policy's starting weights teach, False if its weights of the current step do."""
     prompt: Template | None = None
     """Template of the user message; None keeps the role's."""
     system: Template | None = None
@@ -84,7 +84,7 @@ class SignalPlan(NamedTuple):
 
     signal: vocabulary.Signal
     teachers: Mapping[str, TeacherPlan]
-    """Teachers by the value of `by` that picks them; a single one without `by` has an empty key."""
+    """Teachers by the value of `by` that picks them; a single teacher without `by` has an empty key."""
     by: StateKey | None
     """Expression that picks a teacher."""
     otherwise: TeacherPlan | None
@@ -169,7 +169,7 @@ class StateKey:
 
 
 class ResolvedLikelihood(NamedTuple):
-    """Text whose log-probabilities a reward reads, with its resolved names."""
+    """Text whose log-probabilities a reward reads: the compiled template, and the model that scores."""
 
     text: Template | None
     """Template of the text; None for a template with a finding."""
@@ -201,7 +201,7 @@ class ResolvedRole:
 
     name: str
     spec: Role
-    """Settings as they are written, such as `weight` or `timeout`."""
+    """The role as the spec writes it, with settings such as `weight` or `timeout`."""
     prompt: Template | None
     """Template of the user message; None for a role that runs a tool."""
     run: RunPlan | None
@@ -221,7 +221,7 @@ class ResolvedRole:
     reset: Expression | None
     """A turn begins the conversation anew where this condition is true."""
     formulas: Mapping[str, Expression | None]
-    """Expressions whose values the reward reads, by their text."""
+    """Compiled expressions whose values the reward reads, by source text."""
     likelihoods: Mapping[vocabulary.Likelihood, Any]
     """Texts whose log-probabilities the reward reads: ResolvedLikelihood, in a plan LikelihoodPlan."""
     groupings: tuple[GroupingPlan, ...]
@@ -287,11 +287,11 @@ class RolePlan(ResolvedRole):
     nodes: range
     """The role's turns in `Plan.nodes`: all instances in the first round, then all in the next."""
     prompt_per_instance: bool
-    """True where the prompts read `self` or continue a chat, so that each instance has its own."""
+    """True where the prompts read `self` or continue a chat, so that each instance has another prompt."""
     kept_back: frozenset[str]
     """Functions of the tools that the model is not offered, because another role's `run` calls them."""
     frozen: frozenset[int] = frozenset()
-    """Indices, from 1, of instances that are never trained, because past selves answer for them."""
+    """Indices, from 1, of instances that are never trained, because frozen copies answer for them."""
     callees: tuple[CalleePlan, ...] = ()
     """Roles that the model may call in its turn."""
     trunk: frozenset[int] = frozenset()
@@ -343,7 +343,7 @@ class RolePlan(ResolvedRole):
         return self.rounds > self.times
 
     def number_of(self, view: vocabulary.View) -> int:
-        """Return the number, from 1, of a view's turn among all turns of its instance, in all loops."""
+        """Return the number of a view's turn, from 1, among its instance's turns in all loops."""
         return (view.outer - 1) * self.times + view.round
 
     def explain(self, remark: str) -> str:
@@ -420,7 +420,7 @@ class EnvPlan(NamedTuple):
     loop: int
     """Position in `Plan.loops`."""
     transitions: range
-    """Numbers of its transitions in the node table."""
+    """Numbers of the environment's transitions in the node table."""
     players: Mapping[int, int]
     """Player number of the first instance of each role."""
     player_nodes: tuple[tuple[int, ...], ...]

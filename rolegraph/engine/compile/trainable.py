@@ -323,7 +323,7 @@ class _Groups:
         return [*families.values()], reads_upstream
 
     def learning(self, name: str) -> dict[int, str]:
-        """Return the policy of each instance of a role that is trained, by its index from 1."""
+        """Return the policy of each trained instance of a role, by the instance's index from 1."""
         role = self.names.spec.roles[name]
         count = self.names.counts[name]
         frozen_indices = self.names.spec.frozen_instances(name, count)

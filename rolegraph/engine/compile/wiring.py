@@ -25,13 +25,13 @@ class Vertex(NamedTuple):
 
     kind: Literal["block", "join", "node"]
     number: int
-    """Index in the plan's table of blocks, joins or nodes; environments' transitions come after the plan's
-    own."""
+    """Index in the table of blocks, joins or nodes; transitions of environments come after the blocks or
+    nodes of the turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Counters of what turns wait for: a run decreases them, and so finds ready blocks without a graph."""
+    """Counters of the joins that blocks wait for: a run decreases them, and so finds ready blocks."""
 
     join_sizes: tuple[int, ...]
     """For each join, the number of its nodes."""

@@ -28,8 +28,8 @@ class CallForm:
     """Function from an answer and the offered functions to its text without calls, and its calls. A malformed
     call has no name and stays in the text."""
     ids: Callable[[str, int], str] | None = None
-    """Function from a call's name and its number in the answer, from 1, to the id that templates require and
-    the model may leave out; None where they require none."""
+    """Function from a call's name and its number in the answer, from 1, to the call's id, for a model that
+    writes no ids; None where templates require no id."""
     ends: tuple[int, ...] = ()
     """Tokens that end a turn besides those that the template writes after an answer."""
     text_arguments: bool = False

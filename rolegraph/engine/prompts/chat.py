@@ -100,7 +100,7 @@ class Tokenizer(Protocol):
 
 
 class ChatPrefix(NamedTuple):
-    """Beginning of a chat that is known token for token; its last message is the model's."""
+    """Beginning of a chat whose exact tokens are known; the last message is the model's."""
 
     ids: Sequence[int]
     """Token ids of the prompt and of the sampled response."""
@@ -196,7 +196,7 @@ class ChatFormat:
         return (*self.text_ids(text), *self.end_ids[:1])
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an answer outside of a chat. Markers of tool calls in it become tokens, all
+        """Return the tokens of an answer outside of a chat. Its markers of tool calls become special tokens,
         other markers plain text."""
         return self._encode(self._markers.named(text, among=self._sample_answer))
 
@@ -368,7 +368,7 @@ class ChatFormat:
         return call_syntax(answers[0], answers[1], _PROBE, _PROBE_WRITTEN)
 
     def _forms(self) -> Iterator[CallForm]:
-        """Yield the forms of calls to try: those of this package, then those of others."""
+        """Yield the forms of calls to try: forms of this package, then forms of other packages."""
         yield from FORMS
         for name in plugin_names("call_forms"):
             yield from plugin("call_forms", name)(self._tokenizer)

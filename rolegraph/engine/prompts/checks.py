@@ -100,7 +100,7 @@ _INSTEAD = {
 """Hints for names that a template cannot use, by name."""
 
 _AGGREGATES_MEANT = {"avg": "mean", "average": "mean", "len": "count"}
-"""Aggregates by the names that other languages have for them."""
+"""Names of aggregates by the names that other languages use, such as `mean` by `avg`."""
 _ARGUMENTS = {NUMBER: "one value", RAMP: "two numbers, steps, and `after`: ramp(0.1, 0, 100)"}
 """Description of a function's arguments, by the function's name."""
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
@@ -162,7 +162,7 @@ class TemplateScope:
     """Message and hint for the name of a role that is in the spec, but no input; `{!r}` and `{}` are the
     name."""
     text: str = "a prompt"
-    """Kind of the text that is checked, for messages."""
+    """Description of the template or expression, such as `a prompt`, for messages."""
     is_condition: bool = False
     """True for an expression, False for a template; hints for an expression never suggest a `for`."""
     has_value: bool = False
@@ -505,7 +505,8 @@ class _Walk:
             self.fault(node.node, CHANCE, f"{CHANCE} takes `per` and `key` as texts in quotes")
 
     def function(self, node: nodes.Call, name: str) -> None:
-        """Report arguments that a function of expressions cannot take, or a place where it has no meaning."""
+        """Report arguments that a function of expressions cannot take, or a template in which it cannot be
+        used."""
         if name in SCORERS and not self.around.is_after:
             message = f"{name}(…) would leak the label: an answer is compared after the episode"
             self.fault(node.node, name, message, "compare in a reward, in `right`, or in a gate")

@@ -44,7 +44,7 @@ AGGREGATES = frozenset("mean min max sum count any all first last sorted".split(
 RAMP = "ramp"
 """Function for a number that follows the training step: `ramp(from, to, steps, after=0)`."""
 NUMBER = "number"
-"""Function for the number in a text, as the parser of this name reads it."""
+"""Function that returns the number in a text, as the parser `number` reads it."""
 CHANCE = "chance"
 """Function that is true with a probability: `chance(p, per="turn", key=None)`."""
 PER = ("task", "episode", "turn")

@@ -26,10 +26,11 @@ _SECRET = token_hex(12)
 _PLACEHOLDER = re.compile(rf"{_SECRET}x(\d+)x")
 _NAME = re.compile(rf"\ufdd0{_SECRET}\d{{5}}\ufdd0")
 _HARMLESS = re.compile(r"[\w.-]*")
-"""Texts that an outline shows as they are, such as names, ids and the types of a JSON schema."""
+"""Pattern of texts without characters of markers, such as names and ids, which need no placeholder."""
 _REASONING = re.compile(r"think|thought", re.IGNORECASE)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""Tokens for bytes of characters outside of the vocabulary; they are no markers, since texts need them."""
+"""Byte tokens for characters outside of the vocabulary; these tokens are no markers, since texts need them.
+"""
 _BRACKETS = tuple("<[]{|")
 _FAMILIES = re.compile(
     r"<\|[^\s<>|][^<>|\n]{0,99}\|>|<｜[^<>｜\n]{1,99}｜>|<\|\w{1,60}>|<\w{1,60}\|>|</?｜DSML｜|\[\|[^|\n]{1,99}\|\]"

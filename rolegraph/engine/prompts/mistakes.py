@@ -85,7 +85,7 @@ def explain(source: str, position: int, message: str, kind: str) -> TemplateFaul
 
 
 def _mistakes(source: str, *, is_template: bool) -> Iterator[TemplateFault]:
-    """Yield the known mistakes of a source: those inside its tags first, then tags that are not closed."""
+    """Yield the known mistakes of a source: first mistakes inside its tags, then tags that are not closed."""
     if not is_template:
         tag = _Tag("", 0, 0, source)
         if match := re.match(r"\s*(\{[{%])", source):
@@ -235,7 +235,8 @@ def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateF
 
     Args:
         tag: The tag.
-        opened: Tags that are open; `tag` is added, or closes the last of them.
+        opened: Open tags, changed in place: an opening `tag` is added, a closing `tag` removes the last open
+            tag.
         source: Source of the template.
     """
     text = tag.text.strip(" \t\n-+")

@@ -56,7 +56,8 @@ class Template:
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
     file: str = ""
-    """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
+    """Name of the template's file for messages, such as `judge.j2 (shipped)`; empty for a text in the spec.
+    """
 
     def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int]]:
         return _restored, (self.source, self.mentions, self.parts)

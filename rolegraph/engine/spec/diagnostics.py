@@ -20,7 +20,7 @@ from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 from rolegraph.engine.secrets import without_secrets
 
 Path = tuple[str | int, ...]
-"""Keys and list positions from the top of a spec."""
+"""Path of a value in a spec: keys and list positions from the top."""
 
 Severity = Literal["error", "warning"]
 Code = Literal[
@@ -65,8 +65,8 @@ class Finding:
     covers: tuple[Path, ...] = ()
     """For a fault: further paths at fault, such as the other edges of a cycle."""
     rests_on: tuple[Path, ...] = ()
-    """Paths from which the finding was concluded: it is left out if there is a fault at or around one of
-    them."""
+    """Paths of values from which the finding was concluded: a fault at or around such a path suppresses the
+    finding."""
     looked_in: Path = ()
     """Path of the mapping that lacks the name: the finding is left out if the whole mapping is at fault."""
     code: Code | None = None
@@ -82,7 +82,7 @@ class Finding:
 
 
 def coded(code: Code, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings with a code for those that have neither a code nor a Suggestion."""
+    """Yield the findings; findings without a code and without a Suggestion get `code`."""
     for finding in findings:
         yield finding if finding.code or isinstance(finding.hint, Suggestion) else replace(finding, code=code)
 
@@ -102,7 +102,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Replacement of a range of a file; lines and columns count from 1, and the end is not part of it."""
+    """Replacement of a range of a file; lines and columns count from 1, and the range excludes its end."""
 
     file: str
     line: int

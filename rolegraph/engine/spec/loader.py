@@ -42,12 +42,12 @@ class LoadedSpec:
     source: YamlSource
     """The spec as it was read, after `extends` and overrides."""
     folders: tuple[FilePath, ...]
-    """Folders of its templates and data: the spec's own, then those of the specs that it extends."""
+    """Folders of templates and data: the spec's folder, then the folders of the specs that it extends."""
     diagnostics: list[Diagnostic]
     numbers: Mapping[Path, str] = field(default_factory=dict[Path, str])
     """Numbers that are expressions over the training step, by path; `spec` has 1 in their place."""
     broken: set[Path] = field(default_factory=set[Path])
-    """Paths that were left out; findings at or below them are consequences."""
+    """Paths of faulty values that `spec` lacks; findings at or below such a path are consequences."""
 
     @property
     def data(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Loop(SpecModel):
     """Condition on visible fields of the task; where it is false, the whole loop is skipped."""
     env: Annotated[CallField, vocabulary.environments] | None = None
     """Environment in which the players move, one step each round; its end is the end of the loop. A loop in
-    another has none."""
+    another loop has none."""
     players: Strings = []
     """Roles that move in `env`, in the order of the players' numbers; by default all that have a model."""
 
@@ -111,7 +111,7 @@ class SharedRounds(NamedTuple):
     times: int
     """Number of rounds of the shared loop; if it is inside another loop, its rounds then begin again."""
     inside: bool
-    """True if the read role is in a further loop inside the shared one."""
+    """True if the role that is read is in another loop inside the shared loop."""
 
     def read(self, number: int, which: JoinedRound) -> range:
         """Return the turn numbers of the read role that turn `number` of the reader reads.
@@ -214,7 +214,7 @@ class Spec(SpecModel):
         return tuple(name for name in (outer, loop) if name is not None)
 
     def roles_in(self, loop: str) -> list[str]:
-        """Return the roles of a loop, including those of loops inside it."""
+        """Return the roles of a loop, including the roles of loops inside it."""
         roles: list[str] = []
         for name in self.loops[loop].roles:
             inner_roles = self.loops[name].roles if name in self.loops and name not in self.roles else [name]
@@ -248,7 +248,7 @@ class Spec(SpecModel):
         return self.policies.get(name) or Policy()
 
     def frozen_instances(self, name: str, count: int) -> frozenset[int]:
-        """Return the indices, from 1, of a role's instances for which past selves of a policy answer."""
+        """Return the indices, from 1, of a role's instances for which frozen copies of a policy answer."""
         policies = enumerate(self.roles[name].policy_names(count), 1)
         return frozenset(index for index, policy in policies if self.policy_named(policy).of)
 

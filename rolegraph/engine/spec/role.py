@@ -50,8 +50,8 @@ class Edge(SpecModel):
     """`all`: every instance of the other role. `each`: one instance of this role for each of the other.
     `branch`: the instances on the same branch."""
     chunks: Annotated[int, Field(ge=1)] | None = None
-    """In place of `join`: number of the other role's instances for each instance of this one; a divisor of
-    their number."""
+    """In place of `join`: number of the other role's instances for each instance of this role. It divides the
+    number of the other role's instances."""
     round: JoinedRound = "this"
     """In a loop: `this` round, the `previous` one, or the `history` of all earlier ones."""
 

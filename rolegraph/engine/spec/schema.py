@@ -158,7 +158,7 @@ _EXPRESSIONS: Sequence[Schema] = (
 
 
 def _items(group: str) -> dict[str, Schema]:
-    """Return JSON Schema definitions by name: of the items of a group, and of everything that they refer
+    """Return JSON Schema definitions by name: of a group's items, and of all types that the items refer
     to."""
     registry, definitions = registry_of(group), dict[str, Schema]()
     forms = [form for name in registry.names() for form in _calls(registry, name, definitions)]

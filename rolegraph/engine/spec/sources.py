@@ -55,7 +55,7 @@ class Price(SpecModel):
     response: Dollars = 0.0
     """Price of response tokens."""
     train: Dollars = 0.0
-    """Price of training on prompt and response tokens, added to the other two."""
+    """Price of training on prompt and response tokens, added to `prompt` and `response`."""
 
     def of(self, prompt: float, response: float, trained: float = 0.0) -> float:
         """Return the dollars for numbers of tokens."""
@@ -75,7 +75,7 @@ class ModelRef(SpecModel):
     shipped base model), the service's name of a model (tinker, openai, vllm, sglang), or an episodes file or
     run folder (replay). A path in a spec lies beside the spec or below."""
     base_url: str | None = None
-    """URL of the endpoint; None is the provider's own."""
+    """URL of the endpoint; None is the provider's default."""
     checkpoint: str | None = None
     """Weights of a local or a tinker model: the folder of a training (its best checkpoint; `FOLDER#POLICY`
     where it trained several policies), or a `tinker://` path, which brings its model and service along if a

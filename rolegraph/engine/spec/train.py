@@ -60,7 +60,7 @@ class Policy(SpecModel):
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Learning rate of Adam, under the schedule of `train`."""
     sampling: Sampling | None = None
-    """Sampling settings of its roles; a key that is left out has the spec's value."""
+    """Sampling settings of the policy's roles; a key that is left out has the spec's value."""
     of: str | None = None
     """Trained policy of which this one is a past self: frozen copies, never trained. Each task of a step
     plays against one copy in all its rollouts; outside of training steps it is the start."""
@@ -76,9 +76,10 @@ class Validation(SpecModel):
     """Evaluation on the validation data, with the same seeds every time."""
 
     every: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 10
-    """Steps between evaluations; one before and one after the training are always made, with 0 only those."""
+    """Steps between evaluations. The first is before the training, the last after it; 0 makes only these two.
+    """
     tasks: Count = 128
-    """Number of tasks, from the first on."""
+    """Number of tasks: the first tasks of the validation data."""
     rollouts: Count = 2
     """Episodes for each task."""
     workflow: Annotated[Strings, ATOMIC] = []
@@ -126,7 +127,7 @@ class Stage(SpecModel):
     rollouts: Count | None = None
     """Episodes for each task; None is 1 where every trained role has a template, else `train.rollouts`."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Learning rate of every policy, under the schedule of `train`; None is that of the training."""
+    """Learning rate of every policy, under the schedule of `train`; None is the training's learning rate."""
 
 
 class Keep(SpecModel):

@@ -132,7 +132,7 @@ def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
 
 
 _MEANT = {("shows", False): "sees", ("calls", False): "max_calls", ("tool", True): "callable"}
-"""Keys of the language, by (word that is used for them elsewhere, True if the value is a mapping)."""
+"""Keys of the language, by (word that other tools use for the key, True if the value is a mapping)."""
 _GONE = {"trainable": "leave it out: a role is trained if it has an `estimator` or a `signal`"}
 """Hints for keys of other tools and earlier versions, by key."""
 _NAME = "letters, digits and _, not starting with a digit"

@@ -165,12 +165,12 @@ def _indent(line: str) -> int:
 
 
 _KEYED = re.compile(r"^(\s*(?:- +)*)([^\s:#'\"{}\[\],]+)( *: +)(\S.*?)\s*$")
-"""Line with a key and a value on it."""
+"""Pattern of a line with a key and its value."""
 _FLOW_KEY = re.compile(r"([{,]\s*)([^\s:#'\"{}\[\],]+)(:\s+)")
-"""Key in a mapping in braces."""
+"""Pattern of a key in a mapping in braces."""
 _COMMENT = re.compile(r"\s+#(?=\s).*$")
 _FIRST = re.compile(r"\{[{%#]|[%@`*&!>|]")
-"""First characters of a value that are special in YAML."""
+"""Pattern of a value's first characters that are special in YAML."""
 
 
 def quoted(text: str) -> str:
@@ -219,7 +219,7 @@ def _reason(value: str) -> tuple[int, int, str] | None:
 
 _PAIRS = {"[": "]", "{": "}"}
 _TWO_KEYS = re.compile(r"^([^\s:]+) +([a-z_]+: +[^\s:{]+)$")
-"""Value that is followed by the next key and its value in the same line."""
+"""Pattern of a value that is followed by the next key and the key's value in the same line."""
 
 
 def _quotings(around: _Lines, index: int) -> Iterator[_Repair]:
@@ -345,7 +345,7 @@ def _edits(edits: Sequence[_Edit], around: _Lines, index: int) -> Iterator[_Repa
 
 
 def _indentations(around: _Lines) -> list[_Repair]:
-    """Return the repairs that indent a line as another one, first those with the usual step below a key."""
+    """Return the repairs that indent a line as another line is, beginning with the usual step below a key."""
     lines, problem = around.lines, around.problem
     pairs = pairwise(filter(_is_code, lines))
     steps = Counter(_indent(line) - _indent(key) for key, line in pairs if key.rstrip().endswith(":"))

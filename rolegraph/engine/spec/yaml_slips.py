@@ -33,7 +33,7 @@ class Slip(NamedTuple):
 
 
 def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
-    """Yield the slips of a value, without those of the values inside it.
+    """Yield the slips of a value, but not the slips of values inside it.
 
     Args:
         node: The value, as PyYAML's node.

@@ -3,7 +3,7 @@
 const form = document.querySelector("form.live");
 const message = document.getElementById("message");
 let asked = 0, typed = 0;
-for (const it of all(".filters")) it.open = innerWidth > 640 || [...it.querySelectorAll("[name]")].some((field) => field.value);
+for (const it of all(".filters")) it.open = [...it.querySelectorAll("[name]")].some((field) => field.value);
 const address = () => {
   const query = new URLSearchParams();
   for (const [name, value] of new FormData(form)) if (value !== "") query.append(name, value);

@@ -221,7 +221,7 @@ class RunsQuery:
 
     def direction(self, column: str) -> str:
         """Return the `aria-sort` of a column: `ascending`, `descending` or `none`."""
-        return {column: "ascending", f"-{column}": "descending"}.get(self.sort, "none")
+        return {column: "ascending", f"-{column}": "descending"}.get(self.sort or "-started", "none")
 
 
 class RunsTable:

@@ -166,7 +166,7 @@ def test_ids_lose_the_words_that_all_begin_with(ids: list[str], shown: list[str]
 def test_a_text_search_has_the_means_of_all_that_it_finds(tmp_path: Path) -> None:
     run = replays.run(tmp_path / "run", replays.solved(*range(10)), tasks=30, rollouts=2)
     text = get(f"/{KEY}/0?text=Use", run).text
-    assert listed(text) == 50 and "60 episodes, 1 to 50" in Parsed(text).text
+    assert listed(text) == 50 and "1–50 of 60 episodes" in Parsed(text).text
     shown = figures(text)
     assert (shown["These episodes"], shown[EQUAL]) == ("60", "0.333")
 
@@ -174,7 +174,7 @@ def test_a_text_search_has_the_means_of_all_that_it_finds(tmp_path: Path) -> Non
 @pytest.mark.parametrize("query", ["from=5000", "text=Use&from=5000"])
 def test_a_start_past_the_end_shows_the_last_page(tmp_path: Path, query: str) -> None:
     run = replays.run(tmp_path / "run", replays.solved(0), tasks=30, rollouts=2)
-    assert "60 episodes, 51 to 60" in Parsed(get(f"/{KEY}/0?{query}", run).text).text
+    assert "51–60 of 60 episodes" in Parsed(get(f"/{KEY}/0?{query}", run).text).text
     assert listed(get(f"/{KEY}/0?text=nowhere&{query}".replace("text=Use&", ""), run).text) == 0
 
 

@@ -156,7 +156,7 @@ def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(fo
     assert [get(link, *folders).text.count("<main>") for link in (beside, one, other)] == [1, 1, 1]
     opened = [link for link in page.links if "?task=" in link]
     assert len({*opened}) == 8, "of each task the episodes of both sides"
-    assert "1 to 1" in get(next(link for link in opened if f"/{KEY}/1?" in link), *folders).text
+    assert "1 of 4 episodes" in get(next(link for link in opened if f"/{KEY}/1?" in link), *folders).text
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_outcomes_and_failures_lead_to_the_episodes_that_they_count(tmp_path: Pa
     text = get(f"/{KEY}/", replays.run(tmp_path / "failing", says, tasks=4, rollouts=2)).text
     (row,) = rows(text)
     failures = "solver: malformed output 2"
-    assert row["outcomes"] == f"2 right 6 wrong ( 2 failed ) {failures}"
+    assert row["outcomes"] == f"2 right 6 wrong ( 4 answered, 2 failed ) {failures}"
     (bar,) = re.findall(r'<svg class="shares".*?</svg>', text, re.DOTALL)
     assert re.findall(r"<title>(.*?)</title>", bar) == ["2 right", "4 wrong without a failure", "2 failed"]
     links = [link for link in Parsed(text).links if link.startswith(f"/{KEY}/0?")]

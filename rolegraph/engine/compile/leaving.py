@@ -110,7 +110,7 @@ def _may_read(expression: str, is_hidden: Callable[[str], bool]) -> bool:
 
 
 def disclosure_rule_of(plan: Plan) -> DisclosureRule:
-    """Return the rule for copies of a plan's episodes."""
+    """Return the DisclosureRule for copies of a plan's episodes."""
     return disclosure_rule(plan.spec, plan.hidden.__contains__)
 
 

@@ -93,7 +93,7 @@ class ResolvedNames:
         self.used: dict[tuple[Registry[Any], str], None] = {}
         """Keys are (registry, name) of each vocabulary item in use, also of items inside other items."""
         self.permissions: list[Permission] = []
-        """Permissions that the items need."""
+        """Permissions that the vocabulary items need."""
         self.rewards: Rewards = {name: self._reward(name, role) for name, role in spec.roles.items()}
         self.tools_of = cache(self._tools)
         self.data = self._datasets()

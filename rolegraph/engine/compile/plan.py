@@ -57,7 +57,7 @@ class Node:
 
     id: NodeId
     role: int
-    """Position in `Plan.roles`."""
+    """Position in `Plan.roles` of the turn's role."""
     block: int
     """Position in `Plan.blocks` of the block that the turn belongs to."""
     salt: int
@@ -92,7 +92,7 @@ class Block:
     """Turns of one role in one round that become ready together and read the same earlier turns."""
 
     role: int
-    """Position in `Plan.roles`."""
+    """Position in `Plan.roles` of the turns' role."""
     round: int
     nodes: Sequence[int]
     """Positions in `Plan.nodes`: instances of the role that read the same turns."""
@@ -134,9 +134,9 @@ class TurnGraph:
     lineages: Mapping[str, Sequence[Lineage]]
     """For each instance of each role, the instances that it descends from."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
-    """Nodes for the calls of each node that may call roles, by the called role, in order. Their blocks become
-    ready when the caller has ended: nodes that answered a call have a result then, and the others are
-    skipped."""
+    """For each node that may call roles: the nodes that answer its calls, by called role, in order. Their
+    blocks become ready when the caller has ended: nodes that answered a call have a result then, and the
+    others are skipped."""
 
 
 class StagePlan(NamedTuple):
@@ -148,9 +148,9 @@ class StagePlan(NamedTuple):
     last: int
     """Number of the stage's last step, from 1."""
     spec: Spec
-    """The spec in these steps."""
+    """The spec with the estimators and signals of the stage."""
     roles: tuple[role_plan.RolePlan, ...]
-    """The plan's roles in these steps, with the estimators and signals of the stage."""
+    """The plan's roles with the estimators and signals of the stage."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,9 +185,9 @@ class Plan(TurnGraph):
     """Task fields that prompts do not see."""
     data: Mapping[Split, Dataset]
     permissions: tuple[role_plan.Permission, ...]
-    """Permissions that the vocabulary asks for."""
+    """Permissions that items of the vocabulary need."""
     withheld: tuple[role_plan.Permission, ...]
-    """Permissions that the plan needs, but were not given; a plan with such permissions does not run."""
+    """Permissions that the plan needs, but were not given; without them the plan does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty for a spec without programs."""
     numbers: StepNumbers | None = None
@@ -507,9 +507,10 @@ class EpisodeBounds(NamedTuple):
     """Bounds of one episode in which no turn is skipped and no call is retried."""
 
     calls: int
-    """Model calls."""
+    """Largest number of model calls."""
     chain: int
-    """Model calls on the longest path through the DAG of turns, which is an episode's time at best."""
+    """Largest number of model calls on the longest path through the DAG of turns, which is an episode's time
+    at best."""
 
     def __str__(self) -> str:
         plural_ending = "" if self.calls == 1 else "s"

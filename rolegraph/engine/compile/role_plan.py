@@ -48,7 +48,7 @@ class PastPlan(NamedTuple):
     """Frozen copies of a policy in training."""
 
     of: str
-    """Name of the policy in training."""
+    """Name of the policy in training that is copied."""
     every: int
     """Number of updates between two frozen copies."""
     keep: int
@@ -127,7 +127,7 @@ class RunPlan:
     value: Template | None
     """Template of the tool's argument; None for a tool that picks from the role's inputs."""
     pairs: vocabulary.Pairs
-    """Pairs of instances for `Tool.pairs`."""
+    """Pairs of instances whose actions the tool compares (`Tool.pairs`)."""
     parser: vocabulary.Parser | None = None
     """Parser of the result; None if the result itself is the action."""
     session: tuple[vocabulary.Tool, ...] = ()
@@ -146,7 +146,7 @@ class GroupingPlan:
     """True where turns are compared, not trajectories."""
     credit: Credit = field(default_factory=Credit)
     weight: float = 1.0
-    """Factor of the advantages."""
+    """Factor of this grouping's advantages."""
     over: Extent = Extent.TASK
 
 
@@ -190,14 +190,14 @@ class Permission(NamedTuple):
     """Permission that a plan needs from a person."""
 
     name: str
-    """Value for `--allow`."""
+    """Name of the permission, as `--allow` takes it."""
     path: Path
     """Key of the spec that needs the permission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRole:
-    """One role with its resolved names; None for no name, or for a name with a finding."""
+    """Role with its compiled templates and vocabulary items; None for a missing or faulty key of the spec."""
 
     name: str
     spec: Role
@@ -207,7 +207,7 @@ class ResolvedRole:
     run: RunPlan | None
     system: Template | None
     examples: Template | None
-    """Template of the answer to an example of the task; None where the chat begins with the prompt."""
+    """Template of the answer to an example of the task; None for a role without examples."""
     parser: vocabulary.Parser | None
     reward: vocabulary.Reward | None
     estimator: vocabulary.Estimator | None
@@ -279,7 +279,7 @@ class RolePlan(ResolvedRole):
     samplings: tuple[Sampling, ...]
     """Sampling of each instance; empty for a role that runs a tool."""
     loop: int | None
-    """Position in `Plan.loops`."""
+    """Position in `Plan.loops` of the innermost loop around the role; None outside loops."""
     rounds: int
     """Largest number of turns of one instance, in all rounds of all loops around the role."""
     times: int
@@ -418,7 +418,7 @@ class EnvPlan(NamedTuple):
 
     environment: vocabulary.Environment
     loop: int
-    """Position in `Plan.loops`."""
+    """Position in `Plan.loops` of the environment's loop."""
     transitions: range
     """Numbers of the environment's transitions in the node table."""
     players: Mapping[int, int]

@@ -11,7 +11,7 @@ from rolegraph.engine.spec import Spec
 
 T = TypeVar("T", bound=Hashable)
 RoleGraph: TypeAlias = "nx.DiGraph[str]"
-"""Graph over names of roles."""
+"""Directed graph whose nodes are names of roles."""
 untyped: Any = nx
 """networkx without its stubs, which leave the types of some functions open."""
 

@@ -72,7 +72,7 @@ class TextReader:
     instances: Instances | None
     """Instances of each role; None where the graph has a fault."""
     folders: tuple[FilePath, ...]
-    """Folders of templates."""
+    """Folders in which templates are looked for."""
     columns: tuple[str, ...] | None
     """Fields of a task; None if unknown."""
     hidden: frozenset[str]

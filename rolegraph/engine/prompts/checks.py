@@ -151,9 +151,9 @@ class TemplateScope:
     label_files: tuple[Path, ...] = ()
     """Files with hidden fields; a template must not be one of these files."""
     fields: tuple[str, ...] = VIEW_FIELDS
-    """Fields of a role instance."""
+    """Fields of a role instance that the template may read."""
     self_fields: tuple[str, ...] = ()
-    """Fields of `self`."""
+    """Fields of `self` that the template may read."""
     arguments: tuple[str, ...] | None = None
     """Names of the arguments of a call, in a role that other roles call; None if unknown."""
     called: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -170,7 +170,7 @@ class TemplateScope:
     can_draw: bool = False
     """True for a condition that may draw by `chance`."""
     values: tuple[str, ...] = ()
-    """Names of plain values that the template may read as well."""
+    """Names of further variables that the template may read, such as `step`."""
     has_episode: bool = False
     """True for the body of a request, which may hold `episode.id`."""
     example_fields: tuple[str, ...] | None = None

@@ -146,7 +146,7 @@ class Outline:
 
     @property
     def template_text(self) -> str:
-        """All texts of the template, joined."""
+        """Texts that the template itself writes, joined."""
         return "\n".join(self.literals)
 
     def named(self, rendered: str, texts: Sequence[str], markers: Markers) -> str | None:

@@ -263,12 +263,12 @@ def _compared(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
 
 
 def negated(_: RenderScope, value: Any) -> Any:
-    """Compute `not value`."""
+    """Return `not value`; UNKNOWN for an unknown value."""
     return UNKNOWN if value is UNKNOWN else not value
 
 
 def concat(scope: RenderScope, parts: Sequence[object]) -> Any:
-    """Compute `a ~ b ~ …`."""
+    """Return the joined texts of `parts`, as Jinja2's `a ~ b ~ …`; UNKNOWN if a part is unknown."""
     if any(part is UNKNOWN for part in parts):
         return UNKNOWN
     texts = [scope.text(part) for part in parts]
@@ -371,4 +371,4 @@ TESTS: Mapping[str, Operation] = {
     "defined": _is_defined,
     "undefined": _is_undefined,
 }
-"""Tests by the names that a template uses after `is`."""
+"""Jinja2 tests that templates may use, by the name after `is`."""

@@ -95,7 +95,7 @@ class Place:
     line: int
     column: int
     text: str
-    """Text of the whole line."""
+    """Text of the line, from its beginning to its end."""
     width: int = 1
     """Number of characters that the carets underline."""
 
@@ -110,7 +110,7 @@ class Patch:
     end_line: int
     end_column: int
     before: str
-    """Present text of the range."""
+    """Text that the patch replaces."""
     replacement: str
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ from rolegraph.engine.spec.validation import fit_model
 from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml
 
 CLOSE = 1e-6
-"""Tolerance of comparisons of figures."""
+"""Largest difference at which two figures are equal."""
 Most = Annotated[int, Field(ge=0)]
 """Largest permitted count."""
 
@@ -89,7 +89,7 @@ class TaskExpectations(SpecModel):
     """Expected results of the episodes of one task, in every rollout."""
 
     correct: bool | None = None
-    """Correctness of the episodes."""
+    """True if the episodes must be correct, false if they must not."""
     action: Mapping[str, ExpectedAction] = {}
     """Actions by role, or by instance, as in `solver 2`."""
     reward: Mapping[str, FigureBounds] = {}
@@ -119,7 +119,7 @@ class Expectations(SpecModel):
 
 
 class SpecTests(SpecModel):
-    """Tests of a spec."""
+    """Content of a tests file: the recorded answers of a spec, and the expected results."""
 
     answers: str | None = None
     """Recorded answers: an episodes file or a run folder, beside this file. None is `NAME.answers.jsonl`, the

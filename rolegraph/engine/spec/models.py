@@ -76,9 +76,9 @@ class Data(SpecModel):
     """Source of the tasks: a registered dataset, or the path of a .jsonl, .csv, .tsv or .parquet file."""
 
     train: Annotated[CallField, vocabulary.datasets] | None = None
-    """Training tasks."""
+    """Dataset or file of the training tasks."""
     validation: Annotated[CallField, vocabulary.datasets] | None = None
-    """Held-out tasks; `rolegraph run` takes these by default."""
+    """Dataset or file of held-out tasks, which `rolegraph run` takes by default."""
     split: RowSplit | None = None
     """Part of the rows of `train` that is held out as `validation`; a number is its share."""
     hidden: Strings = []
@@ -88,7 +88,7 @@ class Data(SpecModel):
 
 
 class EpisodeSpec(SpecModel):
-    """Figures of a whole episode."""
+    """Correctness and metrics of a whole episode."""
 
     correct: Strings = []
     """Expression that says whether an episode is correct, such as `judge.right`; of a list, those whose roles

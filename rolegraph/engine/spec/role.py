@@ -28,7 +28,7 @@ class OnFailure(SpecModel):
     """Handling of a failed role instance."""
 
     retry: Annotated[int, Field(ge=0, le=SPEC_CALLS.most)] = 0
-    """Number of further attempts."""
+    """Number of further attempts of a failed instance."""
     then: Literal["zero", "mask", "fail", "reward"] = "zero"
     """`zero`: the turn earns `reward`. `mask`: the turn stays out of the gradient. `fail`: the episode ends.
     `reward`: the role's reward is computed all the same."""

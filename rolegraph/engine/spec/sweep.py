@@ -76,7 +76,7 @@ def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, .
 
 
 def point_name(overrides: Sequence[str]) -> str:
-    """Return the folder name of a point: its overrides, cut and with a digest if they cannot be a name."""
+    """Return the folder name of a point: its overrides; if these cannot be a name, a part and a digest."""
     joined = ",".join(overrides)
     name = re.sub(r"[^\w.,+=-]", "_", joined)[:_LONGEST]
     return name if name == joined else f"{name}-{hashlib.blake2b(joined.encode(), digest_size=4).hexdigest()}"

@@ -67,7 +67,7 @@ class Policy(SpecModel):
     every: Count = 5
     """With `of`: updates between two copies; the start is the first copy."""
     keep: Annotated[int, Field(ge=1, le=SPEC_KEEP.most)] = 4
-    """With `of`: number of copies that are kept, the newest."""
+    """With `of`: number of the newest copies that are kept."""
     pick: Literal["uniform", "latest"] = "uniform"
     """With `of`: the copy that a task plays against: a `uniform` draw of the kept copies, or the `latest`."""
 
@@ -81,7 +81,7 @@ class Validation(SpecModel):
     tasks: Count = 128
     """Number of tasks: the first tasks of the validation data."""
     rollouts: Count = 2
-    """Episodes for each task."""
+    """Number of episodes for each task."""
     workflow: Annotated[Strings, ATOMIC] = []
     """Spec, or specs, that validate in place of this one, as paths beside it: their policies are among those
     that are trained here, and their data, prompts and metrics are their own."""
@@ -123,7 +123,7 @@ class Stage(SpecModel):
     fields, because it is no prompt. A bare `best` applies to every trained role with a reward; a role that is
     not named learns from its rewards as in RL."""
     steps: Count
-    """Number of steps."""
+    """Number of training steps in the stage."""
     rollouts: Count | None = None
     """Episodes for each task; None is 1 where every trained role has a template, else `train.rollouts`."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -143,9 +143,9 @@ class Train(SpecModel):
     """Training of the roles."""
 
     rollouts: Count = 8
-    """Episodes for each task, K."""
+    """Number of episodes for each task in a step, K."""
     batch_size: Count = 16
-    """Tasks in each step."""
+    """Number of tasks in each step."""
     refill: Annotated[int, Field(ge=0, le=SPEC_REFILL.most)] = 0
     """Number of further batches that a step may draw until `batch_size` tasks are informative: a role's
     compared rewards differ on the task. The step learns from the first `batch_size` informative tasks alone.

@@ -42,7 +42,7 @@ class _Repair(NamedTuple):
 
     line: int
     text: str
-    """The changed line."""
+    """Text of the line after the change."""
     column: int
     """Column of the mistake, from 0."""
     width: int

@@ -518,7 +518,7 @@ class EpisodeBounds(NamedTuple):
 
 
 def size_of(plan: Plan) -> EpisodeBounds:
-    """Return the largest number of model calls of an episode, and of calls that must wait for one another."""
+    """Return the largest number of model calls of an episode, and of calls in it that wait for each other."""
     calls = [calls_of(role) for role in plan.roles]
     calls_in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.

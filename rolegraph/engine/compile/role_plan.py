@@ -174,8 +174,8 @@ class ResolvedLikelihood(NamedTuple):
     text: Template | None
     """Template of the text; None for a template with a finding."""
     model: ModelRef | Literal["policy", "base"]
-    """Model that scores: `policy` for the model that answers, `base` for the one from which training starts,
-    or another."""
+    """Model that scores: `policy` for the model that answers, `base` for the model from which training
+    starts, or another model."""
 
 
 class LikelihoodPlan(NamedTuple):
@@ -253,7 +253,8 @@ class ResolvedRole:
 
     @property
     def min_group(self) -> int:
-        """Smallest group that the role's estimator can learn from; 1 without an estimator."""
+        """Smallest number of group members that the role's estimator can learn from; 1 without an estimator.
+        """
         return self.estimator.min_group if self.estimator else 1
 
     @property

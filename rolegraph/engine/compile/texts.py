@@ -79,7 +79,7 @@ class TextReader:
     labels: Mapping[FilePath, frozenset[str]]
     """Hidden fields of the tasks in each file of tasks."""
     turns_read: Mapping[str, Sequence[str]]
-    """Other roles whose turns the conversation of a role shows, by role."""
+    """For each role, the other roles whose turns the role's conversation shows."""
     findings: list[Finding]
     example_fields: tuple[str, ...] | None = None
     """Fields of an item of `task.examples`; None where tasks carry no examples."""
@@ -299,8 +299,8 @@ class TextReader:
         return {**counts, name: len(instances[name])}
 
     def _linked(self, counts: Mapping[str, int], name: str | None = None) -> dict[str, int]:
-        """Return the other turns of roles in loops that an expression may name, such as `judge.history`, each
-        with its number of instances.
+        """Return the names of further turns that an expression may read, such as `judge.history` of a role in
+        a loop, each with its number of instances.
 
         Args:
             counts: Number of instances of each role that the expression reads.

@@ -312,7 +312,8 @@ class ChatFormat:
 
     @cached_property
     def call_form(self) -> CallForm:
-        """Syntax of tool calls; texts of messages where the template has none, or an unknown one."""
+        """Form in which the template writes tool calls; `IN_MESSAGES` if the template has no form that is
+        known."""
         form, _ = self._found_form
         if form.in_messages:
             _logger.warning(

@@ -46,7 +46,7 @@ _SHORT = 200
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Template without faults, compiled."""
+    """Compiled template, whose syntax and names have been checked."""
 
     source: str
     """Source text of the template."""
@@ -101,7 +101,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Expression over an episode without faults, compiled."""
+    """Compiled expression over an episode, whose syntax and names have been checked."""
 
     source: str
     """Source text of the expression."""

@@ -63,7 +63,7 @@ class Finding:
     place: Place | None = None
     """Place outside the spec, such as a line of a template; None to look up `path`."""
     covers: tuple[Path, ...] = ()
-    """For a fault: further paths at fault, such as the other edges of a cycle."""
+    """Further paths at which the finding's fault lies, such as the other edges of a cycle."""
     rests_on: tuple[Path, ...] = ()
     """Paths of values from which the finding was concluded: a fault at or around such a path suppresses the
     finding."""
@@ -129,7 +129,7 @@ class Diagnostic:
     severity: Severity = "error"
     code: Code = "yaml"
     path: Path = field(default=(), compare=False)
-    """Keys and list positions of the spec; empty for a fault without a key."""
+    """Path in the spec, as keys and list positions; empty for a fault without a key."""
     patch: Patch | None = field(default=None, compare=False)
     """Edit that corrects the fault; None if no correction is certain."""
 

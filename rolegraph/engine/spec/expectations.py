@@ -135,7 +135,7 @@ class SpecTests(SpecModel):
     prompts: Literal["same", "any"] = "same"
     """`same` to require the recorded prompts, `any` to allow changed ones."""
     expect: Expectations = Expectations()
-    """Expected results."""
+    """Expected results of the episodes."""
 
 
 @dataclass(frozen=True, slots=True)

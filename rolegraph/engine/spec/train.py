@@ -65,7 +65,7 @@ class Policy(SpecModel):
     """Trained policy of which this one is a past self: frozen copies, never trained. Each task of a step
     plays against one copy in all its rollouts; outside of training steps it is the start."""
     every: Count = 5
-    """With `of`: updates between two copies; the start is the first copy."""
+    """With `of`: number of updates between two copies. The first copy has the weights before the training."""
     keep: Annotated[int, Field(ge=1, le=SPEC_KEEP.most)] = 4
     """With `of`: number of the newest copies that are kept."""
     pick: Literal["uniform", "latest"] = "uniform"

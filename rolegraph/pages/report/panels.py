@@ -202,8 +202,7 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
             ChartLine(side, curves[colour][name], colour, Stroke.BOLD, bands.get(name, ()))
             for colour, (side, _, bands) in enumerate(trainings)
         ]
-        ends = share_ends(value for line in lines for _, value in line.points)
-        panels.append(_lines(" = ".join(equal_names), lines, (), ends=ends))
+        panels.append(_lines(" = ".join(equal_names), lines, ()))
     return [panel for panel in panels if panel]
 
 

@@ -26,7 +26,7 @@ from rolegraph.pages.report.reading import read_run
 _HERE = Path(__file__).parent
 FLIPS_OF_PAGE = 50
 """Largest number of flipped tasks, for each direction and side, whose episodes a page shows."""
-_FIRST_FLIPS = 10
+_FIRST_FLIPS = 5
 """Number of flipped tasks, for each direction and side, that a page shows unfolded."""
 
 

@@ -50,7 +50,10 @@ def main() -> None:
             _take(browser, address, "episodes", 860)
             step = f"train-{STEPS:06d}"
             lines = (folder / "runs" / "solver_judge" / "episodes" / f"{step}.jsonl").read_text("utf-8")
-            _take(browser, f"{address}/{step}/{_instructive(lines)}", "episode", 1010, TRACE)
+            episode = f"{address}/{step}/{_instructive(lines)}"
+            _take(browser, episode, "episode", 900, TRACE)
+            _take(browser, episode, "episode-dark", 900, TRACE, dark=True)
+            _take(browser, episode, "episode-phone", 780, TRACE, width=400)
         _take(browser, (folder / "runs" / "solver_judge" / "report.html").as_uri(), "report", 1100)
         _take(browser, (folder / "compare.html").as_uri(), "compare", 900)
 
@@ -82,14 +85,23 @@ def _viewing(folder: Path, *runs: str) -> Generator[str]:
         process.wait()
 
 
-def _take(browser: Browser, url: str, name: str, height: int, script: str = "true") -> None:
+def _take(
+    browser: Browser,
+    url: str,
+    name: str,
+    height: int,
+    script: str = "true",
+    *,
+    width: int = WIDTH,
+    dark: bool = False,
+) -> None:
     """Write the picture of a page's first `height` pixels at most, after a script that must return true."""
     browser.send("Emulation.setScrollbarsHidden", hidden=True)
-    browser.open(url, WIDTH, dark=False)
+    browser.open(url, width, dark=dark)
     if not browser.of(script):
         sys.exit(f"{name}: the page has nothing to show")
     height = min(height, browser.of("Math.ceil(document.body.getBoundingClientRect().bottom)"))
-    screen = {"width": WIDTH, "height": height, "deviceScaleFactor": SCALE, "mobile": False}
+    screen = {"width": width, "height": height, "deviceScaleFactor": SCALE, "mobile": False}
     browser.send("Emulation.setDeviceMetricsOverride", **screen)
     for quality in range(80, 20, -10):
         shot = browser.send("Page.captureScreenshot", format="webp", quality=quality)

@@ -253,8 +253,7 @@ class ResolvedRole:
 
     @property
     def min_group(self) -> int:
-        """Smallest number of group members that the role's estimator can learn from; 1 without an estimator.
-        """
+        """Smallest group size that the role's estimator can learn from; 1 without an estimator."""
         return self.estimator.min_group if self.estimator else 1
 
     @property

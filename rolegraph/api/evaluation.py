@@ -196,14 +196,16 @@ class EvaluationJob:
             return self._write_results()
 
     def _write_results(self) -> Evaluation:
-        (base_answers, was), (after, now) = (_results(self.flow, side.folder.episodes) for side in self.sides)
-        answers = dict(zip(SIDES, (base_answers, after), strict=True))
+        (base_answers, recorded), (after_answers, replayed) = (
+            _results(self.flow, side.folder.episodes) for side in self.sides
+        )
+        answers = dict(zip(SIDES, (base_answers, after_answers), strict=True))
         figures: dict[str, ComparedFigure] = {}
-        for name in dict.fromkeys([*was, *now]):
-            means = was.get(name, {}), now.get(name, {})
+        for name in dict.fromkeys([*recorded, *replayed]):
+            means = recorded.get(name, {}), replayed.get(name, {})
             figures[name] = ComparedFigure(*map(interval, means), difference=difference(means[1], means[0]))
-        tasks, episodes = len(self.sides[1].tasks), self.sides[1].episodes
-        evaluation = Evaluation(figures, tasks, episodes, answers)
+        task_count, episode_count = len(self.sides[1].tasks), self.sides[1].episodes
+        evaluation = Evaluation(figures, task_count, episode_count, answers)
         write_whole(self.folder / EVALUATION, evaluation.to_json())
         return evaluation
 

@@ -68,12 +68,12 @@ def apply_patches(patches: Iterable[Patch]) -> list[Patch]:
         path = Path(name)
         with os_errors_as(WorldError, f"cannot read {name}"):
             data, mode = path.read_bytes(), path.stat().st_mode
-        text, written = _patched(data.decode(), sorted(file_patches, key=_start))
-        if written:
+        text, written_patches = _patched(data.decode(), sorted(file_patches, key=_start))
+        if written_patches:
             write_whole(path, text.encode())
             with os_errors_as(WorldError, f"cannot write {name}"):
                 path.chmod(mode)
-        applied += written
+        applied += written_patches
     return applied
 
 
@@ -85,13 +85,13 @@ def _patched(text: str, patches: Sequence[Patch]) -> tuple[str, list[Patch]]:
     """Return (file's text with patches of single lines, patches that were applied)."""
     bom = "\ufeff" if text.startswith("\ufeff") else ""  # positions are those behind a byte-order mark
     lines = _LINE.findall(text.removeprefix(bom))
-    applied: list[Patch] = []
+    applied_patches: list[Patch] = []
     for patch in reversed(patches):
-        if applied and _start(applied[0])[:2] < (patch.end_line, patch.end_column):
+        if applied_patches and _start(applied_patches[0])[:2] < (patch.end_line, patch.end_column):
             continue
         line = lines[patch.line - 1] if patch.line <= len(lines) else ""
         start, end = patch.column - 1, patch.end_column - 1
         if line[start:end] == patch.before:
             lines[patch.line - 1] = f"{line[:start]}{patch.replacement}{line[end:]}"
-            applied.insert(0, patch)
-    return bom + "".join(lines), applied
+            applied_patches.insert(0, patch)
+    return bom + "".join(lines), applied_patches

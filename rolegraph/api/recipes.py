@@ -59,17 +59,19 @@ def recipes() -> dict[str, Recipe]:
     pages = [page.read_text("utf-8") for page in sorted(folder.glob("recipes/*.md"))]
     index_text = (folder / "recipes.md").read_text("utf-8") if pages else ""
     row: dict[str, Any] = json.loads(match[1]) if (match := _ROW.search(index_text)) else {}
-    named: dict[str, Recipe] = {}
+    recipes_by_name: dict[str, Recipe] = {}
     for title, section in (parts for page in pages for parts in _SECTION.findall(page)):
-        (_, text), *others = _BLOCK.findall(section)
-        other_specs = {file: other for file, other in others if file}
+        (_, text), *other_blocks = _BLOCK.findall(section)
+        other_specs = {file: other for file, other in other_blocks if file}
         all_specs = "\n".join((text, *other_specs.values()))
         fields = {key: it for key, it in row.items() if key in _ALWAYS or re.search(rf"\b{key}\b", all_specs)}
         introduction = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", section.partition("```")[0].strip())
         introduction = re.sub(r" \(\d{4}\.\d{5}[^)]*\)", "", introduction.partition("\n")[0])
         line = re.split(r"(?<!Dr)\.(?: |$)", introduction)[0] or title
-        named[re.sub(r"\W+", "-", title.lower()).strip("-")] = Recipe(title, line, text, other_specs, fields)
-    return named
+        recipes_by_name[re.sub(r"\W+", "-", title.lower()).strip("-")] = Recipe(
+            title, line, text, other_specs, fields
+        )
+    return recipes_by_name
 
 
 _ALWAYS = ("id", "question", "answer")

@@ -80,13 +80,13 @@ def episode_test(source: str, roles: Mapping[str, int], episodes: Iterable[Episo
     )
     expression, faults = compile_expression(source, scope)
     fields: dict[str, None] = {}
-    missing = {name for name in (expression.mentions if expression else ()) if name.startswith("task.")}
-    for episode in episodes if missing else ():
+    missing_names = {name for name in (expression.mentions if expression else ()) if name.startswith("task.")}
+    for episode in episodes if missing_names else ():
         fields |= dict.fromkeys(episode.task)
-        missing -= {f"task.{name}" for name in episode.task}
-        if not missing:
+        missing_names -= {f"task.{name}" for name in episode.task}
+        if not missing_names:
             break
-    if missing and fields:
+    if missing_names and fields:
         expression, faults = compile_expression(source, replace(scope, columns=tuple(fields)))
     if expression is None:
         raise SpecError([_diagnostic(source, fault) for fault in faults])
@@ -95,8 +95,8 @@ def episode_test(source: str, roles: Mapping[str, int], episodes: Iterable[Episo
 
 def _diagnostic(source: str, fault: TemplateFault) -> Diagnostic:
     column = max(source.find(fault.word, fault.position), 0) + 1
-    place = Place("where", 1, column, source, max(1, len(fault.word)))
-    return Diagnostic(fault.message, place, hint=fault.hint)
+    fault_place = Place("where", 1, column, source, max(1, len(fault.word)))
+    return Diagnostic(fault.message, fault_place, hint=fault.hint)
 
 
 def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:

@@ -145,8 +145,8 @@ class RunJob(Summarized):
         job = cls(flow, folder, info, rows, (), resumed=True)
         folder.check_same(info, flow.plan.resolved, [job.data])
         with jobs.damage_explained(folder):
-            finished = finished_in(folder, retry_failed=retry_failed)
-            return replace(job, finished=finished, retry_failed=retry_failed)
+            finished_keys = finished_in(folder, retry_failed=retry_failed)
+            return replace(job, finished=finished_keys, retry_failed=retry_failed)
 
     @property
     def episodes(self) -> int:
@@ -191,13 +191,13 @@ class RunJob(Summarized):
             notify(Note("starting the model …"))
             async with AsyncExitStack() as stack:
                 if on is None:
-                    maker, in_flight = await stack.enter_async_context(self.flow.open()), concurrency
+                    maker, most_in_flight = await stack.enter_async_context(self.flow.open()), concurrency
                 else:
                     pool = jobs.open_cluster(on)(self.flow.open, on, slots=concurrency, observe=notify)
                     maker = await stack.enter_async_context(pool)
-                    in_flight = maker.jobs
+                    most_in_flight = maker.jobs
                 notify(Note("", episodes=self.episodes - self.done))
-                await self.write_missing(maker, writer, notify, concurrency=in_flight)
+                await self.write_missing(maker, writer, notify, concurrency=most_in_flight)
         return Run(self.folder.path)
 
     @contextmanager

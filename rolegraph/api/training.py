@@ -78,8 +78,8 @@ class TrainingJob(Summarized):
         folder = RunFolder(Path(out) if out else jobs.new_folder(flow.name))
         folder.check_new("train")
         info, *tasks = _info_and_tasks(flow, seed)
-        others = _validations(flow, folder)
-        return cls(flow, folder, info, *tasks, start=None, resumed=False, others=others)
+        other_validations = _validations(flow, folder)
+        return cls(flow, folder, info, *tasks, start=None, resumed=False, others=other_validations)
 
     @classmethod
     def resume(
@@ -113,10 +113,10 @@ class TrainingJob(Summarized):
         if old_info.stopped:
             kept_settings |= {"steps": old_info.steps}
         info = info.model_copy(update=kept_settings)
-        others = _validations(flow, folder)
-        job = cls(flow, folder, info, *tasks, start=start, resumed=True, others=others)
+        other_validations = _validations(flow, folder)
+        job = cls(flow, folder, info, *tasks, start=start, resumed=True, others=other_validations)
         folder.check_same(job.info, flow.plan.resolved, job.data)
-        for validation in others:
+        for validation in other_validations:
             new_info, rows = _info_and_rows(job, validation)
             validation.folder.check_same(new_info, validation.plan.resolved, rows)
         return job
@@ -514,12 +514,12 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
     """Call `send` with each tracker; a tracker that raises an error is removed, with a warning."""
-    for failing in [*trackers]:
+    for tracker_ in [*trackers]:
         try:
-            send(failing)
+            send(tracker_)
         except Exception as error:  # a tracker's library may raise anything
-            trackers.remove(failing)
-            warning = f"{failing.name} failed, and gets nothing more of this training: {first_line(error)}"
+            trackers.remove(tracker_)
+            warning = f"{tracker_.name} failed, and gets nothing more of this training: {first_line(error)}"
             observe(Note(warning, "warning"))
 
 

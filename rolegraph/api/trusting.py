@@ -195,13 +195,13 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
                 f"{folder} was started with {path}, a path with bytes that are not UTF-8, which its record "
                 "cannot hold; name it again: rolegraph … SPEC --resume --out FOLDER"
             )
-    missing = Source(
+    missing_source = Source(
         base_url=None if typed.base_url else _foreign_url(before),
         imports=() if typed.imports else before.imports,
         allow=() if typed.allow else before.allow,
     )
-    if missing != Source():
-        raise UsageError(_give_again(folder, record, missing))
+    if missing_source != Source():
+        raise UsageError(_give_again(folder, record, missing_source))
     return with_project(replace(merged, imports=typed.imports, allow=typed.allow))
 
 
@@ -224,14 +224,14 @@ def check_models(folder: Path, record: SourceRecord, given: Source | None, flow:
             command gives neither the spec nor the model.
     """
     given_source, old_source = given or Source(), record.source
-    missing = Source(
+    missing_source = Source(
         overrides=() if given_source.overrides else old_source.overrides,
         model=None if given_source.model else old_source.model,
     )
     loads = _loads_folder(flow) and not given_source.model and (old_source.model or not given_source.spec)
-    if loads or (missing != Source() and _asks_elsewhere(flow)):
+    if loads or (missing_source != Source() and _asks_elsewhere(flow)):
         spec = None if given_source.spec else old_source.spec
-        raise UsageError(_give_again(folder, record, replace(missing, spec=spec)))
+        raise UsageError(_give_again(folder, record, replace(missing_source, spec=spec)))
 
 
 def options_to_repeat(flow: Workflow) -> list[str]:
@@ -299,8 +299,8 @@ def _asks_elsewhere(flow: Workflow) -> bool:
 
 def _loads_folder(flow: Workflow) -> bool:
     """Return True if a spec of a workflow names a model folder that is neither shipped nor fetched."""
-    here = (part for part in _parts(flow) if part.get("provider") == "local" and not part.get("base_url"))
-    return any(isinstance(name := part.get("name"), str) and not names_model(name) for part in here)
+    parts = (part for part in _parts(flow) if part.get("provider") == "local" and not part.get("base_url"))
+    return any(isinstance(name := part.get("name"), str) and not names_model(name) for part in parts)
 
 
 def _parts(flow: Workflow) -> Iterator[Mapping[str, object]]:

@@ -152,14 +152,16 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
         if call in was and was[call].messages:
             calls[call.node.role].append(call)
     for role, role_calls in calls.items():
-        changed = [call for call in role_calls if _texts(was[call]) != _texts(now[call])]
-        if not changed:
+        changed_calls = [call for call in role_calls if _texts(was[call]) != _texts(now[call])]
+        if not changed_calls:
             yield Verdict(f"prompts of {role}", True, f"{len(role_calls)} as recorded")
             continue
-        first_call = changed[0]
+        first_call = changed_calls[0]
         chats = ["\n".join(f"[{name}]\n{text}" for name, text in _texts(of[first_call])) for of in (was, now)]
         detail = f"{first_call}\n{text_difference(chats[0], chats[1], 'recorded', 'now')}"
-        yield Verdict(f"prompts of {role}", False, f"{len(changed)} of {len(role_calls)} changed", detail)
+        yield Verdict(
+            f"prompts of {role}", False, f"{len(changed_calls)} of {len(role_calls)} changed", detail
+        )
 
 
 def _texts(call: RecordedCall) -> list[tuple[str, object]]:

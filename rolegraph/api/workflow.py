@@ -490,8 +490,8 @@ def endpoints_with(plan: Plan, checkpoint: str) -> list[Endpoint]:
     def with_weights(endpoint: Endpoint) -> Endpoint:
         if endpoint.policy is None:
             return endpoint
-        of_policy = policy_path and policy_path._replace(policy=policy_path.policy or endpoint.policy)
-        weights = {"checkpoint": str(of_policy or checkpoint)}
+        endpoint_path = policy_path and policy_path._replace(policy=policy_path.policy or endpoint.policy)
+        weights = {"checkpoint": str(endpoint_path or checkpoint)}
         return endpoint._replace(model=endpoint.model.model_copy(update=weights))
 
     return [*map(with_weights, plan.endpoints)]

@@ -208,9 +208,9 @@ def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | No
     report = api.test(flow, tests, junit=junit)
     for verdict in report.verdicts:
         _show_verdict(verdict)
-    failed = len(report.failed)
-    click.echo(f"{len(report.verdicts) - failed} hold, {failed} {'does' if failed == 1 else 'do'} not")
-    return 1 if failed else 0
+    failures = len(report.failed)
+    click.echo(f"{len(report.verdicts) - failures} hold, {failures} {'does' if failures == 1 else 'do'} not")
+    return 1 if failures else 0
 
 
 def _show_verdict(verdict: api.Verdict) -> None:

@@ -89,10 +89,10 @@ def bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        bundled: Callable[..., Any] = wraps(command)(partial(gather, command))
+        bundled_command: Callable[..., Any] = wraps(command)(partial(gather, command))
         for add_parameter in reversed(parameters):
-            bundled = add_parameter(bundled)
-        return bundled
+            bundled_command = add_parameter(bundled_command)
+        return bundled_command
 
     return decorate
 
@@ -125,8 +125,8 @@ def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | 
 def count(flag: str, default: int | None, meaning: str, *, least: int = 1) -> Decorator[F]:
     """Return an option for a number of at least `least`; without a default, a missing option is passed as
     None."""
-    shown = default is not None
-    return text(flag, "N", meaning, type=click.IntRange(min=least), default=default, show_default=shown)
+    is_shown = default is not None
+    return text(flag, "N", meaning, type=click.IntRange(min=least), default=default, show_default=is_shown)
 
 
 def text(flag: str, metavar: str, meaning: str, *names: str, **settings: Any) -> Decorator[F]:

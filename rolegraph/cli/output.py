@@ -109,8 +109,8 @@ def advised_commands(it: api.NextAction, verb: str, flow: api.Workflow, folder: 
         case api.Action.OTHER_MODEL:
             return other_model_commands(verb, source)
         case api.Action.VIEW:
-            role = ("--role", it.role) if it.role else ()
-            return [command("view", path, *role, *(("--failure", "any") if it.failures else ()))]
+            role_option = ("--role", it.role) if it.role else ()
+            return [command("view", path, *role_option, *(("--failure", "any") if it.failures else ()))]
         case api.Action.PREVIEW:
             return [command("preview", *replace(source, model=None, base_url=None).arguments())]
         case _:

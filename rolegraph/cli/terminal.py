@@ -68,8 +68,8 @@ def _width(column: Column, most_of_text: int) -> int:
     """Return the width in cells that a column needs: its longest line, limited to `most_of_text` if the
     column folds."""
     lines = (line for cell in (column.header, *column.cells) for line in str(cell).splitlines())
-    longest = max(map(cell_len, lines), default=0)
-    return longest if column.no_wrap else min(longest, most_of_text)
+    longest_width = max(map(cell_len, lines), default=0)
+    return longest_width if column.no_wrap else min(longest_width, most_of_text)
 
 
 def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) -> Table:

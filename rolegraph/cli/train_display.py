@@ -135,9 +135,9 @@ class _TrainDisplay:
     def _add(self, metrics: Metrics) -> None:
         """Add a step's metrics to the latest ones; the first validation's metrics are kept under the prefix
         `FIRST`."""
-        first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
+        starts = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
         kept_metrics = {name: value for name, value in self._latest.items() if not name.startswith(IMITATION)}
-        self._latest = {**first, **kept_metrics, **metrics}
+        self._latest = {**starts, **kept_metrics, **metrics}
         self._lines.append(metrics)
 
     def _distinct_figures(self) -> list[str]:
@@ -374,9 +374,9 @@ class _TrainEnd:
                 n_text = "–" if n is None else f"{n:,.0f}"
                 greedy_means = [line.get(greedy.get(name, "")) for line in (self._lines[0], self._lines[-1])]
                 values = [f"{value:.3f}" for value in greedy_means if value is not None]
-                beside = [" -> ".join(values) or "–"] if greedy else []
+                cells = [" -> ".join(values) or "–"] if greedy else []
                 label = "\n= ".join([name, *equal_names])
-                add_row(table, label, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", n_text, *beside)
+                add_row(table, label, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", n_text, *cells)
             yield table
         if controls := self._folder.controls():
             headings = ("on the same validation tasks", "figure", "mean and 95 % interval", "n")

@@ -106,10 +106,10 @@ class _Probes:
 
     async def _row(self, name: str, expected: str, find: Callable[[], Awaitable[Found]]) -> ProbeRow:
         try:
-            seen, status = await find()
+            result, status = await find()
         except (ModelError, UsageError, UnreadableAnswer) as error:
-            seen, status = first_line(error), "failed" if name in ("an answer", "a run") else "not offered"
-        return ProbeRow(name, expected, seen.removeprefix(f"{self._url} "), status)
+            result, status = first_line(error), "failed" if name in ("an answer", "a run") else "not offered"
+        return ProbeRow(name, expected, result.removeprefix(f"{self._url} "), status)
 
     async def _ask(self, text: str, *tools: Function, **fields: object) -> ServerCompletion:
         async with errors_of_calls(self._url, self._key, OPENAI):
@@ -135,8 +135,10 @@ class _Probes:
         accepted = self._model.taken
         stream_note = ", as a stream" if accepted.streams else ""
         limit_note = "no limit" if LIMITS[0] in accepted.left_out else f"limit in `{accepted.limit}`"
-        seen = f"{len(answer.text)} characters in {time.monotonic() - start:.1f} s{stream_note}, {limit_note}"
-        return seen, "ok" if answer.text.strip() else "differs"
+        finding = (
+            f"{len(answer.text)} characters in {time.monotonic() - start:.1f} s{stream_note}, {limit_note}"
+        )
+        return finding, "ok" if answer.text.strip() else "differs"
 
     async def _takes(self, fields: Mapping[str, object]) -> Found:
         await self._choice(_OK, **fields)  # pyright: ignore[reportArgumentType]  # no field is named text
@@ -145,8 +147,8 @@ class _Probes:
     async def _repeats(self) -> Found:
         prompt = "Write five random words."
         texts = [await self._choice(prompt, temperature=1.0, seed=7) for _ in range(2)]
-        first, second = (choice.message.content.text if choice.message else "" for choice in texts)
-        return ("the same answer", "ok") if first == second else ("another answer", "differs")
+        first_text, second_text = (choice.message.content.text if choice.message else "" for choice in texts)
+        return ("the same answer", "ok") if first_text == second_text else ("another answer", "differs")
 
     async def _scores(self) -> Found:
         try:

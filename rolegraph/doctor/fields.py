@@ -120,8 +120,10 @@ def _targets(meter: ServiceMeter) -> ProbeFinding:
 
 
 def _alternatives(meter: ServiceMeter) -> ProbeFinding:
-    drawn = meter.answered(meter.base, wanted={"prompt_alt_tokens_k": _TOP}, max_tokens=1).prompt_alt_tokens
-    shape = [] if drawn is None else [*(drawn.tokens.shape or ())]
+    top_tokens = meter.answered(
+        meter.base, wanted={"prompt_alt_tokens_k": _TOP}, max_tokens=1
+    ).prompt_alt_tokens
+    shape = [] if top_tokens is None else [*(top_tokens.tokens.shape or ())]
     return ProbeFinding(f"shape {shape}", shape == [len(PROMPT) - 1, _TOP])
 
 

@@ -263,11 +263,11 @@ class ServiceMeter:
     # steps
 
     def rated(self, advantages: Floats, ratios: Floats | float = 1.0, **inputs: Floats) -> tinker.Datum:
-        """Return a datum of the text's first tokens, one for each advantage.
+        """Build a datum for an RL loss from the first tokens of `text`, one token for each advantage.
 
         Args:
             advantages: Advantage of each token.
-            ratios: P / q of each token; 1 is on-policy.
+            ratios: Policy probability / sampling probability of each token; 1 is on-policy.
             inputs: Further inputs of the loss [T].
         """
         count = len(advantages)
@@ -327,8 +327,8 @@ class ServiceMeter:
     def choose_step(self) -> None:
         """Choose `eta` so that the largest change by a step is about `_STEP`."""
         for _ in range(8):
-            largest = float(np.abs(self.measured(self.ones)).max())
-            if _STEP / 2 <= largest <= _STEP * 2:
+            largest_change = float(np.abs(self.measured(self.ones)).max())
+            if _STEP / 2 <= largest_change <= _STEP * 2:
                 return
-            factor = _STEP / max(largest, 1e-9) if np.isfinite(largest) else 0.0
+            factor = _STEP / max(largest_change, 1e-9) if np.isfinite(largest_change) else 0.0
             self.eta *= min(max(factor, 1e-3), 1e3)

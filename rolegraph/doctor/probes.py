@@ -98,15 +98,15 @@ class ServiceProbe(ServiceMeter):
         """
         failure = ""
         for probe in PROBES:
-            seen, status = self._outcome(probe) if not failure else (failure, "failed")
-            if status == "failed" and seen.startswith("no answer"):
-                failure = seen
+            observation, status = self._outcome(probe) if not failure else (failure, "failed")
+            if status == "failed" and observation.startswith("no answer"):
+                failure = observation
             if status == "differs":
                 self.traits = replace(self.traits, **probe.differing)
             if status != "ok":
                 losses = tuple(loss for loss in self.traits.losses if loss != probe.name)
                 self.traits = replace(self.traits, losses=losses)
-            yield ProbeRow(probe.name, probe.expected, first_line(ValueError(seen)), status)
+            yield ProbeRow(probe.name, probe.expected, first_line(ValueError(observation)), status)
 
     def still_samples(self) -> bool:
         """Return True if the service still answers a request, because the traits of a broken service are
@@ -119,8 +119,8 @@ class ServiceProbe(ServiceMeter):
 
     def _outcome(self, probe: Probe) -> tuple[str, Status]:
         try:
-            seen, ok = probe.find(self)
-            return seen, "ok" if ok else "differs"
+            observation, ok = probe.find(self)
+            return observation, "ok" if ok else "differs"
         except TimeoutError:
             return f"no answer in {TIMEOUT_SECONDS:.0f} s", "failed"
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
@@ -182,10 +182,10 @@ def _recomputed(probe: ServiceProbe) -> ProbeFinding:
 
 @_probe("leading None", "an entry for each token, None for the first", has_leading_none=False)
 def _leading_none(probe: ServiceProbe) -> ProbeFinding:
-    entries, tokens = probe.entries(probe.base), len(probe.text)
+    entries, token_count = probe.entries(probe.base), len(probe.text)
     first_entry = "None" if entries[0] is None else f"{entries[0]:.3f}"
-    description = f"{len(entries)} entries for {tokens} tokens, the first is {first_entry}"
-    return ProbeFinding(description, len(entries) == tokens and entries[0] is None)
+    description = f"{len(entries)} entries for {token_count} tokens, the first is {first_entry}"
+    return ProbeFinding(description, len(entries) == token_count and entries[0] is None)
 
 
 @_probe("seed", "one seed gives the same tokens, another gives others", has_seed=False)
@@ -214,8 +214,8 @@ def _loss_reported(probe: ServiceProbe) -> ProbeFinding:
 @_probe("optimizer settings", "with a large eps, a step is in proportion to the gradient")
 def _settings(probe: ServiceProbe) -> ProbeFinding:
     probe.choose_step()
-    single, double = (probe.measured(factor * probe.ones) for factor in (1, 2))
-    finding = compared(double, 2 * single)
+    single_effect, double_effect = (probe.measured(factor * probe.ones) for factor in (1, 2))
+    finding = compared(double_effect, 2 * single_effect)
     probe.is_plain = finding.ok
     return finding
 
@@ -399,8 +399,8 @@ def _resume(probe: ServiceProbe) -> ProbeFinding:
         probe.traits = replace(probe.traits, restores_without_client=False)
         client = probe.resumed(path)
     probe.step(probe.on_policy(signs), client=client, adam=adam)
-    seen, ok = compared(probe.scores(client) - saved_scores, expected_change)
-    return ProbeFinding(note + seen, ok)
+    observation, ok = compared(probe.scores(client) - saved_scores, expected_change)
+    return ProbeFinding(note + observation, ok)
 
 
 PROBES.extend(CHECKPOINTS)
@@ -422,9 +422,9 @@ def _new_session(probe: ServiceProbe) -> ProbeFinding:
 @_probe("speed", "any")
 def _speed(probe: ServiceProbe) -> ProbeFinding:
     start = time.monotonic()
-    sampled_tokens = sum(len(sequence.tokens) for sequence in probe.sampled(probe.base, count=16, length=64))
+    sampled_count = sum(len(sequence.tokens) for sequence in probe.sampled(probe.base, count=16, length=64))
     training_start = time.monotonic()
     probe.step(probe.on_policy(*[probe.ones] * 16))
     trained_tokens, end = 16 * len(probe.ones), time.monotonic()
-    sampling, training = sampled_tokens / (training_start - start), trained_tokens / (end - training_start)
+    sampling, training = sampled_count / (training_start - start), trained_tokens / (end - training_start)
     return ProbeFinding(f"{sampling:,.0f} tokens/s sampled, {training:,.0f} trained")

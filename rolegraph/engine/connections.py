@@ -89,8 +89,8 @@ def proxy_for(url: str) -> str | None:
     value = os.environ[variable].strip()
     proxy = value if "://" in value else f"http://{value}"
     if fault := _fault_of_proxy(proxy):
-        hidden = re.sub(r"[^/]*@", "", value)
-        raise UsageError(f"{variable}: {hidden!r} {fault}")
+        masked_url = re.sub(r"[^/]*@", "", value)
+        raise UsageError(f"{variable}: {masked_url!r} {fault}")
     return proxy
 
 

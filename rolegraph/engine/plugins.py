@@ -28,7 +28,7 @@ Group = Literal[
     "trackers",
     "trainers",
 ]
-"""Kind of a part; its entry-point group is `rolegraph.KIND`."""
+"""Kind of plug-in; plug-ins of a kind register under the entry-point group `rolegraph.KIND`."""
 _LOGGER = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parents[1]
 

@@ -157,7 +157,7 @@ def _words(value: str) -> Iterable[str]:
 
 @lru_cache(maxsize=8)
 def _keys(variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """Return the keys in environment variables."""
+    """Return the API keys in environment variables, given as (name, value), whole and as single words."""
     values = (secret for name, value in variables for secret in secrets_of(name, value))
     return frozenset(word for secret in values for word in _words(secret))
 

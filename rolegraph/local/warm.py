@@ -89,9 +89,9 @@ def borrowed(
         WorldError: The service does not start.
     """
     check_model_folder(model_dir)
-    folder = _folder() if _Kept.seconds else None
+    socket_folder = _folder() if _Kept.seconds else None
     run_service = partial(running, model_dir, bf16=bf16, state_dir=state_dir, cancelled=cancelled)
-    if folder is None:
+    if socket_folder is None:
         with run_service() as service:
             yield service
         return
@@ -102,7 +102,7 @@ def borrowed(
                 break
         else:
             stop_services()  # one idle model in memory is enough
-            path = folder / f"{digest}-{secrets.token_hex(4)}"
+            path = socket_folder / f"{digest}-{secrets.token_hex(4)}"
             start(model_dir, path, _Kept.seconds, bf16=bf16, cancelled=cancelled)
             _Kept.started = True
             service = _borrow(path, state_dir, stack)

@@ -101,15 +101,15 @@ def _schema(document: Document, entry: Entry, key: yaml.Node, value: yaml.Node) 
 
 
 def _without_which(document: Document, parser: yaml.Node, name: str) -> Change:
-    keys = _keys(parser)
-    parser_value = keys[name][1]
+    option_nodes = _keys(parser)
+    parser_value = option_nodes[name][1]
     if "which" not in pairs(parser_value):
-        key = keys["which"][0]
+        key = option_nodes["which"][0]
         holders = [it for it in (parser, *(value for _, value in pairs(parser).values())) if _has(it, key)]
         return document.without(holders[0], "which")
     if len(pairs(parser_value)) > 1:
         return document.without(parser_value, "which")
-    return document.replace(*((parser, name) if len(keys) == 1 else (parser_value, "{}")))
+    return document.replace(*((parser, name) if len(option_nodes) == 1 else (parser_value, "{}")))
 
 
 def _has(mapping: yaml.Node, key: yaml.Node) -> bool:

@@ -108,9 +108,9 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
     missing_episodes = wanted - whole_groups * rollouts
     for size_limit in (1, rollouts):
         for index in range(whole_groups, tasks if size_limit == 1 else rows):
-            added = min(missing_episodes, size_limit - sizes[index])
-            sizes[index] += added
-            missing_episodes -= added
+            added_episodes = min(missing_episodes, size_limit - sizes[index])
+            sizes[index] += added_episodes
+            missing_episodes -= added_episodes
     return [size for size in sizes if size]
 
 

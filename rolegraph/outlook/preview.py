@@ -157,8 +157,10 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
         The prompts by role. If no example answer leads to a prompt, its condition is the note.
     """
     hidden_fields = [key for key in task if key in plan.hidden]
-    shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
-    runs = _Runs(plan, shown, recorded and without_quoting(recorded, disclosure_rule_of(plan)))
+    shown_fields = {
+        key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()
+    }
+    runs = _Runs(plan, shown_fields, recorded and without_quoting(recorded, disclosure_rule_of(plan)))
     parsers = [role.parser for role in plan.roles if role.spec.parses and recorded is None]
     for way in range(min(max([1, *(_words(parser.gives) for parser in parsers)]), MOST_WAYS)):
         await runs.run(way)
@@ -167,7 +169,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
         for way in (*range(1, ways), None) if ways > 1 else ():
             await runs.run(way, only_new=True)
         await runs.run(0, only_new=True, ignores_conditions=True)
-    return TaskPrompts(shown, hidden_fields, runs.roles)
+    return TaskPrompts(shown_fields, hidden_fields, runs.roles)
 
 
 def _words(shape: Mapping[str, Any]) -> int:

@@ -82,7 +82,7 @@ def recorded_rows(
         values = [value for step in steps for value in step.advantages]
         if (advantage := part.get("advantage")) is not None:
             values = [advantage]
-        failed = trajectory.failure is not None and steps[-1] is trajectory.steps[-1]
+        has_failed = trajectory.failure is not None and steps[-1] is trajectory.steps[-1]
         node = trajectory.node._replace(round=steps[-1].round)
         return CreditRow.in_no_group(0, episode, trajectory, key.get("policy", MAIN))._replace(
             round=steps[0].round if is_of_turn else 0,
@@ -100,7 +100,7 @@ def recorded_rows(
             weight=part.get("weight", 1.0),
             loss_weight=part.get("loss_weight"),
             tokens=sum(step.response_tokens for step in steps),
-            failed=failed or (is_of_turn and node in episode.failures),
+            failed=has_failed or (is_of_turn and node in episode.failures),
         )
 
     for episode in episodes:

@@ -32,8 +32,8 @@ def distinct_ends(paths: Sequence[Path]) -> list[str]:
     """Return the shortest end of each absolute path that no other of the paths has, such as `mine`, or
     `seed-1/mine` where another is `seed-2/mine`."""
     counts = Counter(end for parts in {path.parts for path in paths} for end in _ends(parts))
-    shortest = (next(end for end in _ends(path.parts) if counts[end] == 1) for path in paths)
-    return [str(Path(*end)) for end in shortest]
+    shortest_ends = (next(end for end in _ends(path.parts) if counts[end] == 1) for path in paths)
+    return [str(Path(*end)) for end in shortest_ends]
 
 
 def _ends(parts: tuple[str, ...]) -> list[tuple[str, ...]]:

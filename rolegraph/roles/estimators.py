@@ -135,14 +135,14 @@ def ema(*, decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95, by: str = "") 
 
 def _in_order(groups: Groups) -> list[tuple[int, int]]:
     """Return the positions (group, member) of all members, sorted by task, rollout, instance and round."""
-    places = {(p, g): it for p, group in enumerate(groups) for g, it in enumerate(group.members)}
-    tasks = {task: n for n, task in enumerate(dict.fromkeys(it.task for it in places.values()))}
+    member_at = {(p, g): it for p, group in enumerate(groups) for g, it in enumerate(group.members)}
+    tasks = {task: n for n, task in enumerate(dict.fromkeys(it.task for it in member_at.values()))}
 
     def order(place: tuple[int, int]) -> tuple[int, int, int, int]:
-        member = places[place]
+        member = member_at[place]
         return tasks[member.task], member.rollout, member.index, member.round
 
-    return sorted(places, key=order)
+    return sorted(member_at, key=order)
 
 
 def best() -> Estimator:

@@ -57,14 +57,14 @@ def last_block(text: str, language: str) -> str:
     blocks, is_open = fenced_blocks(text)
     if is_open:
         raise ValueError("a fenced block has no end")
-    wanted = _SAME.get(language, language)
-    of_language = [
-        block for block in blocks if not wanted or _SAME.get(block.language, block.language) == wanted
+    name = _SAME.get(language, language)
+    language_blocks = [
+        block for block in blocks if not name or _SAME.get(block.language, block.language) == name
     ]
-    usable = of_language or [block for block in blocks if not block.language]
-    if blocks and not usable:
+    usable_blocks = language_blocks or [block for block in blocks if not block.language]
+    if blocks and not usable_blocks:
         raise ValueError(f"no fenced block of {language}")
-    block = usable[-1].text if usable else text.strip()
+    block = usable_blocks[-1].text if usable_blocks else text.strip()
     if not block.strip():
         raise ValueError("the block is empty" if blocks else "the answer is empty")
     return block

@@ -78,14 +78,14 @@ def _of_list(name: str, listed: nodes.List) -> Bounds | None:
 
     The minimum is at most the upper bound of any item, the maximum at least the lower bound of any item.
     """
-    items = [bounds_of(item) for item in listed.items]
-    ranges = [bounds for bounds in items if bounds is not None]
-    is_whole = len(ranges) == len(items)
-    if not ranges or (name == "sum" and not is_whole):
+    item_bounds = [bounds_of(item) for item in listed.items]
+    known_bounds = [bounds for bounds in item_bounds if bounds is not None]
+    is_whole = len(known_bounds) == len(item_bounds)
+    if not known_bounds or (name == "sum" and not is_whole):
         return None
     if name == "sum":
-        return reduce(added, ranges)
-    lower_ends, upper_ends = ([bounds[end] for bounds in ranges] for end in (0, 1))
+        return reduce(added, known_bounds)
+    lower_ends, upper_ends = ([bounds[end] for bounds in known_bounds] for end in (0, 1))
     if name == "min":
         return (min(lower_ends) if is_whole else -inf), min(upper_ends)
     return max(lower_ends), (max(upper_ends) if is_whole else inf)

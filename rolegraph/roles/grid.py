@@ -70,14 +70,14 @@ def draw(seed: int, size: int, walls: float) -> Grid:
 
 def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
     """Return a path from start to goal that visits no cell twice: a random walk without its loops."""
-    way = [start]
-    while way[-1] != goal:
-        cell = rng.choice([*_around(way[-1], size).values()])
-        if cell in way:
-            del way[way.index(cell) + 1 :]
+    cells = [start]
+    while cells[-1] != goal:
+        cell = rng.choice([*_around(cells[-1], size).values()])
+        if cell in cells:
+            del cells[cells.index(cell) + 1 :]
         else:
-            way.append(cell)
-    return way
+            cells.append(cell)
+    return cells
 
 
 def _around(cell: Cell, size: int) -> dict[str, Cell]:
@@ -161,9 +161,9 @@ def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
 def observation(walk: WalkState) -> str:
     """Write the grid, the walker's position and the legal moves as text."""
     grid, rules, cell, _ = walk
-    shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", cell: "A"}
+    letters = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", cell: "A"}
     rows = (
-        " ".join(shown.get((row, column), ".") for column in range(grid.size)) for row in range(grid.size)
+        " ".join(letters.get((row, column), ".") for column in range(grid.size)) for row in range(grid.size)
     )
     most = f"up to {rules.moves} moves, such as {'RRDD'[: rules.moves]}" if rules.moves > 1 else "one move"
     legal_moves = ", ".join(legal(grid, cell))

@@ -265,9 +265,9 @@ def schema_check(schema: dict[str, Any]) -> Check:
                 try:
                     registry.resolver().lookup(value)
                 except (unresolvable, ValueError, TypeError, AttributeError, LookupError) as error:
-                    place = value[: VALUE_SHOWN.most]
+                    shown_value = value[: VALUE_SHOWN.most]
                     raise ValueError(
-                        f"the schema refers to a place that it does not have: {place}"
+                        f"the schema refers to a place that it does not have: {shown_value}"
                     ) from error
     except (unresolvable, TypeError, AttributeError, LookupError) as error:
         raise ValueError("the schema has a reference that cannot be resolved") from error

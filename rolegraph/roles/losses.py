@@ -116,7 +116,7 @@ def _over_pairs(
         )
 
     def compute(sequences: Sequence[LossSequence]) -> tuple[Tensor | float, Mapping[str, float]]:
-        gaps = [log_ratio(best) - log_ratio(worst) for best, worst in _pairs(sequences)]
+        gaps = [log_ratio(chosen) - log_ratio(rejected) for chosen, rejected in _pairs(sequences)]
         if not gaps:
             return 0.0, {"pairs": 0.0}
         values = [gap.item() for gap in gaps]

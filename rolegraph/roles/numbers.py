@@ -38,7 +38,7 @@ _SLASH = re.compile(r" ?/ ?")
 _GROUPS = re.compile(_GROUP)
 
 _WINDOW = 24
-"""Number of characters around a run of digits that are examined."""
+"""Number of characters on each side of a run of digits that are searched for a sign, a unit or a power."""
 _SIGN = re.compile(r"(?:^|(?<=[^\w)\]}%+−-]))(?P<sign>[-+−])\\?[$€£¥₹]?$")
 _UNCLEAR_BEFORE = re.compile(
     r"""(?: (?:^|[\s=(\[:,])[–—‒‐‑－﹣] | [±∓√∛^] | \^\{[-+−]? | _\{ | \}\{ | [-−][({] | \{[-−]\}

@@ -185,10 +185,10 @@ def number(
             value = find_number(without_thoughts(response), fractions=fractions)
         except ValueError as error:
             raise _malformed(str(error)) from None
-        clipped = low if value < low else high if value > high else value
-        if clipped != value and not clip:
-            raise _malformed(f"{value:.9g} is {'below' if value < low else 'above'} {clipped}")
-        return clipped
+        clipped_value = low if value < low else high if value > high else value
+        if clipped_value != value and not clip:
+            raise _malformed(f"{value:.9g} is {'below' if value < low else 'above'} {clipped_value}")
+        return clipped_value
 
     numbers = dict.fromkeys(sorted((low, it, high))[1] for it in range(1, WAYS + 1))
     return _with_default(Parser(parse, None, examples=tuple(map(str, numbers)), gives=NUMBER), default)

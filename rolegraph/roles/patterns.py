@@ -114,14 +114,14 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
         TooMuchText: The search exceeds `pattern_work`.
         UnicodeEncodeError: The text is not valid Unicode.
     """
-    per_character = pay(pattern, text) / max(1, len(text))
+    work_per_character = pay(pattern, text) / max(1, len(text))
     match, work_left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
         """Set `match` to the last match from `begin` on; return False if `pattern_work` is used up before."""
         nonlocal match, work_left
         for match in pattern.finditer(text, begin):
-            work_left -= _MATCH + int(per_character * (len(text) - match.end()))
+            work_left -= _MATCH + int(work_per_character * (len(text) - match.end()))
             if work_left < 0:
                 return False
         return True
@@ -136,6 +136,6 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
             break
         if match is not None and match.start() > begin:
             return match
-        work_left -= int(per_character * length)
+        work_left -= int(work_per_character * length)
         length *= 2
     raise TooMuchText(PATTERN_WORK.exceeded(f"to find the last match in {len(text):,} characters may take"))

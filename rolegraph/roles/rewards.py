@@ -117,7 +117,7 @@ def f1(*, field: str = "answer") -> Reward:
     """
 
     def compare(answer: Any, right: Any) -> float:
-        texts = [(Counter(given), len(given)) for given in map(words, spellings(answer))]
+        texts = [(Counter(answer_words), len(answer_words)) for answer_words in map(words, spellings(answer))]
         golds = [words(text) for gold in _accepted(right) for text in spellings(gold)]
         return max(_overlap(*text, gold) for text in texts for gold in golds)
 
@@ -128,8 +128,8 @@ def _overlap(given: Counter[str], size: int, gold: list[str]) -> float:
     """Return F1 between a bag of `size` words and the words of `gold`, in time linear in `gold`."""
     if not size or not gold:
         return float(size == len(gold))
-    common = sum(min(count, given[word]) for word, count in Counter(gold).items())
-    return 2 * common / (size + len(gold))
+    common_count = sum(min(count, given[word]) for word, count in Counter(gold).items())
+    return 2 * common_count / (size + len(gold))
 
 
 _ABSENT = object()
@@ -167,7 +167,7 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
     absolute: the largest distance from it
     relative: the same as a part of it, such as 0.01 for 1 %; the wider of the two counts
     """
-    least, share = exact(absolute), exact(relative)
+    absolute_gap, share = exact(absolute), exact(relative)
 
     def compare(answer: Any, right: Any) -> bool:
         try:
@@ -179,7 +179,7 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
             given_number = exact_number_of(answer)
         except ValueError:
             return False
-        return any(abs(given_number - gold) <= max(least, share * abs(gold)) for gold in golds)
+        return any(abs(given_number - gold) <= max(absolute_gap, share * abs(gold)) for gold in golds)
 
     return _comparing(compare, field)
 

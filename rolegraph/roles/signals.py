@@ -55,7 +55,10 @@ def reverse_kl(
     """
 
     def advantages(step: Step, teacher: Sequence[float] | None) -> list[float]:
-        gaps_T = [there - here for here, there in zip(step.logprobs, teacher or (), strict=True)]
+        gaps_T = [
+            teacher_logprob - logprob
+            for logprob, teacher_logprob in zip(step.logprobs, teacher or (), strict=True)
+        ]
         if clip is not None:
             gaps_T = [max(-clip, min(clip, gap)) for gap in gaps_T]
         return [coefficient * gap for gap in gaps_T]

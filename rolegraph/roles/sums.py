@@ -99,7 +99,7 @@ def weighted_sum(
     limits = [part.timeout for part in term_rewards if part.timeout is not None]
     facts = [part.facts for part in term_rewards]
     required: dict[str, bool] = {}  # with True where a list holds accepted answers
-    for check in (each.label_check for each in facts):
+    for check in (fact.label_check for fact in facts):
         required |= {name: required.get(name, False) or name not in check.values for name in check.fields}
 
     def union(items: Sequence[Item | RewardFacts], field: str) -> tuple[str, ...]:
@@ -139,8 +139,8 @@ def weighted_sum(
         views=union(term_rewards, "views"),
         reads_turn=any(part.reads_turn for part in term_rewards),
         reads_environment=any(part.reads_environment for part in term_rewards),
-        formulas=tuple(placed(name, each) for name, (_, part) in built.items() for each in part.formulas),
-        likelihoods=tuple(dict.fromkeys(each for part in term_rewards for each in part.likelihoods)),
+        formulas=tuple(placed(name, fact) for name, (_, part) in built.items() for fact in part.formulas),
+        likelihoods=tuple(dict.fromkeys(fact for part in term_rewards for fact in part.likelihoods)),
         delegates=all(part.delegates for part in term_rewards),
         timeout=sum(limits) if limits else None,
         memory=max(part.memory for part in term_rewards),

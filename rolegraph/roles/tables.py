@@ -125,8 +125,10 @@ def _check_keys(line: str, where: str) -> None:
     def check(pairs: list[tuple[str, None]]) -> None:
         keys = Counter(key for key, _ in pairs)
         if len(keys) < len(pairs):
-            (twice, _), *_ = keys.most_common(1)
-            raise DataError(f"{where}: an object has the key {short_repr(twice)} twice; write each key once")
+            (repeated_key, _), *_ = keys.most_common(1)
+            raise DataError(
+                f"{where}: an object has the key {short_repr(repeated_key)} twice; write each key once"
+            )
 
     json.loads(line, object_pairs_hook=check)
 
@@ -235,5 +237,5 @@ def _batches(path: str) -> Iterator[list[bytes | DataError]]:
 def _batch_size(metadata: Any) -> int:
     """Return the number of rows to read at once; smaller if the file states that they are large."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
-    return min(_BATCH, max(1, _BATCH_BYTES // max(largest, 1)))
+    largest_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return min(_BATCH, max(1, _BATCH_BYTES // max(largest_bytes, 1)))

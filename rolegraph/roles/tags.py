@@ -31,8 +31,8 @@ def tag_finder(name: str, *, ignore_case: bool) -> Callable[[str], str | None]:
     marks = re.compile(f"<(/?){name}>", re.IGNORECASE if ignore_case else 0)
 
     def find(text: str) -> str | None:
-        pairs = [*_pairs(marks, text)]
-        meant_pairs = [pair for pair in pairs if not _is_mention(text, *pair)] or pairs
+        mark_pairs = [*_pairs(marks, text)]
+        meant_pairs = [pair for pair in mark_pairs if not _is_mention(text, *pair)] or mark_pairs
         if not meant_pairs:
             return None
         opening, closing = meant_pairs[-1]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 _WINDOW = 120
-"""Number of characters before and after a word that are examined."""
+"""Number of characters on each side of a verdict's word that are searched for a negation or a question."""
 _CLAUSE = re.compile(
     r"[.;:!?\n] | ,\s*(?=(?:it|this|that|the|so|therefore|thus|hence|my|your|answer|verdict|which)\b)"
     r"| \b(?:but|so|thus|therefore|hence|because|since)\b",

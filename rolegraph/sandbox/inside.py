@@ -78,15 +78,15 @@ def plain(value: Any, room: list[int], levels: int) -> Any:
 def short(text: str, room: list[int]) -> str:
     """Return a text cut to `room[0]` characters, with a mark if it is cut, and subtract its length from
     `room[0]`."""
-    kept = text[: max(room[0], 0)]
-    room[0] = room[0] - len(kept)
-    return kept if len(kept) == len(text) else kept + CUT
+    kept_text = text[: max(room[0], 0)]
+    room[0] = room[0] - len(kept_text)
+    return kept_text if len(kept_text) == len(text) else kept_text + CUT
 
 
 def judge(test: str, used: list[str], names: dict[str, Any]) -> None:
     """Run a test's source with the program's variables named in `used`; raise the error of a failing test."""
-    compared = {"_equal": equal, "_holds": holds, "_minus": minus}
-    exec(test, {**{name: names[name] for name in used if name in names}, **compared})
+    comparisons = {"_equal": equal, "_holds": holds, "_minus": minus}
+    exec(test, {**{name: names[name] for name in used if name in names}, **comparisons})
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -98,7 +98,7 @@ def holds(item: Any, container: Any) -> bool:
     """Return True if a container holds an item, compared by `equal`, so that the program's own operators have
     no effect."""
     if isinstance(container, LISTS + MAPPINGS):
-        return any(equal(item, each) for each in container)
+        return any(equal(item, item_) for item_ in container)
     return odd(item) == odd(container) and item in container
 
 

@@ -127,8 +127,8 @@ class SandboxProcess:
             return f"used more than {self._limits.memory / (1 << 20):g} MB"
         message, replaced_count = _IN_SOURCE.subn(r" (line \1)", message)
         line_note = f" (line {lines[-1]})" if lines and not replaced_count else ""
-        longest = PROGRAM_ERROR.most
-        return (message if len(message) <= longest else message[:longest] + CUT) + line_note
+        longest_text = PROGRAM_ERROR.most
+        return (message if len(message) <= longest_text else message[:longest_text] + CUT) + line_note
 
 
 _TOO_MUCH = re.compile("MemoryError: (memory limit exceeded|the worker exceeded its memory limit)")

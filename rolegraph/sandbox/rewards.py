@@ -78,9 +78,9 @@ def python(
         return Score(float(value), value >= 1)
 
     fields = tuple(dict.fromkeys([*(labels or ()), *reads.fields]))
-    required = fields if labels is None else tuple(labels)
+    required_fields = fields if labels is None else tuple(labels)
     bounds = bounds_of_text(ast.unparse(tree.body[-1])) or UNIT
-    facts = RewardFacts(fields=fields, labels=hidden_fields, required=required, bounds=bounds)
+    facts = RewardFacts(fields=fields, labels=hidden_fields, required=required_fields, bounds=bounds)
     return Reward(score, facts, timeout=timeout, permissions=("python",))
 
 

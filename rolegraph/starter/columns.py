@@ -253,4 +253,4 @@ def _objects(values: Sequence[object]) -> list[dict[str, Any]] | None:
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
-    return ", ".join(f"{column!r} is left out because {why}" for column, why in reasons.items())
+    return ", ".join(f"{column!r} is left out because {reason}" for column, reason in reasons.items())

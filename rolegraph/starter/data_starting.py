@@ -143,8 +143,8 @@ def _labelled(rows: Sequence[Row], columns: Columns) -> tuple[list[Row], list[st
     answers: dict[str, set[str]] = {}
     for row in labelled_rows:
         answers.setdefault(_asked(row, columns), set()).add(str(row[fields[label.column]]))
-    if ambiguous := sum(len(values) > 1 for values in answers.values()):
-        notes.append(f"{ambiguous:,} questions have more than one label, so no answer is right every time")
+    if count := sum(len(values) > 1 for values in answers.values()):
+        notes.append(f"{count:,} questions have more than one label, so no answer is right every time")
     return labelled_rows, notes
 
 
@@ -311,8 +311,8 @@ def _keys(label: Label) -> list[str]:
 def _tokens(label: Label) -> int:
     """Return the largest number of tokens of an answer: about one for every two characters of the longest
     label."""
-    longest = max(len(_written(label, value)) for value in label.values if value is not None)
-    return max(8, min(128, 4 + longest // 2))
+    longest_text = max(len(_written(label, value)) for value in label.values if value is not None)
+    return max(8, min(128, 4 + longest_text // 2))
 
 
 def _written(label: Label, value: object) -> str:
@@ -377,7 +377,9 @@ def _first_files(
     """Return the spec, prompts and rows by file name, which are needed to load the workflow."""
     spec = dump_yaml(_spec(name, columns, about))
     schema_line = f"# yaml-language-server: $schema={SCHEMA}\n"
-    rows = {f"{split}.jsonl": b"".join(json_line(dict(row)) for row in its) for split, its in splits.items()}
+    rows = {
+        f"{split}.jsonl": b"".join(json_line(dict(row)) for row in group) for split, group in splits.items()
+    }
     prompts = {f"prompts/{file}": rendered(STARTER, template, about) for file, template in PROMPTS.items()}
     return {f"{name}.yaml": f"{schema_line}{spec}".encode(), **prompts, **rows}
 
@@ -410,8 +412,8 @@ def _decisions(columns: Columns) -> Iterator[str]:
     yield f"label: {label.column!r}, {label.why}; another: --label COLUMN"
     yield f"kind: {_kind(label)}"
     yield f"inputs: {', '.join(map(repr, columns.inputs))}"
-    for column, why in columns.left_out.items():
-        yield f"left out: {column!r}, because {why}"
+    for column, reason in columns.left_out.items():
+        yield f"left out: {column!r}, because {reason}"
     for column, field in columns.fields.items():
         if column != field:
             yield f"renamed: {column!r} is the field {field}"

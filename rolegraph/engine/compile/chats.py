@@ -161,8 +161,8 @@ def chat_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
 def _alone(spec: Spec) -> Iterator[Finding]:
     """Find conversations of a single turn that no fork continues and no other role shares."""
     origins = {_forked(spec, name) for name in spec.roles}
-    for (leader, *more), memory in ((roles, spec.roles[roles[0]].memory) for roles in chats_of(spec)):
-        if more or memory is None or memory.fork or leader in origins or spec.loop_of(leader) is not None:
+    for (leader, *others), memory in ((roles, spec.roles[roles[0]].memory) for roles in chats_of(spec)):
+        if others or memory is None or memory.fork or leader in origins or spec.loop_of(leader) is not None:
             continue
         message = f"{leader} is in no loop, so it has one turn and nothing to remember"
         hint = "remove it, or put the role into `loops`"

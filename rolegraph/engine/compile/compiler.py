@@ -326,8 +326,8 @@ def _assemble(
     inputs = role_inputs(spec, mentions, untils)
     measures = [_present(metric).measure for metric in names.metrics.values()]
     correct = tuple(map(_present, names.correct))
-    of_episode = _turns_in((*measures, *(e.expression for e in correct)), spec)
-    unrolled = UnrolledGraph(spec, instances, inputs, rewards, signals, by_turn, of_episode)
+    episode_turns = _turns_in((*measures, *(e.expression for e in correct)), spec)
+    unrolled = UnrolledGraph(spec, instances, inputs, rewards, signals, by_turn, episode_turns)
     roles = tuple(
         role_plan.RolePlan(
             **_values(

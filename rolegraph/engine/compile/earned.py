@@ -97,8 +97,8 @@ def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
 
     def turns(other: str, edge: Edge, me: Instance) -> int:
         members, rounds = joined(edge, me, instances[other]), spec.shared_rounds(name, other)
-        earlier_rounds = len(rounds.read(spec.rounds_of(name), "history"))
-        return len(members) * (earlier_rounds if edge.round == "history" else 1)
+        round_count = len(rounds.read(spec.rounds_of(name), "history"))
+        return len(members) * (round_count if edge.round == "history" else 1)
 
     return max(sum(turns(other, edge, me) for other, edge in edges) for me in instances[name])
 
@@ -155,17 +155,17 @@ def _failing(spec: Spec) -> Iterator[Finding]:
     """Find a `right` or an `on_failure.reward` without effect: the role has no reward, or masks its failed
     turns, or ends the episode."""
     for name, role in spec.roles.items():
-        on_failure = role.on_failure
+        failure_rule = role.on_failure
         if role.right is not None and role.reward is None:
             message = f"{name} has no reward, so `right` has no effect"
             yield Finding(("roles", name, "right"), message, "a reward", at_key=True)
-        if on_failure.reward is None:
+        if failure_rule.reward is None:
             continue
         path: Path = ("roles", name, "on_failure", "reward")
         if role.reward is None:
             yield Finding(path, f"{name} has no reward, so `on_failure.reward` has no effect", at_key=True)
-        elif on_failure.then in ("mask", "fail"):
-            consequence = "is kept out of the gradient" if on_failure.then == "mask" else "ends the episode"
+        elif failure_rule.then in ("mask", "fail"):
+            consequence = "is kept out of the gradient" if failure_rule.then == "mask" else "ends the episode"
             message = f"a failed turn of {name} {consequence}, so its reward has no effect"
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
@@ -180,9 +180,9 @@ def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
         least_reward = reward.facts.bounds[0]
         if least_reward >= 0 or reward.reads_environment:  # which a failed turn earns, too
             continue
-        earned = "may be below any number" if isinf(least_reward) else f"may be {least_reward:g}"
+        clause = "may be below any number" if isinf(least_reward) else f"may be {least_reward:g}"
         message = (
-            f"the reward of {name} {earned}, and a failed turn earns 0: failing pays more than being wrong"
+            f"the reward of {name} {clause}, and a failed turn earns 0: failing pays more than being wrong"
         )
         lowest_reward = -1.0 if isinf(least_reward) else least_reward
         hint = f"say what a failed turn earns: on_failure: {{reward: {lowest_reward:g}}}"

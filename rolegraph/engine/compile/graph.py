@@ -65,13 +65,13 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
     for name, role in spec.roles.items():
         path = ("roles", name)
         is_empty = role.run is None and not (role.prompt or "").strip()
-        stated = [value_at(data, (*path, key)) for key in ("prompt", "run")]
-        if is_empty and not any(str(value or "").strip() for value in stated):
+        values = [value_at(data, (*path, key)) for key in ("prompt", "run")]
+        if is_empty and not any(str(value or "").strip() for value in values):
             message = (
-                f"roles.{name} has no 'prompt'" if stated[0] is None else f"the prompt of {name} is empty"
+                f"roles.{name} has no 'prompt'" if values[0] is None else f"the prompt of {name} is empty"
             )
             expected = "a prompt, or `run` with a tool"
-            yield Finding((*path, "prompt"), message, expected, at_key=stated[0] is None)
+            yield Finding((*path, "prompt"), message, expected, at_key=values[0] is None)
         for key in Role.model_fields if role.run is not None else ():
             if key not in TOOL_ROLE_KEYS and key in role.model_fields_set and getattr(role, key) is not None:
                 message = f"{name} runs a tool, so it has no `{key}`"
@@ -215,17 +215,17 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
         yield Finding(
             (*prefix, "callable"), f"{name} can be called, but no role calls it", "", hint, at_key=True
         )
-    per_call = f"{name} runs once for each call"
+    clause = f"{name} runs once for each call"
     for key in _PLAIN:
         if getattr(role, key) != Role.model_fields[key].default:
-            yield Finding((*prefix, key), f"{per_call}, so it has no `{key}`", "", "remove it", at_key=True)
+            yield Finding((*prefix, key), f"{clause}, so it has no `{key}`", "", "remove it", at_key=True)
     if (loop := spec.loop_of(name)) is not None:
-        message = f"{per_call}, so it cannot be in a loop; {' and '.join(callers) or 'its caller'} can"
+        message = f"{clause}, so it cannot be in a loop; {' and '.join(callers) or 'its caller'} can"
         yield Finding(("loops", loop, "roles"), message, "", "remove it", word=name)
     for key, needed_role, edge in role.edges:
         path = (*prefix, "needs", key)
         if edge.fans_out:
-            yield Finding(path, f"{per_call}, and not for each {needed_role}", "all or branch", at_key=True)
+            yield Finding(path, f"{clause}, and not for each {needed_role}", "all or branch", at_key=True)
         elif needed_role in callers and edge.round == "this":
             message = f"{name} needs {needed_role}, which calls it and has not answered yet"
             yield Finding(path, message, "", "pass what it should know as an argument", at_key=True)
@@ -267,8 +267,8 @@ def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:
         if parent in spec.callees_of(name):
             continue
         if not needs.edges[parent, name]["joins"]:
-            around = spec.loop_of(parent)
-            return f"{name} waits for the whole loop {around}, which {parent} is in: put {name} into it, too"
+            outer = spec.loop_of(parent)
+            return f"{name} waits for the whole loop {outer}, which {parent} is in: put {name} into it, too"
     return f"remove one of these needs, such as {last_role} from {first_role}"
 
 

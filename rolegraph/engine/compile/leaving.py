@@ -144,18 +144,18 @@ def without_hidden(episode: Episode, rule: DisclosureRule) -> Episode:
     Returns:
         The copy, of the same turns.
     """
-    shown: dict[str, Any] = {key: value for key, value in episode.metadata.items() if key in _OF_EPISODES}
+    metadata: dict[str, Any] = {key: value for key, value in episode.metadata.items() if key in _OF_EPISODES}
     if failures := episode.metadata.get("failures"):
-        shown["failures"] = [_without_message(failure, rule) for failure in failures]
+        metadata["failures"] = [_without_message(failure, rule) for failure in failures]
     if failed_metrics := episode.metadata.get("uncomputed_metrics"):
-        shown["uncomputed_metrics"] = dict.fromkeys(cast("Mapping[str, str]", failed_metrics), LEFT_OUT)
+        metadata["uncomputed_metrics"] = dict.fromkeys(cast("Mapping[str, str]", failed_metrics), LEFT_OUT)
     environment = episode.metadata.get("environment")
     if environment is not None and not any(rule.may_quote(t.name) for t in episode.trajectories):
-        shown["environment"] = environment
+        metadata["environment"] = environment
     return episode._replace(
         task=rule.visible(episode.task),
         trajectories=tuple(_trajectory(t, rule) for t in episode.trajectories),
-        metadata=cast("Any", shown),
+        metadata=cast("Any", metadata),
     )
 
 

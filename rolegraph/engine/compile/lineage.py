@@ -97,9 +97,9 @@ def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
             total_before = total
             for reader in spec.readers_of(name):
                 common, numbers = spec.shared_rounds(reader, needed), range(1, spec.rounds_of(reader) + 1)
-                members = {tuple(joined(edge, one, instances[needed])) for one in instances[reader]}
-                turns = sum(len(common.read(number, "history")) for number in numbers)
-                total += turns * sum(map(len, members))
+                members = {tuple(joined(edge, instance, instances[needed])) for instance in instances[reader]}
+                turn_count = sum(len(common.read(number, "history")) for number in numbers)
+                total += turn_count * sum(map(len, members))
             if total > SPEC_EDGES.most:
                 others_text = f", beside {total_before:,} of others before it" if total_before else ""
                 amount = f"{total - total_before:,} earlier turns of {needed} in an episode{others_text}"

@@ -587,7 +587,9 @@ class ResolvedNames:
         if wrong_fields or train is None:
             return None
         hidden_fields = self.hidden.difference(examples.sees)
-        shown = frozenset(columns).difference(self.hidden, {"id"})
-        pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden_fields, shown, examples.by)
+        shown_fields = frozenset(columns).difference(self.hidden, {"id"})
+        pool = vocabulary.ExamplePool(
+            train, examples.count, examples.seed, hidden_fields, shown_fields, examples.by
+        )
         self.data.update([(s, vocabulary.with_examples(data, pool)) for s, data in self.data.items()])
         return tuple(column for column in columns if column not in {"id", *hidden_fields})

@@ -480,8 +480,10 @@ class Plan(TurnGraph):
             return f"{endpoint.model} " + (f"with the weights {weights}" if weights else "as it is")
 
         numbers = enumerate(role.endpoints, 1)
-        untrained = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]
-        return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in untrained))
+        untrained_numbers = [
+            number for index, number in numbers if index in role.frozen or not role.spec.is_trained
+        ]
+        return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in untrained_numbers))
 
     def is_past(self, role: str, index: int) -> bool:
         """Return True if frozen copies of a policy answer for instance `index`, from 1, of a role."""

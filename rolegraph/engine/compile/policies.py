@@ -141,12 +141,12 @@ def _policies_of(spec: Spec) -> tuple[Path, ...]:
 def _checkpoints(spec: Spec, counts: Mapping[str, int]) -> Iterator[tuple[Path, ModelRef]]:
     """Yield (path in the spec, model with the checkpoint) for each checkpoint that a role's model starts
     from."""
-    used = _used(spec, counts).intersection(spec.policies)
-    for name in sorted(used):
+    used_policies = _used(spec, counts).intersection(spec.policies)
+    for name in sorted(used_policies):
         if spec.policies[name].checkpoint is not None and spec.policies[name].of is None:
             yield ("policies", name, "checkpoint"), _model(spec, name)
     for path, ref in models_of(spec):
-        if ref and ref.checkpoint and (path[0] != "policies" or path[1] in used):
+        if ref and ref.checkpoint and (path[0] != "policies" or path[1] in used_policies):
             yield (*path, "checkpoint"), ref
 
 

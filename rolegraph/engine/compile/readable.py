@@ -143,8 +143,10 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
                 message = f"the prompt of {name} does not mention {words_text}, which its parser looks for"
                 hint = "say it in the prompt: answers without it are the failure malformed_output"
                 word = words[0].strip("<>")
-                seen = {name, *ancestors(passed_graph, name)}.intersection(names.roles)
-                rests_on = tuple(("roles", r, key) for r in seen for key in ("prompt", "system", "needs"))
+                roles_before = {name, *ancestors(passed_graph, name)}.intersection(names.roles)
+                rests_on = tuple(
+                    ("roles", r, key) for r in roles_before for key in ("prompt", "system", "needs")
+                )
                 path = ("roles", name, "parser")
                 yield Finding(path, message, "", hint, "warning", word, rests_on=rests_on)
 

@@ -62,11 +62,11 @@ def validate_option(
         for detail in error.errors(include_url=False):
             loc = detail["loc"][1:] if is_short and detail["loc"][:1] == ("model",) else detail["loc"]
             label = ".".join(map(str, (key, *loc)))
-            message, wanted = f"{label}: {detail['msg'].lower()}", expected
+            message, expectation = f"{label}: {detail['msg'].lower()}", expected
             if detail["type"] == "value_error":
                 message = f"{label}: these keys do not go together"
-                wanted = detail["msg"].removeprefix("Value error, ")
-            findings.append(Finding(path, message, wanted, word=key))
+                expectation = detail["msg"].removeprefix("Value error, ")
+            findings.append(Finding(path, message, expectation, word=key))
         return None, findings
 
 
@@ -108,13 +108,13 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, path: Path) -> Finding
     name = ".".join(str(step) for step in loc[isinstance(loc[0], int) :])
     problem = detail["msg"].removeprefix("Value error, ")
     *inner_path, key = loc
-    accepted = error.type_at(inner_path) if inner_path else _takes(error)
+    accepted_type = error.type_at(inner_path) if inner_path else _takes(error)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         hint = did_you_mean(str(key), error.keys_at(inner_path))
         message = f"{item} has no option {name!r}"
-        return Finding(path, message, accepted, hint, at_key=True, code="unknown-key")
+        return Finding(path, message, accepted_type, hint, at_key=True, code="unknown-key")
     if kind.startswith("missing"):
-        expected = accepted if name else f"{{{error.name}: …}}"
+        expected = accepted_type if name else f"{{{error.name}: …}}"
         return Finding(path, f"{item} needs {name or 'a value'}", expected, at_key=True)
     expected = error.type_at(loc)
     if not problem.startswith("Input should be "):

@@ -69,15 +69,20 @@ def last_step(plan: Plan) -> int:
     step_limits = [train.steps] if train.steps else []
     if data is not None and (train.epochs or not step_limits):
         try:
-            rows = sum(1 for _ in data.rows(None))
+            row_count = sum(1 for _ in data.rows(None))
         except DataError:  # the training itself tells it
-            rows = 0
-        step_limits.append(rows // train.batch_size * (train.epochs or 1))
+            row_count = 0
+        step_limits.append(row_count // train.batch_size * (train.epochs or 1))
     return max(1, min(step_limits, default=1)) - 1
 
 
 def _role_at(role: RolePlan, spec: Spec) -> RolePlan:
-    """Return a role with its numbers in `spec`, the spec of one step."""
+    """Return a role with the weights, samplings, and arguments of reward and signal that hold at one step.
+
+    Args:
+        role: The role as compiled.
+        spec: Spec with the numbers of the step.
+    """
     role_spec = spec.roles[role.name]
     weights = [grouping.weight for grouping in role_spec.group] if role.compares_rewards else [1.0]
     signal = role.signal

@@ -129,8 +129,10 @@ class TextReader:
         if fields is None:  # `data.examples` has a finding
             return None
         self.findings += self._unshown(name, prompt, fields)
-        given = frozenset(examples.sees)
-        scope = TemplateScope({}, tuple(self.spec.roles), fields, self.hidden - given, text="an example")
+        shown_fields = frozenset(examples.sees)
+        scope = TemplateScope(
+            {}, tuple(self.spec.roles), fields, self.hidden - shown_fields, text="an example"
+        )
         return self._template(path, source, scope)
 
     def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
@@ -237,12 +239,12 @@ class TextReader:
         role = self.spec.roles[name]
         outside_hint = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
         fields = tuple(it for it in self._fields_of_self(name) if it not in NOT_IN_KEYS)
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, outside=outside_hint)
-        around = replace(around, self_fields=fields, arguments=self._arguments(name))
+        scope = TemplateScope({}, tuple(self.spec.roles), self.columns, outside=outside_hint)
+        scope = replace(scope, self_fields=fields, arguments=self._arguments(name))
         plans: list[GroupingPlan] = []
         for index, grouping in enumerate(role.group):
             path, key_text = ("roles", name, "group", index, "by"), grouping.by
-            key = self._expression(path, key_text, around) if grouping.is_expression else None
+            key = self._expression(path, key_text, scope) if grouping.is_expression else None
             are_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
             plans.append(GroupingPlan(key_text, key, are_turns, credit, grouping.weight, grouping.over))
         return tuple(plans)
@@ -270,7 +272,8 @@ class TextReader:
         return self._expression(path, source, scope)
 
     def metric(self, path: Path, source: str) -> Expression | None:
-        """Compile a metric, an expression over the last turns of all roles, and over the loops' rounds."""
+        """Compile a metric: an expression over the last turns of all roles and the loops' rounds; None if the
+        expression has a fault."""
         counts = self._counts()
         scope = TemplateScope(
             {**counts, **self._linked(counts)},
@@ -402,8 +405,8 @@ class TextReader:
         branch = Edge(join="branch", round="previous")
         counts = {r: max(self._seen(role, r, branch) for role in roles) for r in roles}
         outside_hint = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        around = replace(self._of_task(outside_hint), needs=counts)
-        condition = self._expression(path, source, around, has_value=False, can_draw=True)
+        scope = replace(self._of_task(outside_hint), needs=counts)
+        condition = self._expression(path, source, scope, has_value=False, can_draw=True)
         if condition is not None and condition.mentions.isdisjoint(roles):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(roles)}"))
@@ -461,14 +464,14 @@ def _single_braces(path: Path, template: Template, around: TemplateScope) -> Ite
         name, path_rest = match.groups()
         intended = f"task.{name}" if name in fields and not path_rest else f"{name}{path_rest}"
         if intended.split(".")[0] in ("task", *around.needs) and not {intended, name} & template.mentions:
-            written, position = match[0], match.start()
+            brace_text, position = match[0], match.start()
             yield Finding(
                 path,
-                f"`{written}` is text here: a name stands in two braces",
+                f"`{brace_text}` is text here: a name stands in two braces",
                 hint=f"write {{{{ {intended} }}}}",
                 severity="warning",
-                word=written,
+                word=brace_text,
                 offset=position,
-                place=template.place_of(position, written),
+                place=template.place_of(position, brace_text),
                 code="template",
             )

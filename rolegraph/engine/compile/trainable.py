@@ -85,7 +85,7 @@ def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
     if role.spec.signal is None or role.signal is None or role.signal.gate is None:
         return
     is_lacking = {"reward": role.spec.reward is None, "right": role.name not in right}
-    lacking_names = {name for name, is_missing in is_lacking.items() if is_missing}
+    lacking_names = {name for name, is_lacking_name in is_lacking.items() if is_lacking_name}
     clause = "which has no reward" if role.spec.reward is None else "whose reward tells no right from wrong"
     for name in sorted(role.signal.gate.mentions.intersection(lacking_names)):
         message = f"the gate reads the `{name}` of {role.name}, {clause}"
@@ -279,9 +279,11 @@ class _Groups:
             for number in range(self.names.spec.rounds_of(name) if grouping.of_turns else 1):
                 outer, rounds_before = divmod(number, times)
                 path, count = instances[index - 1].path, len(instances)
-                me = SelfView(name, index, path, count, rounds_before + 1, times, Views(()), outer=outer + 1)
+                self_view = SelfView(
+                    name, index, path, count, rounds_before + 1, times, Views(()), outer=outer + 1
+                )
                 with suppress(PromptError):
-                    yield policy, key.text({SELF: me})
+                    yield policy, key.text({SELF: self_view})
 
     def alike_findings(self, name: str, instances: Instances) -> Iterator[Finding]:
         """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""

@@ -90,9 +90,9 @@ class UnrolledGraph:
         self.callers: dict[int, int] = {}
         """Node that calls, for each node that answers a call."""
         for name, sites in self.sites.items():
-            for site in sites:
-                caller = self._node_at(site.caller, site.member, site.round)
-                nodes = self._turns(name, site.members, range(1, 2))
+            for call in sites:
+                caller = self._node_at(call.caller, call.member, call.round)
+                nodes = self._turns(name, call.members, range(1, 2))
                 self.callees.setdefault(caller, {})[name] = nodes
                 self.callers |= dict.fromkeys(nodes, caller)
         blocks = [*self._blocks()]
@@ -117,12 +117,12 @@ class UnrolledGraph:
         """Yield each block of turns, with the sets of nodes (positions) that must end before the block
         starts."""
         for index, name in enumerate(self.spec.roles):
-            for site in self.sites[name]:
-                asker = self.instances[site.caller][site.member]
+            for call in self.sites[name]:
+                instance = self.instances[call.caller][call.member]
                 edges = self.inputs[name].edges
-                inputs = tuple(self._input_edge(site.caller, site.round, edge, asker) for edge in edges)
-                nodes = self._turns(name, site.members, range(1, 2))
-                caller = self._node_at(site.caller, site.member, site.round)
+                inputs = tuple(self._input_edge(call.caller, call.round, edge, instance) for edge in edges)
+                nodes = self._turns(name, call.members, range(1, 2))
+                caller = self._node_at(call.caller, call.member, call.round)
                 yield Block(index, 1, nodes, inputs, may_skip=True), ((caller,),)
             if self.sites[name]:
                 continue
@@ -132,14 +132,16 @@ class UnrolledGraph:
             turns = self.times[name] if len(loops) > 1 else 1
             for number in range(1, self.rounds[name] + 1):
                 asked_before = self._asked_before(name, number)
-                for (inputs, ends_read, others), members in self._grouped(name, number, asked_before).items():
+                for (inputs, ends_read, other_nodes), members in self._grouped(
+                    name, number, asked_before
+                ).items():
                     nodes = self._turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(ends_read) or any(edge.is_parent for edge in inputs)
                     turns_before = self.turns_before.get(name, {}).get(number, ())
                     chat = self._nodes_before(name, members[0], turns_before)
                     loop_ends = asked_before.loop, asked_before.back
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
-                    waits = (*(edge.nodes for edge in (*inputs, *ends_read)), *others, step)
+                    waits = (*(edge.nodes for edge in (*inputs, *ends_read)), *other_nodes, step)
                     yield Block(index, number, nodes, inputs, ends_read, *loop_ends, may_skip, chat), waits
 
     def _asked_before(self, name: str, number: int) -> _Until:
@@ -236,10 +238,10 @@ class UnrolledGraph:
             return range(self._node_at(role, 0, rounds.start), self._node_at(role, 0, rounds.stop))
         key = role, tuple(members), rounds, by_round
         if key not in self.turn_nodes:
-            pairs = [(member, number) for member in members for number in rounds]
+            member_rounds = [(member, number) for member in members for number in rounds]
             if by_round:
-                pairs = [(member, number) for number in rounds for member in members]
-            self.turn_nodes[key] = tuple(self._node_at(role, *pair) for pair in pairs)
+                member_rounds = [(member, number) for number in rounds for member in members]
+            self.turn_nodes[key] = tuple(self._node_at(role, *pair) for pair in member_rounds)
         return self.turn_nodes[key]
 
     def _read_by_rewards(
@@ -259,17 +261,17 @@ class UnrolledGraph:
             if name not in rewards:
                 continue
             edges: list[InputEdge] = []
-            per_turn = name in by_turn or compares_turns(self.spec.roles[name])
+            is_per_turn = name in by_turn or compares_turns(self.spec.roles[name])
             for read_name in rewards[name]:
                 read_role, _, link = read_name.partition(".")
-                if (turns := self._of_a_call(node_index, name, read_role, per_turn=per_turn)) is not None:
+                if (turns := self._of_a_call(node_index, name, read_role, per_turn=is_per_turn)) is not None:
                     edges.append(InputEdge(read_role, self.positions[read_role], turns))
                     continue
                 members: Sequence[int] = range(len(self.instances[read_role]))
                 if read_role != name:
                     members = joined(_BRANCH, self.instances[name][index - 1], self.instances[read_role])
                 rounds = None
-                if link in ("previous", "history") or (per_turn and not link):
+                if link in ("previous", "history") or (is_per_turn and not link):
                     rounds = self.shared_rounds(name, read_role).read(number, link or "this")
                 edges.append(self._named_edge(read_name, members, rounds))
             if edges:
@@ -279,8 +281,8 @@ class UnrolledGraph:
     def _named_edge(
         self, name: str, members: Sequence[int] | None = None, rounds: range | None = None
     ) -> InputEdge:
-        """Return the edge for the turns that an expression after the episode names, such as `judge.history`.
-
+        """Return the edge to the turns named in an expression that is evaluated after the episode, such as
+        `judge.history`.
         By default, the turns are those of all instances (`members`) and all `rounds`.
         """
         role, _, link = name.partition(".")

@@ -29,12 +29,12 @@ def with_base(ref: ModelRef) -> ModelRef:
     """
     if ref.names_model or ref.checkpoint is None:
         return ref
-    if (saved := saved_weights(ref.checkpoint)) is None:
+    if (saved_path := saved_weights(ref.checkpoint)) is None:
         raise UsageError(f"no model is named for {ref.checkpoint}. {whereabouts(ref.checkpoint)}")
-    run, path = saved.run, saved.paths.sampler
-    if saved.are_here:
+    run, path = saved_path.run, saved_path.paths.sampler
+    if saved_path.are_here:
         return ref.model_copy(update={"name": base_name(path, run.weights)})
-    found_model = _trained_model(run, saved.policy)
+    found_model = _trained_model(run, saved_path.policy)
     if found_model.served_here:
         raise UsageError(f"{run.weights} does not hold the weights {path}")
     if found_model.base_url is not None and not is_loopback(urlsplit(found_model.base_url).hostname or ""):
@@ -55,10 +55,10 @@ def whereabouts(checkpoint: str) -> str:
         )
     if saved.are_here:
         return f"These weights are in {saved.run.weights}: leave out --base-url and the model's name."
-    trained = _trained_model(saved.run, saved.policy)
-    if trained.served_here:
+    trained_model = _trained_model(saved.run, saved.policy)
+    if trained_model.served_here:
         return f"{saved.run.weights} no longer has these weights."
-    url = trained.base_url or "the default service"
+    url = trained_model.base_url or "the default service"
     return (
         f"{saved.run.path} was trained at {url}: name that service with --base-url; it must have started "
         "with its checkpoints of then."

@@ -53,11 +53,11 @@ async def fetch_adapter(
         pulse: The service's health check.
         folder: An existing folder, which receives the adapter's two files.
     """
-    in_archive = not hasattr(client, "save_weights_external")  # an older SDK
-    save_weights = client.save_weights_for_sampler if in_archive else client.save_weights_external
+    is_archive = not hasattr(client, "save_weights_external")  # an older SDK
+    save_weights = client.save_weights_for_sampler if is_archive else client.save_weights_external
     saved_weights = await pulse.result(save_weights("export", ttl_seconds=_LIFE_SECONDS))
     try:
-        if in_archive:
+        if is_archive:
             run, _, name = saved_weights.path.removeprefix("tinker://").partition("/")
             archive = archive_url(rest, run, name.removeprefix("sampler_weights/"))
             await _fetch_archive(await pulse.result(archive), folder)

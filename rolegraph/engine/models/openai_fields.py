@@ -189,10 +189,12 @@ def _named(fields: Collection[str], refusal: str, *, is_certain: bool) -> list[s
     # `topP` and "top p" are names of top_p, and a server without answers at once says "streaming".
     words = {f: re.escape(f).replace("_", "[_ -]?") + "(?:ing|ed)?" * (f == "stream") for f in fields}
     quoted_patterns = {f: rf"[\"'`]{word}[\"'`]" for f, word in words.items()}
-    plain = {f: rf"(?<!\w){word}(?!\w)" for f, word in words.items()}
+    word_patterns = {f: rf"(?<!\w){word}(?!\w)" for f, word in words.items()}
     if not is_certain:
-        plain = {f: rf"{_UNKNOWN}{word}|{word} (?:is|are) not {_SUPPORTED}" for f, word in plain.items()}
-    positions = _places(quoted_patterns, refusal) or _places(plain, refusal)
+        word_patterns = {
+            f: rf"{_UNKNOWN}{word}|{word} (?:is|are) not {_SUPPORTED}" for f, word in word_patterns.items()
+        }
+    positions = _places(quoted_patterns, refusal) or _places(word_patterns, refusal)
     if len({*positions} - {"stream"}) == len({*fields} - {"stream"}) > 1:
         return []
     if {*_NEUTRAL} <= {*positions}:  # of a pair of which the server takes one, top_p is the one to leave out

@@ -146,9 +146,9 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
     """Describe the first message in which a prompt differs from the recorded one; empty if both are equal."""
     was, new = ([f"{m['role']}: {m.get('content') or ''}" for m in prompt] for prompt in (recorded, asked))
-    for number, (old, new_line) in enumerate(zip_longest(was, new), 1):
-        if old != new_line:
-            return f"message {number} was {_excerpt(old, new_line)}, and is {_excerpt(new_line, old)}"
+    for number, (line, new_line) in enumerate(zip_longest(was, new), 1):
+        if line != new_line:
+            return f"message {number} was {_excerpt(line, new_line)}, and is {_excerpt(new_line, line)}"
     return ""
 
 

@@ -71,7 +71,8 @@ T = TypeVar("T")
 
 
 class _PauseHandler(logging.Handler):
-    """Handler of the SDK's log that passes on notes of a pause, at most one from each logger a minute.
+    """Handler of the SDK's log that passes on messages that the SDK is waiting, at most one per minute and
+    logger.
 
     While an account's bill is open, or a service is short of room, the SDK waits, for an hour and more. Its
     other entries are dropped: they are also raised as errors.
@@ -80,10 +81,11 @@ class _PauseHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._next: dict[str, float] = {}
-        """Time of `monotonic` from which the next note is passed on, by logger."""
+        """Time of `monotonic` from which the next message is passed on, by logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on a log entry if it is a note of a pause and is due; drop it otherwise."""
+        """Pass on a log entry which says that the SDK is waiting, if its logger's next one is due; drop any
+        other entry."""
         text, time_now = record.getMessage(), time.monotonic()
         if "paused" in text and time_now >= self._next.get(record.name, time_now):
             self._next[record.name] = time_now + _PAUSE_SECONDS

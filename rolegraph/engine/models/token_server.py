@@ -274,10 +274,12 @@ def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
     if name is not None and name not in names:
         offered_names = f"it offers {', '.join(names[:5])}" if names else "it lists no models"
         raise UsageError(f"{url} has no model {name!r}; {did_you_mean(name, names) or offered_names}")
-    entry = next((card for card in cards if card.id == name or (name is None and card.parent is None)), None)
-    if entry is None:
+    chosen_card = next(
+        (card for card in cards if card.id == name or (name is None and card.parent is None)), None
+    )
+    if chosen_card is None:
         raise UsageError(f"{url} lists no models, so it is not a server of token ids; is the URL right?")
-    return entry
+    return chosen_card
 
 
 def _tokenizer_of(card: ModelCard) -> str:

@@ -79,10 +79,10 @@ def call_syntax(one: str, two: str, name: str, arguments: str) -> CallSyntax | N
     match = re.fullmatch(f"(?s)(.*?){name}(.*?){arguments}(.*)", one)
     if match is None or name in match[3]:
         return None
-    before, between, after = match.groups()
-    call = f"{name}{re.escape(between)}{arguments}"
-    pair = re.fullmatch(f"(?s){re.escape(before)}{call}(.*){call}{re.escape(after)}", two)
-    return CallSyntax(before.lstrip(), between, pair[1] if pair else None, after.rstrip())
+    text_before, text_between, text_after = match.groups()
+    call = f"{name}{re.escape(text_between)}{arguments}"
+    pair = re.fullmatch(f"(?s){re.escape(text_before)}{call}(.*){call}{re.escape(text_after)}", two)
+    return CallSyntax(text_before.lstrip(), text_between, pair[1] if pair else None, text_after.rstrip())
 
 
 Read = Callable[[re.Match[str], Functions], Sequence[ToolCall]]

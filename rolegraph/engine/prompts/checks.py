@@ -408,8 +408,8 @@ class _Walk:
         if self.around.is_condition and not self.around.has_value and isinstance(node, nodes.Output):
             self.block(node.nodes, scope)
             return "other"
-        for part in node.nodes:
-            self.written(part, self.visit(part, scope))
+        for child in node.nodes:
+            self.written(child, self.visit(child, scope))
         return "other"
 
     visit_Concat = visit_Output
@@ -419,12 +419,12 @@ class _Walk:
         value."""
         if not isinstance(node, nodes.Add):
             return self.visit(node, scope)
-        kinds = {self.listed(part, scope) for part in (node.left, node.right)}
+        kinds = {self.listed(operand, scope) for operand in (node.left, node.right)}
         return "several" if kinds <= {"several", "single"} else "other"
 
     def computed(self, node: nodes.Expr, scope: dict[str, Kind]) -> Kind:
-        for part in node.iter_child_nodes():
-            self.written(part, self.visit(part, scope), "number")
+        for child in node.iter_child_nodes():
+            self.written(child, self.visit(child, scope), "number")
         return "other"
 
     visit_Add = visit_Sub = visit_Mul = visit_Div = visit_FloorDiv = visit_Mod = visit_Neg = computed
@@ -517,9 +517,12 @@ class _Walk:
                 message, where = f"{RAMP}(…) follows the step of a training", "a reward, a gate or a number"
                 self.fault(node.node, name, f"{message}, which {self.around.text} does not read here", where)
                 return
-        given_count, takes = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
+        argument_count, argument_range = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
         keywords = {str(it.key) for it in node.kwargs} if name != RAMP else set[str]()
-        if not takes[0] <= given_count + len(node.kwargs) - len(keywords) <= takes[1] or node.dyn_args:
+        if (
+            not argument_range[0] <= argument_count + len(node.kwargs) - len(keywords) <= argument_range[1]
+            or node.dyn_args
+        ):
             self.fault(node.node, name, f"{name} takes {_ARGUMENTS.get(name, 'an answer and the right one')}")
             return
         try:
@@ -546,11 +549,11 @@ class _Walk:
         for needed in self.around.needs if source else ():
             several = needed != source and self.around.beside(source, needed, self.around.needs[needed]) != 1
             inner_scope[needed] = "several" if several else "single"
-        for part in (*node.args, *(it.value for it in node.kwargs)):
-            kind = self.visit(part, inner_scope)
-            is_bare = isinstance(part, nodes.Name) and name in ("count", "first", "last")
-            if part is not node.args[0] or not is_bare:
-                self.written(part, "other" if kind == "view" else kind, "value")
+        for argument in (*node.args, *(it.value for it in node.kwargs)):
+            kind = self.visit(argument, inner_scope)
+            is_bare = isinstance(argument, nodes.Name) and name in ("count", "first", "last")
+            if argument is not node.args[0] or not is_bare:
+                self.written(argument, "other" if kind == "view" else kind, "value")
         is_turn = source and name in ("first", "last") and isinstance(node.args[0], nodes.Name)
         return "view" if is_turn else "other"
 

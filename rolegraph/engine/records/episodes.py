@@ -218,7 +218,9 @@ def common_failure(trajectories: Sequence[Trajectory]) -> str:
     """Describe the most frequent failure of a role's trajectories in one line; empty without a failure."""
     examples = {t.failure.name: t for t in trajectories if t.failure}
     counts = Counter(t.failure.name for t in trajectories if t.failure)
-    return "".join(_failed(n, len(trajectories), examples[name]) for name, n in counts.most_common(1))
+    return "".join(
+        _failed(n, len(trajectories), examples[failure_name]) for failure_name, n in counts.most_common(1)
+    )
 
 
 def common_failures(files: Iterable[EpisodeFile]) -> list[str]:

@@ -115,9 +115,9 @@ class RunInfo(SourceRecord):
     command: Typed = ""
     """Command line."""
     started: datetime | None = None
-    """Start of the first run, in UTC."""
+    """Time at which the run was first started, in UTC; resuming the run does not change it."""
     finished: datetime | None = None
-    """End, in UTC; None while the run goes on, and if it was killed."""
+    """Time at which the run ended, in UTC; None while the run goes on, and if it was killed."""
     resumed: tuple[ResumeRecord, ...] = ()
     """Resumptions, oldest first."""
     model: Typed = ""

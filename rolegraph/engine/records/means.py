@@ -70,13 +70,13 @@ class EqualFigures:
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """Names of each group, in the order of the names that were given."""
-        known_groups = [
+        """Groups of names with equal values in every row, in the order in which the names were passed."""
+        name_groups = [
             names
             for group in self._groups
             for names in ([group] if group and group[0] in self._present else zip(group))
         ]
-        return sorted(known_groups, key=lambda names: self._place[names[0]])
+        return sorted(name_groups, key=lambda names: self._place[names[0]])
 
     @property
     def distinct(self) -> list[str]:

@@ -58,11 +58,16 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
         fitted = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
         return FittedPart(fitted.value, [finding, *fitted.findings], {roles_path, *fitted.left_out})
     fitted_roles = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in roles_by_name.items()}
-    roles = {name: part.value for name, part in fitted_roles.items()}
+    roles = {name: fitted_role.value for name, fitted_role in fitted_roles.items()}
     fitted = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
-    kept_roles = (part for name, part in fitted_roles.items() if ("roles", name) not in fitted.left_out)
-    findings = [*fitted.findings, *(finding for part in kept_roles for finding in part.findings)]
-    left_out = fitted.left_out.union(*(part.left_out for part in fitted_roles.values()))
+    kept_roles = (
+        fitted_role for name, fitted_role in fitted_roles.items() if ("roles", name) not in fitted.left_out
+    )
+    findings = [
+        *fitted.findings,
+        *(finding for fitted_role in kept_roles for finding in fitted_role.findings),
+    ]
+    left_out = fitted.left_out.union(*(fitted_role.left_out for fitted_role in fitted_roles.values()))
     # A role with an invalid name is kept, for the roles that need it.
     spec = fitted.value.model_copy(update={"roles": roles}) if roles else fitted.value
     return FittedPart(spec, findings, left_out)

@@ -16,9 +16,9 @@ from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.yaml_repairs import quoted
 
 _TEXTS = {"prompt", "system", "text"}
-"""Keys whose values are texts for a model."""
+"""Keys of a spec whose values are texts for a model."""
 EXPRESSIONS = {"when", "until", "gate", "value", "reward", "right", "correct", "by"}
-"""Keys whose values are expressions, which need no braces."""
+"""Keys of a spec whose values are expressions, which need no braces."""
 _CALL = re.compile(r"\w\(")
 
 

@@ -65,7 +65,7 @@ class YamlSource:
 
     @property
     def unreadable(self) -> bool:
-        """True for a file without data, of which only the faults could be read."""
+        """True if the file could not be parsed: there are faults, but no data."""
         return bool(self.errors) and not self.data
 
     @property

@@ -327,9 +327,13 @@ def _train_run(options: Mapping[str, Any]) -> list[FlowRun]:
 def _named(spec: str, allow: Sequence[str] = ()) -> SpecFlow:
     """Return the flow of a spec that is named on rLLM's command line.
 
+    Args:
+        spec: Name or path of the spec.
+        allow: Permissions granted to the spec.
+
     Raises:
-        ImportError: The spec has faults, or `rllm train` would train its roles otherwise. rLLM prints only
-            the message of an ImportError.
+        ImportError: The spec has faults, or `rllm train` would not train the roles as the spec says. rLLM
+            prints only the message of an ImportError.
     """
     try:
         options = _train_options()

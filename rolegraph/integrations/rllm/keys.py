@@ -20,11 +20,12 @@ from rolegraph.integrations.rllm.names import BACKENDS, Backend
 from rolegraph.integrations.rllm.override_checks import override_findings
 
 Column = Literal[Backend, "flow"]
-"""Column of the table: a backend with the compiled Workflow, or an AgentFlow without `agent_trainer`."""
+"""Column of `TABLE`, which maps spec keys to their support by rLLM backend: a backend with the compiled
+Workflow, or an AgentFlow without `agent_trainer`."""
 
 
 class Support(StrEnum):
-    """Support of a key in a column."""
+    """Support of a spec key by an rLLM backend."""
 
     YES = "yes"
     """The compiled workflow or rLLM's config carries the key."""
@@ -216,7 +217,7 @@ TABLE: Mapping[str, KeyRow] = {
 
 
 def checks_of(column: Column) -> list[Check]:
-    """Return the checks of a column's keys, without duplicates, in the table's order."""
+    """Return the checks of all spec keys for an rLLM backend, without duplicates, in the order of `TABLE`."""
     rows = (row for row in TABLE.values() if getattr(row, column) not in _UNCHECKED)
     return list(dict.fromkeys(check for row in rows for check in row.checks))
 

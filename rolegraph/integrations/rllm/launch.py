@@ -341,7 +341,7 @@ def script(job: RllmJob) -> str:
     serves_policy = is_served(run)
     serves_others = any(ref.served_here for ref in other_models(run.plan))
     hook_roles = hook_reasons(run.plan, run.backend)
-    name_conditions = {
+    import_conditions = {
         "Services": serves_policy or serves_others,
         "agent_trainer": True,
         "compile_workflow": True,
@@ -360,7 +360,7 @@ def script(job: RllmJob) -> str:
         backend=run.backend_class or run.backend,
         estimators=estimator_map(run.plan, run.backend),
         hook=hook_roles,
-        names=[name for name, is_needed in name_conditions.items() if is_needed],
+        names=[name for name, is_needed in import_conditions.items() if is_needed],
         validation_tasks=run.train.validation.tasks if "validation" in run.plan.data else None,
         folder_key=folder_key,
         folder=ref.name or BASE_NAME,

@@ -190,8 +190,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
         """
         setup = self._prepared
         for trajectory in episode.trajectories:
-            is_scored = unscored or trajectory.reward is not None or trajectory.name not in setup.rewarded
-            if is_scored and trajectory.name in setup.asking:
+            is_included = unscored or trajectory.reward is not None or trajectory.name not in setup.rewarded
+            if is_included and trajectory.name in setup.asking:
                 yield from trajectories_to_rllm(episode, trajectory, setup.trained, policy.outputs)
 
     def _commit_finished(self, policy: PolicyModel, event: Event) -> None:

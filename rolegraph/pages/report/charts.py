@@ -130,8 +130,8 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [index * step for index in range(first, last + 1)]
+    first_index, last_index = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first_index, last_index + 1)]
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
@@ -264,13 +264,13 @@ def share_bar(label: str, parts: Sequence[tuple[str, int]]) -> str:
         label: Description of the bar.
         parts: (CSS class of the colour, count) of each part.
     """
-    whole = sum(count for _, count in parts) or 1
+    total = sum(count for _, count in parts) or 1
     rects: list[str] = []
     start = 0.0
     for kind, count in parts:
-        width = 100 * count / whole
-        place = f'x="{_FLUID.place(start)}" width="{_FLUID.place(width)}"'
-        rects.append(f'<rect class="bar {kind}" {place} height="100%"/>')
+        width = 100 * count / total
+        bar_attributes = f'x="{_FLUID.place(start)}" width="{_FLUID.place(width)}"'
+        rects.append(f'<rect class="bar {kind}" {bar_attributes} height="100%"/>')
         start += width
     return f'<svg class="shares" role="img" aria-label="{text(label)}">{"".join(rects)}</svg>'
 
@@ -313,9 +313,11 @@ def _steps_axis(steps: Sequence[float], size: ChartSize, whole_steps: Sequence[f
     low, high = (min(steps), max(steps)) if steps else (0.0, 1.0)
     if high == low:
         low, high = low - 1, high + 1
-    first, last = (whole_steps[0], whole_steps[-1]) if whole_steps else (low, high)
-    ticks = [tick for tick in nice_ticks(low, high, 7) if first <= tick <= last and tick == round(tick)]
-    return Axis(low, high, start=size.left, end=size.width - size.right, ticks=ticks or [first])
+    first_step, last_step = (whole_steps[0], whole_steps[-1]) if whole_steps else (low, high)
+    ticks = [
+        tick for tick in nice_ticks(low, high, 7) if first_step <= tick <= last_step and tick == round(tick)
+    ]
+    return Axis(low, high, start=size.left, end=size.width - size.right, ticks=ticks or [first_step])
 
 
 def _values_axis(values: Sequence[float], size: ChartSize) -> Axis:
@@ -364,9 +366,9 @@ def _middle(points: Sequence[Point]) -> Point:
 def _band(line: ChartLine, x: Axis, y: Axis) -> str:
     if len(line.band) < 2:
         return ""
-    there = [f"{x.at(step):.2f},{y.at(high):.2f}" for step, _, high in line.band]
+    upper_points = [f"{x.at(step):.2f},{y.at(high):.2f}" for step, _, high in line.band]
     back = [f"{x.at(step):.2f},{y.at(low):.2f}" for step, low, _ in reversed(line.band)]
-    return f'<polygon class="band c{line.colour % COLOURS}" points="{" ".join(there + back)}"/>'
+    return f'<polygon class="band c{line.colour % COLOURS}" points="{" ".join(upper_points + back)}"/>'
 
 
 def _path(line: ChartLine, x: Axis, y: Axis) -> str:

@@ -147,8 +147,10 @@ class StepSamples:
         for _, kept_samples in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept_samples:
                 episodes.setdefault(id(episode), (episode, []))[1].append(reason)
-        visible = ((without_hidden(episode, self._rule), reasons) for episode, reasons in episodes.values())
-        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in visible]
+        visible_episodes = (
+            (without_hidden(episode, self._rule), reasons) for episode, reasons in episodes.values()
+        )
+        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in visible_episodes]
 
 
 Bands = Mapping[str, Sequence[tuple[float, float, float]]]

@@ -176,8 +176,10 @@ def role_summaries(run: RunRecord, digest: Digest) -> list[RoleSummary]:
     for name, text in route_remarks(run.info.roles, {it.role: it.answers for it in summaries}, routes):
         remarks.setdefault(name, []).append(text)
     step_range = last_routes(run.lines).where
-    chosen = {it.role: f"{of} in {step_range}" for it in summaries if (of := routes_of(it.role, routes))}
-    return [it._replace(routes=chosen.get(it.role, ""), remarks=remarks.get(it.role, [])) for it in summaries]
+    route_texts = {it.role: f"{of} in {step_range}" for it in summaries if (of := routes_of(it.role, routes))}
+    return [
+        it._replace(routes=route_texts.get(it.role, ""), remarks=remarks.get(it.role, [])) for it in summaries
+    ]
 
 
 def _role_summary(run: RunRecord, name: str, groups: Mapping[str, RoleGroups]) -> RoleSummary:

@@ -207,8 +207,16 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
 
 
 def _learning(run: RunRecord, bands: Bands, links: Sequence[ChartLink]) -> list[Panel | None]:
-    """Return the charts of the figures, the first with the whole width and the links; equal figures share a
-    chart."""
+    """Return a chart for each metric of the episodes; metrics with equal values share a chart.
+
+    Args:
+        run: The training.
+        bands: Confidence intervals of the validation, by metric.
+        links: Links of the first chart, which has the whole width.
+
+    Returns:
+        The charts; None for a metric without a recorded value.
+    """
     panels = [_metric(run, bands, names, () if index else links) for index, names in enumerate(run.figures)]
     return [panel and replace(panel, is_wide=not index) for index, panel in enumerate(panels)]
 

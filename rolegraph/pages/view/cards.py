@@ -203,7 +203,7 @@ def episode_page(
         start: Number of turns before the first card.
         hidden: True to show hidden task fields and texts that may quote them.
     """
-    episode, compared = read_traces(run, row, hidden=hidden)
+    episode, group_traces = read_traces(run, row, hidden=hidden)
     taken_turns = turns(episode)
     roles = run.spec.roles.items() if run.spec is not None else ()
     called_roles = frozenset(name for name, role in roles if role.callable is not None)
@@ -212,21 +212,21 @@ def episode_page(
     anchors = {node: turn_anchor(anchor, node) for node in shown_nodes}
     names = {lane.instance: lane.name for lane in timeline_.lanes}
     colours = {lane.instance: timeline_.colours[lane.instance[0]] for lane in timeline_.lanes}
-    tables = _groups(compared, anchors)
+    tables = _groups(group_traces, anchors)
     scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
     cards = [
         TurnCard(
             taken_turns[node],
             names.get(node[:2], f"{node.role} {node.index}"),
             anchors[node],
-            [_call(run, node, asked, scale) for asked in taken_turns[node].calls],
+            [_call(run, node, model_call, scale) for model_call in taken_turns[node].calls],
             tables[node],
             colours.get(node[:2], ""),
             [names.get(other[:2], str(other)) for other in _picked(node, taken_turns, run.dag, run.spec)],
         )
         for node in shown_nodes
     ]
-    asked = question(run.info.visible(episode.task), row.entry.task)
+    model_call = question(run.info.visible(episode.task), row.entry.task)
     return EpisodePage(
         row=row,
         episode=episode,
@@ -239,9 +239,9 @@ def episode_page(
         fields=[
             (name, clipped(value, 2000), run.info.is_hidden(name))
             for name, value in episode.task.items()
-            if name != "id" and value != asked
+            if name != "id" and value != model_call
         ],
-        question=asked,
+        question=model_call,
         notes=[(key, clipped(v, 400, digits=6)) for key, v in episode.metadata.items() if key not in _KNOWN],
     )
 

@@ -83,9 +83,9 @@ class EpisodeFilter:
     @property
     def query(self) -> str:
         """Query of a URL, such as `role=solver&failure=any`; empty for a filter that matches everything."""
-        written = {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        fields_ = {name: value for name, value in asdict(self).items() if value not in ("", None)}
         return urlencode(
-            {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in written.items()},
+            {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in fields_.items()},
             errors="replace",
         )
 
@@ -264,13 +264,13 @@ def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> l
         number: Number of the episode's run.
         row: Location of the episode.
     """
-    others: list[TaskElsewhere] = []
+    places: list[TaskElsewhere] = []
     for other, (name, run) in enumerate(zip(run_names(runs), runs, strict=True)):
         parts = [] if run.fault else [part for part in run.parts() if (other, part) != (number, row.part)]
         rows_of_task = (run.rows(part).of_task(row.entry.task) for part in parts)
         steps = (TaskElsewhere(other, name, rows) for rows in rows_of_task if rows)
-        others += islice(steps, MOST_STEPS)
-    return others
+        places += islice(steps, MOST_STEPS)
+    return places
 
 
 class EpisodeText(NamedTuple):
@@ -378,13 +378,13 @@ def _with_text(
         return
     lower_text = text.lower()
     # As JSON writes it within its quotes.
-    json_text = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
+    json_bytes = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
     for part, part_rows in groupby(rows, key=lambda row: row.part):
         with os_errors_as(DataError, f"cannot read {part.path}"), part.path.open("rb") as file:
             for row in part_rows:
                 file.seek(row.entry.offset)
                 line = file.read(row.entry.length)
-                if json_text not in line.lower() or json_text not in _KEY.sub(b"", line).lower():
+                if json_bytes not in line.lower() or json_bytes not in _KEY.sub(b"", line).lower():
                     continue
                 episode = run.read(row)
                 searched_episode = episode if hidden else run.without_hidden(episode)

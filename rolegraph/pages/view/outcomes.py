@@ -52,9 +52,9 @@ class RunOutcomes:
         """Parts of a bar, which add up to all episodes: a wrong episode with a failure counts as failed."""
         counts, where = self.counts, self.where
         if not self.can_be_correct:
-            without_verdict = counts.right + counts.wrong + counts.undecided - counts.failed
+            unjudged_count = counts.right + counts.wrong + counts.undecided - counts.failed
             parts = [
-                OutcomeLink("without a failure", "rest", without_verdict, where),
+                OutcomeLink("without a failure", "rest", unjudged_count, where),
                 OutcomeLink("failed", "failed", counts.failed, replace(where, failure=ANY)),
             ]
         else:

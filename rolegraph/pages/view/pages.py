@@ -191,8 +191,10 @@ class Pages:
         """Open runs that have begun in the folders since the last call; the other runs keep their numbers."""
         with self._adding:
             known_paths = {run.folder.path for run in self.runs}
-            new = [path for folder in self._folders for path in runs_in(folder) if path not in known_paths]
-            self.runs += [open_run(path) for path in new if (path / INFO).exists()]
+            new_paths = [
+                path for folder in self._folders for path in runs_in(folder) if path not in known_paths
+            ]
+            self.runs += [open_run(path) for path in new_paths if (path / INFO).exists()]
 
     def compare(self, query: ComparisonQuery) -> str:
         """Render a comparison of runs with the oldest of them; raises as `compare` does."""
@@ -224,8 +226,8 @@ class Pages:
 
     def elsewhere(self, number: int, row: EpisodeLocation) -> str:
         """Render the list of other runs and steps that have the task of an episode."""
-        others = elsewhere(self.runs, number, row)
-        return self._render("elsewhere.html.j2", _title(row), number, row=row, others=others)
+        other_rows = elsewhere(self.runs, number, row)
+        return self._render("elsewhere.html.j2", _title(row), number, row=row, others=other_rows)
 
     def beside(self, *sides: tuple[int, EpisodeLocation]) -> str:
         """Render two episodes in columns, with turns of the same role side by side.
@@ -238,9 +240,9 @@ class Pages:
         """
         names = run_names(self.runs)
         shown_pages = [self.shown(number, row) for number, row in sides]
-        longest = max((view.line for view in shown_pages), key=lambda line: line.length)
+        longest_line = max((view.line for view in shown_pages), key=lambda line: line.length)
         columns = [
-            EpisodeColumn(number, names[number], self.runs[number], view.to_scale_of(longest))
+            EpisodeColumn(number, names[number], self.runs[number], view.to_scale_of(longest_line))
             for (number, _), view in zip(sides, shown_pages, strict=True)
         ]
         left, right = ({card.turn.node: card for card in column.shown.cards} for column in columns)

@@ -48,9 +48,9 @@ def pieces_of(spec: Spec | None) -> PiecesOf:
 def _sources(spec: Spec) -> dict[str, Sequence[Path | None]]:
     """Return by role the path of each instance's tokenizer file; None where it is not on this machine."""
     counts = {name: len(role_instances) for name, role_instances in instances_of(spec).items()}
-    trained = trained_policies(spec, counts)
+    policy_names = trained_policies(spec, counts)
     return {
-        name: [_source(endpoint.model) for endpoint in endpoints_of(spec, name, count, trained)]
+        name: [_source(endpoint.model) for endpoint in endpoints_of(spec, name, count, policy_names)]
         for name, count in counts.items()
     }
 

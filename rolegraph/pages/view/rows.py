@@ -116,9 +116,11 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
     def _location(self, place: int) -> EpisodeLocation:
         offset, length, task, rollout, outcome = (int(column[place]) for column in self.columns)
-        entry = self.numbers.outcomes[outcome].located(offset, length, self.numbers.tasks[task], rollout)
+        index_entry = self.numbers.outcomes[outcome].located(
+            offset, length, self.numbers.tasks[task], rollout
+        )
         part = bisect_right(self.starts, place) - 1
-        return EpisodeLocation(self.parts[part], place - self.starts[part], entry)
+        return EpisodeLocation(self.parts[part], place - self.starts[part], index_entry)
 
     def position(self, row: EpisodeLocation) -> int | None:
         """Return the position of an episode among these rows; None where it is not one of them."""
@@ -184,12 +186,12 @@ class EpisodeRows(Sequence[EpisodeLocation]):
             role: The role; empty for the failures of all roles.
         """
         counts = EpisodeCounts()
-        for entry, count in self.counted():
-            roles = {name: of for name, of in entry.roles.items() if role in ("", name)}
+        for outcome, count in self.counted():
+            roles = {name: of for name, of in outcome.roles.items() if role in ("", name)}
             failures = {(name, failure): count for name, of in roles.items() for failure in of.failures}
-            is_wrong = not (entry.undecided or entry.is_correct)
-            counts.undecided += count * entry.undecided
-            counts.right += count * (entry.is_correct and not entry.undecided)
+            is_wrong = not (outcome.undecided or outcome.is_correct)
+            counts.undecided += count * outcome.undecided
+            counts.right += count * (outcome.is_correct and not outcome.undecided)
             counts.wrong += count * is_wrong
             counts.failed += count * bool(failures)
             counts.wrong_by_failure += count * (is_wrong and bool(failures))
@@ -206,7 +208,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
     @property
     def right(self) -> int:
         """Number of rows that are correct."""
-        return sum(count * entry.is_correct for entry, count in self.counted())
+        return sum(count * outcome.is_correct for outcome, count in self.counted())
 
     def task_count(self) -> int:
         """Return the number of distinct task ids."""
@@ -217,7 +219,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
         The rewards of roles follow as `reward/{role}`.
         """
-        figures = self._figures(names)
+        outcome_metrics = self._figures(names)
         tasks, outcomes, size = self.tasks, self.outcomes, len(self.numbers.outcomes)
 
         def means(by_outcome: dict[int, float]) -> ByTask:
@@ -228,8 +230,8 @@ class EpisodeRows(Sequence[EpisodeLocation]):
             return {self.numbers.tasks[task]: float(sums[task] / counts[task]) for task in task_numbers}
 
         return {
-            name: means({number: of[name] for number, of in figures.items() if name in of})
-            for name in _names(figures.values())
+            name: means({number: of[name] for number, of in outcome_metrics.items() if name in of})
+            for name in _names(outcome_metrics.values())
         }
 
     def equal_figures(self, names: Collection[str]) -> list[tuple[str, ...]]:
@@ -240,14 +242,14 @@ class EpisodeRows(Sequence[EpisodeLocation]):
     def _figures(self, names: Collection[str]) -> dict[int, dict[str, float]]:
         """Return the figures with these names and the rewards of roles, by the number of the outcome that has
         them."""
-        entries = {number: self.numbers.outcomes[number] for number in self._outcome_numbers()}
+        outcomes = {number: self.numbers.outcomes[number] for number in self._outcome_numbers()}
         return {
             number: {
                 name: value
-                for name, value in entry.figures_with_rewards.items()
+                for name, value in outcome.figures_with_rewards.items()
                 if name in names or name.startswith("reward/")
             }
-            for number, entry in entries.items()
+            for number, outcome in outcomes.items()
         }
 
 

@@ -177,7 +177,7 @@ class ViewedRun:
         return [*self.rows(row.part).of_task(row.entry.task).by_task()]
 
     def located(self, part: RunPart, task: str, rollout: int) -> list[EpisodeLocation]:
-        """Return the rows with a task and rollout in a file; raises as `rows` does."""
+        """Return the locations of the episodes with a task and rollout in a file; raises as `rows` does."""
         rows = self.rows(part).of_task(task)
         return [*rows.take(rows.rollouts == rollout)]
 
@@ -219,8 +219,10 @@ class ViewedRun:
     def hidden_fields(self) -> set[str]:
         """Return the names of hidden task fields that the first episode of each file has; raises
         DataError."""
-        first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
-        return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
+        first_rows, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
+        return {
+            field for row in first_rows[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)
+        }
 
     @cached_property
     def rule(self) -> DisclosureRule:

@@ -174,8 +174,8 @@ def app(pages: Pages, key: str) -> Starlette:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         given_key: str = scope["path"].split("/")[1]
-        authorized = secrets.compare_digest(given_key.encode(), key.encode())
-        await (keyed if authorized else Response("Not found", 404, _HEADERS))(scope, receive, send)
+        is_authorized = secrets.compare_digest(given_key.encode(), key.encode())
+        await (keyed if is_authorized else Response("Not found", 404, _HEADERS))(scope, receive, send)
 
     return Starlette(routes=[Mount("/", answer)], middleware=[hosts])
 

@@ -131,7 +131,7 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
     if spec is None:
         return None
     texts = {
-        name: [templates[about] for part in _PARTS if (about := f"the {part} of {name}") in templates]
+        name: [templates[text_name] for part in _PARTS if (text_name := f"the {part} of {name}") in templates]
         for name in spec.roles
     }
     unrolled_graph = UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts))
@@ -176,7 +176,7 @@ def timeline(
         Lane((role, index), f"{role} {index}" if role in repeated_roles else role, bars)
         for (role, index), bars in islice(lanes.items(), MOST_LANES)
     ]
-    lane_index = {lane.instance: place for place, lane in enumerate(shown_lanes)}
+    lane_index = {lane.instance: position for position, lane in enumerate(shown_lanes)}
     pairs = [
         (one, other)
         for other in dag

@@ -44,7 +44,7 @@ class TurnRecord:
     @property
     def seconds(self) -> float:
         """Sum of the durations of the calls, in seconds, without waits for a free slot; 0 if not recorded."""
-        return sum(asked.step.metadata.get("seconds", 0.0) for asked in self.calls)
+        return sum(call.step.metadata.get("seconds", 0.0) for call in self.calls)
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -68,12 +68,12 @@ class TurnRecord:
     @property
     def masked(self) -> bool:
         """True if the turn is left out of the gradient."""
-        return any(asked.step.masked for asked in self.calls)
+        return any(call.step.masked for call in self.calls)
 
     @property
     def begins_anew(self) -> bool:
         """True if the turn started a new conversation."""
-        return any(asked.step.metadata.get("restarted") for asked in self.calls)
+        return any(call.step.metadata.get("restarted") for call in self.calls)
 
     @property
     def state(self) -> str:

@@ -510,9 +510,9 @@ def _masked_rows(alone: CreditRow, episode: Episode, trajectory: Trajectory) -> 
         if any(step.masked for step in turn):
             node = trajectory.node._replace(round=turn[0].round)
             is_failed = node in episode.failures or (alone.failed and turn[-1] is trajectory.steps[-1])
-            tokens = sum(call.response_tokens for call in turn)
+            token_count = sum(call.response_tokens for call in turn)
             masked_row = alone._replace(left_out=LeftOut.MASKED, reward=None, terms=NOTHING)
-            yield masked_row._replace(round=node.round, tokens=tokens, failed=is_failed)
+            yield masked_row._replace(round=node.round, tokens=token_count, failed=is_failed)
 
 
 def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> CreditRow:
@@ -528,9 +528,9 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
     member, values = group.members[place], estimated.advantages[place : place + 1]
     if member_advantages := estimated.token_advantages:
         values = [value for step_advantages in member_advantages[place] for value in step_advantages]
-    baselines, tokens = estimated.baselines, whole.tokens
+    baselines, token_count = estimated.baselines, whole.tokens
     if member.round:
-        tokens = sum(call.response_tokens for call in member.steps)
+        token_count = sum(step.response_tokens for step in member.steps)
     return whole._replace(
         round=member.round,
         source="signal" if member_advantages else "estimator",
@@ -546,7 +546,7 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
         low=min(values, default=None),
         high=max(values, default=None),
         weight=group.weight,
-        tokens=tokens,
+        tokens=token_count,
         failed=member.failed,
     )
 

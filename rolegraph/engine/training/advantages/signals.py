@@ -42,10 +42,11 @@ class SignalResult:
     """Advantages from the signals of some episodes, with metrics and warnings."""
 
     advantages: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
-    """Advantages of each step, by trajectory uid, of roles that learn from their signal alone."""
+    """Advantage of each step of a trajectory, by trajectory uid; only of roles that learn from their signal
+    alone."""
     added: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
-    """Advantages of each step that a signal adds to those of an estimator, by trajectory uid; 0 for a step in
-    no group."""
+    """Advantage that a signal adds to an estimator's on each step of a trajectory, by trajectory uid; 0 for a
+    step in no group."""
     details: dict[str, list[StepMetadata]] = field(default_factory=dict[str, list[StepMetadata]])
     """Entries to add to each step's metadata, by trajectory uid: the turn to imitate, or the gate and the
     mean of `added`."""
@@ -110,9 +111,13 @@ async def apply_signals(
         async with asyncio.TaskGroup() as group:
             for episode in episodes:
                 finished_episode = FinishedEpisode(plan, episode)
-                for learner in episode.trajectories:
-                    if learner.name in plan.signals and not plan.is_past(learner.name, learner.index):
-                        group.create_task(run.apply(finished_episode, learner, plan.signals[learner.name]))
+                for trajectory in episode.trajectories:
+                    if trajectory.name in plan.signals and not plan.is_past(
+                        trajectory.name, trajectory.index
+                    ):
+                        group.create_task(
+                            run.apply(finished_episode, trajectory, plan.signals[trajectory.name])
+                        )
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     result = run.result

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from rolegraph.engine.records.episode import FORMLESS
 
 STAGE = "stage"
-"""Metric of a step of imitation: the number of its stage, from 1. RL is judged from its own first step on."""
+"""Metric of a step of imitation: the number of its stage, from 1. Divergence is judged over the RL steps
+after the last step with this metric."""
 Line = Mapping[str, float]
 STEPS = 2
 """Steps in a row in which a rule holds before the role counts as diverging."""

@@ -350,10 +350,10 @@ def lasting_signs(
                 continue
             if sign.unless_better and _has_risen(role, all_lines):
                 continue
-            steps = sum(1 for _ in takewhile(partial(sign.holds, values[0]), reversed(values)))
-            if steps >= sign.steps:
+            step_count = sum(1 for _ in takewhile(partial(sign.holds, values[0]), reversed(values)))
+            if step_count >= sign.steps:
                 text = sign.text.format(role=role, sharing=", ".join(sorted(learning_roles)))
-                yield LastingSign(metric, text, steps, sign.steps)
+                yield LastingSign(metric, text, step_count, sign.steps)
 
 
 def _has_risen(role: str, lines: Sequence[Mapping[str, float]]) -> bool:

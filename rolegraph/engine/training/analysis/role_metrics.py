@@ -95,11 +95,14 @@ def equal_figures(lines: Sequence[Mapping[str, float]], names: Sequence[str]) ->
         lines: Metrics of the steps.
         names: Names of the episodes' metrics, and `reward/{role}`.
     """
-    keys = [{f"validation/{name}": name for name in names}, {batch_key(name): name for name in names}]
+    names_by_split = [
+        {f"validation/{name}": name for name in names},
+        {batch_key(name): name for name in names},
+    ]
     rows = (
-        {name: round(line[key], 9) for key, name in of_split.items() if key in line}
+        {name: round(line[key], 9) for key, name in names_by_key.items() if key in line}
         for line in lines
-        for of_split in keys
+        for names_by_key in names_by_split
     )
     return EqualFigures(names, rows).groups
 

@@ -366,8 +366,8 @@ class _Loop:
             raise
         for name, batches in data.items():
             if price := plan.policies[name].model.price:
-                tokens = sum(datum.model_input.length for batch in batches for datum in batch.data)
-                self.trained_for += price.of(0, 0, trained=tokens)
+                token_count = sum(datum.model_input.length for batch in batches for datum in batch.data)
+                self.trained_for += price.of(0, 0, trained=token_count)
         if not any(update.made for update in updates.values()):
             self._warn(
                 [Note(f"step {step} has no gradient: that of every loss is 0", "warning", "no gradient")]

@@ -84,10 +84,10 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
         by_role.setdefault(batch.role, []).append(batch)
     metrics: Metrics = {}
     for role, role_batches in by_role.items():
-        steps = sum(batch.steps for batch in role_batches)
-        data = sum(len(batch.data) for batch in role_batches)
-        if steps > data or any(batch.rewritten for batch in role_batches):
-            metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
+        step_count = sum(batch.steps for batch in role_batches)
+        datum_count = sum(len(batch.data) for batch in role_batches)
+        if step_count > datum_count or any(batch.rewritten for batch in role_batches):
+            metrics |= {f"optim/steps/{role}": float(step_count), f"optim/data/{role}": float(datum_count)}
     return metrics
 
 

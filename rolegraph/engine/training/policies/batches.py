@@ -209,27 +209,28 @@ def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAd
     Steps after the last that the loss reads are left out.
     """
     runs: list[list[StepAdvantages]] = []
-    for entry in steps:
+    for step in steps:
         previous = runs[-1][-1] if runs else None
         # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
-        is_sampled = previous and not any("demonstration" in s.step.metadata for s in (previous, entry))
-        if previous and is_sampled and previous.turn == entry.turn and continues(entry.step, previous.step):
-            runs[-1].append(entry)
+        is_sampled = previous and not any("demonstration" in s.step.metadata for s in (previous, step))
+        if previous and is_sampled and previous.turn == step.turn and continues(step.step, previous.step):
+            runs[-1].append(step)
         else:
-            runs.append([entry])
+            runs.append([step])
     for run in runs:
-        if length := max((ordinal for ordinal, entry in enumerate(run, 1) if entry.counts), default=0):
+        if length := max((ordinal for ordinal, step in enumerate(run, 1) if step.counts), default=0):
             yield run[:length]
 
 
 def continues(step: Step, before: Step) -> bool:
     """Return True if a Step's prompt begins with all tokens of the Step before."""
-    prompt, response = len(before.prompt_ids), len(before.response_ids)
+    prompt_length, response_length = len(before.prompt_ids), len(before.response_ids)
     return (
-        prompt > 0
-        and prompt + response <= len(step.prompt_ids)
-        and list(step.prompt_ids[:prompt]) == list(before.prompt_ids)
-        and list(step.prompt_ids[prompt : prompt + response]) == list(before.response_ids)
+        prompt_length > 0
+        and prompt_length + response_length <= len(step.prompt_ids)
+        and list(step.prompt_ids[:prompt_length]) == list(before.prompt_ids)
+        and list(step.prompt_ids[prompt_length : prompt_length + response_length])
+        == list(before.response_ids)
     )
 
 
@@ -251,14 +252,14 @@ def build_datum(
     """
     tokens, weights, logprobs = array("i"), array("d"), array("d")
     spans: list[SampledSpan] = []
-    for entry in sequence:
-        step, values, label = entry[:3]
+    for step_values in sequence:
+        step, values, label = step_values[:3]
         response: Sequence[int] = step.response_ids
         sampled: Sequence[float] = step.logprobs
         if (demonstration := step.metadata.get("demonstration")) is not None:
             response, sampled = demonstration["ids"], ()
             values = (values[0],) * len(response)
-        if not entry.counts:
+        if not step_values.counts:
             sampled = ()
         elif not step.prompt_ids or not response:
             raise UsageError(

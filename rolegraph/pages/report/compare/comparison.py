@@ -227,12 +227,14 @@ class Comparison(Summarized):
             UsageError: The sides have no such figure.
         """
         by_name = {row.figure: row for row in self.rows}
-        wanted = figures or [row.figure for row, _ in self.distinct_rows if row.is_score]
-        unknown = next((repr(name) for name in wanted if name not in by_name), "" if wanted else "to draw")
-        if unknown:
+        wanted_names = figures or [row.figure for row, _ in self.distinct_rows if row.is_score]
+        unknown_name = next(
+            (repr(name) for name in wanted_names if name not in by_name), "" if wanted_names else "to draw"
+        )
+        if unknown_name:
             names = ", ".join(by_name) or "none"
-            raise UsageError(f"the sides have no figure {unknown}; expected some of {names}")
-        rows = [by_name[name] for name in wanted]
+            raise UsageError(f"the sides have no figure {unknown_name}; expected some of {names}")
+        rows = [by_name[name] for name in wanted_names]
         first_name, *other_sides = [side.name for side in self.measured]
         panels: list[FigurePanel] = []
         for index, (side, hue) in enumerate(zip(other_sides, cycle(PALETTE), strict=False)):
@@ -384,13 +386,15 @@ def _compared_specs(sides: Sequence[Side]) -> list[Mapping[str, Any]]:
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     """Return the figures of all sides, over the tasks that all sides have; without common tasks, over each
     side's own."""
-    first_results, *others = results
-    shared = set(first_results.tasks).intersection(*(shared_tasks(first_results, other) for other in others))
+    first_results, *other_results = results
+    shared_names = set(first_results.tasks).intersection(
+        *(shared_tasks(first_results, other) for other in other_results)
+    )
     rows: dict[str, FigureRow] = {}
     for name in dict.fromkeys(figure for of in results for figure in of.figures):
         values_of = [of.figures.get(name) for of in results]
-        sides = [None if values is None else interval(_among(shared, values)) for values in values_of]
-        rows[name] = FigureRow(name, sides, [_gap(name, first_results, other) for other in others])
+        sides = [None if values is None else interval(_among(shared_names, values)) for values in values_of]
+        rows[name] = FigureRow(name, sides, [_gap(name, first_results, other) for other in other_results])
     tables = (
         {name: (rows[name].kind, tuple(sorted(values.items()))) for name, values in of.figures.items()}
         for of in results

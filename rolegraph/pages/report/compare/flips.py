@@ -166,19 +166,19 @@ def task_flips(name: str, first: SideResults, other: SideResults, shown: int) ->
     Raises:
         DataError: An episode of a flipped task cannot be read.
     """
-    shared = shared_tasks(first, other)
+    shared_task_ids = shared_tasks(first, other)
     first_means, other_means = (side.figures.get("correct", {}) for side in (first, other))
-    judged_tasks = shared & first_means.keys() & other_means.keys()
+    judged_tasks = shared_task_ids & first_means.keys() & other_means.keys()
     flipped = [task for task in judged_tasks if (first_means[task] > SOLVED) != (other_means[task] > SOLVED)]
     flipped.sort(key=lambda task: (-abs(other_means[task] - first_means[task]), task))
     won, lost_ = ([task for task in flipped if (other_means[task] > SOLVED) is up] for up in (True, False))
-    unshared_count = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
+    unshared_count = len(first.tasks.keys() | other.tasks.keys()) - len(shared_task_ids)
     read_flips = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (won, lost_)]
-    changes = _changes(shared, {*flipped}, first, other)
+    changes = _changes(shared_task_ids, {*flipped}, first, other)
     solved_by_both = sum(first_means[task] > SOLVED and other_means[task] > SOLVED for task in judged_tasks)
     return TaskFlips(
         side=name,
-        shared=len(shared),
+        shared=len(shared_task_ids),
         alone=unshared_count,
         gained=read_flips[0],
         lost=read_flips[1],

@@ -309,10 +309,10 @@ def _keys(label: Label) -> list[str]:
 
 
 def _tokens(label: Label) -> int:
-    """Return the largest number of tokens of an answer: about one for every two characters of the longest
-    label."""
-    longest_text = max(len(_written(label, value)) for value in label.values if value is not None)
-    return max(8, min(128, 4 + longest_text // 2))
+    """Return the largest number of tokens of an answer: a token for each byte of the longest label, which a
+    tokenizer may need for digits and rare scripts, and two for a first space and the end."""
+    texts = [_written(label, value) for value in label.values if value is not None]
+    return max(8, min(256, 2 + max(len(text.encode()) for text in texts)))
 
 
 def _written(label: Label, value: object) -> str:

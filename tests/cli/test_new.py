@@ -221,6 +221,17 @@ def test_objects_are_read_from_json_lines(rolegraph: Command, tmp_path: Path) ->
     assert own_tests(rolegraph, "own/own.yaml") == 4
 
 
+def test_an_answer_may_be_as_long_as_the_longest_label(rolegraph: Command, tmp_path: Path) -> None:
+    rows = [
+        {"day": f"{n} May {year}", "date": f"{year}-05-{n:02}"} for year in (1964, 1999) for n in range(1, 29)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert rolegraph("new", "own", "--data", "rows.jsonl").returncode == 0
+    spec = yaml.safe_load((tmp_path / "own" / "own.yaml").read_text("utf-8"))
+    # Most tokenizers take digits and hyphens one by one; the end is a token, too.
+    assert spec["roles"]["solver"]["sampling"]["max_tokens"] >= len("1964-05-01") + 1
+
+
 def test_rare_labels_are_written_several_times_in_training_alone(rolegraph: Command, tmp_path: Path) -> None:
     rows = [(f"remark {n}", "bad" if n % 5 == 0 else "good") for n in range(100)]
     write_table(tmp_path / "rows.csv", "text,label", rows)

@@ -149,6 +149,15 @@ def test_a_demonstration_of_nothing_teaches_nothing() -> None:
     assert found.metrics == {}
 
 
+def test_a_demonstration_beyond_max_tokens_is_a_warning_with_the_key_to_raise() -> None:
+    plan = distilling("{imitation: {demonstration: '{% for n in range(900) %}7777777777{% endfor %}'}}")
+    limit = max(sampling.max_tokens for sampling in plan.trained["judge"].samplings)
+    (warning,) = signalled(plan).warnings
+    assert f"max_tokens ({limit})" in warning.text
+    assert "roles.judge.sampling.max_tokens" in warning.text
+    assert not signalled(distilling(DEMONSTRATION)).warnings
+
+
 def test_a_demonstration_that_fails_on_one_row_is_counted_and_placed() -> None:
     plan = distilling("{imitation: {demonstration: '{{ 1 / (solver[1].reward) }}'}}")
     found = signalled(plan)

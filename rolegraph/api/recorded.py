@@ -102,8 +102,8 @@ def _diagnostic(source: str, fault: TemplateFault) -> Diagnostic:
 def most_instances(entries: Iterable[IndexEntry]) -> dict[str, int]:
     """Return the largest number of instances of each role in an episode, at least 1."""
     largest_counts: dict[str, int] = {}
-    for entry in entries:
-        for name, role in entry.roles.items():
+    for index_entry in entries:
+        for name, role in index_entry.roles.items():
             largest_counts[name] = max(largest_counts.get(name, 1), role.count)
     return largest_counts
 

@@ -332,7 +332,7 @@ def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[
         return []
     if retry_failed:
         return [(it.task_id, it.rollout) for it in read_episodes(folder.episodes) if not _has_failed(it)]
-    return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
+    return [(index_entry.task, index_entry.rollout) for index_entry in EpisodeFile(folder.episodes).entries()]
 
 
 def _has_failed(episode: Episode) -> bool:

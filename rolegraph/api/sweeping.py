@@ -125,8 +125,8 @@ def figures_of_run(folder: Path) -> dict[str, Interval]:
     rows: list[tuple[str, Mapping[str, float]]] = []
     for _, file in run.compared_files(best=True)[:1]:
         for episode in read_episodes(file):
-            tokens = sum(step.response_tokens for t in episode.trajectories for step in t.steps)
-            rows.append((episode.task_id, {**episode.figures, TOKENS_OUT: float(tokens)}))
+            token_count = sum(step.response_tokens for t in episode.trajectories for step in t.steps)
+            rows.append((episode.task_id, {**episode.figures, TOKENS_OUT: float(token_count)}))
     values = means_by_task(rows)
     names = [name for name in ("correct", *run.info().metrics, TOKENS_OUT) if name in values]
     return {name: interval(values[name]) for name in names}

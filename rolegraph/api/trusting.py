@@ -299,8 +299,8 @@ def _asks_elsewhere(flow: Workflow) -> bool:
 
 def _loads_folder(flow: Workflow) -> bool:
     """Return True if a spec of a workflow names a model folder that is neither shipped nor fetched."""
-    parts = (part for part in _parts(flow) if part.get("provider") == "local" and not part.get("base_url"))
-    return any(isinstance(name := part.get("name"), str) and not names_model(name) for part in parts)
+    models = (part for part in _parts(flow) if part.get("provider") == "local" and not part.get("base_url"))
+    return any(isinstance(name := part.get("name"), str) and not names_model(name) for part in models)
 
 
 def _parts(flow: Workflow) -> Iterator[Mapping[str, object]]:

@@ -132,8 +132,8 @@ class Display:
             self._count_trajectory(trajectory, self._roles[trajectory.name])
             if trajectory.name in self._answers:
                 self._answers[trajectory.name].add(episode.task_id, trajectory)
-        failures = sum(sums.failures.total() for sums in self._roles.values())
-        status = "  ".join([*self._shown_means(), *([f"failures {failures}"] if failures else [])])
+        failure_count = sum(sums.failures.total() for sums in self._roles.values())
+        status = "  ".join([*self._shown_means(), *([f"failures {failure_count}"] if failure_count else [])])
         self._progress.update(self._bar, advance=1, live=status)
 
     def _count_trajectory(self, trajectory: api.Trajectory, sums: _RoleSums) -> None:

@@ -41,13 +41,13 @@ class FigureTable(Table):
         blocks = list(_blocks(self.columns, options.max_width))
         for block_columns in blocks:
             columns, has_edges = [column.copy() for column in block_columns], self.pad_edge
-            part = Table(*columns, box=self.box, pad_edge=has_edges, collapse_padding=self.collapse_padding)
+            table = Table(*columns, box=self.box, pad_edge=has_edges, collapse_padding=self.collapse_padding)
             rows = zip(*(column.cells for column in block_columns), strict=True)
             for row, cells in zip(self.rows, rows, strict=True):
-                part.add_row(*cells, style=row.style)
+                table.add_row(*cells, style=row.style)
             if block_columns is blocks[-1]:
-                part.caption, part.caption_justify = self.caption, self.caption_justify
-            yield part
+                table.caption, table.caption_justify = self.caption, self.caption_justify
+            yield table
 
 
 def _blocks(columns: list[Column], width: int) -> Iterator[list[Column]]:

@@ -1,4 +1,4 @@
-"""Display of a training: a live table on a terminal, otherwise one line for each step.
+"""Display of a training: a live table on a terminal, one line for each step without a terminal.
 
 Everything that is shown is also in the training's folder.
 """
@@ -81,7 +81,7 @@ class _TrainDisplay:
         is_live = self._console.is_terminal and not output.quiet
         live_tables = Live(console=self._console, get_renderable=self._view, transient=True)
         self.shown = live_tables if is_live else self._part.progress
-        """Context manager that shows the tables on a terminal, and otherwise lines about the current part."""
+        """Context manager that shows tables on a terminal, and lines about the current part without one."""
 
     def announce(self) -> None:
         """Print the number of steps, the learning rate of each policy with its origin, and the imitation
@@ -343,8 +343,8 @@ class _TrainEnd:
     def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each remark on a role's answers."""
         yield from self._folder.common_failures()
-        if idle_steps := sum(line.get("optim/data") == 0 for line in self._lines):
-            yield f"{idle_steps} of {self._done} steps had no gradient: every advantage in them is 0"
+        if idle_count := sum(line.get("optim/data") == 0 for line in self._lines):
+            yield f"{idle_count} of {self._done} steps had no gradient: every advantage in them is 0"
         if self._done and self._folder.info_file.exists():
             answers = {name: tally.count for name, tally in self._folder.answers().items()}
             routes, info = api.summed_routes(self._lines), self._folder.info().roles

@@ -49,9 +49,9 @@ def serve_command(
     if stop:
         from rolegraph.local.warm import stop_services
 
-        stopped, in_use = stop_services()
+        stopped, used_count = stop_services()
         message = f"{stopped} loaded model{'' if stopped == 1 else 's'} freed"
-        click.echo(message + (f", {in_use} in use by a command" if in_use else ""))
+        click.echo(message + (f", {used_count} in use by a command" if used_count else ""))
         return
     if served and model:
         raise click.UsageError(f"two models, {served} and --model {model}; expected one")

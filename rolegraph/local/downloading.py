@@ -33,9 +33,9 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         UsageError: There is no key, or no such checkpoint.
         WorldError: The service or the download fails.
     """
-    served = ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
+    served_model = ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
     try:
-        session = await open_session(served)
+        session = await open_session(served_model)
     except UsageError as error:
         if base_url is not None:
             raise

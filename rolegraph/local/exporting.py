@@ -68,15 +68,15 @@ async def export_async(
         WorldError: The service or the model hub does not answer, or the disk is full.
     """
     label: str | None = None
-    if (named := PolicyPath.parse(str(checkpoint))) is not None:
-        named = named._replace(policy=policy or named.policy)
-        label = named.policy
-        RunFolder(Path(named.folder)).training()  # raises for a folder of another kind
-    if (saved := saved_weights(str(named or checkpoint))) is not None:
-        if named is None:
-            label = f"{saved.policy}-{saved.checkpoint.step}"
+    if (policy_path := PolicyPath.parse(str(checkpoint))) is not None:
+        policy_path = policy_path._replace(policy=policy or policy_path.policy)
+        label = policy_path.policy
+        RunFolder(Path(policy_path.folder)).training()  # raises for a folder of another kind
+    if (saved_model := saved_weights(str(policy_path or checkpoint))) is not None:
+        if policy_path is None:
+            label = f"{saved_model.policy}-{saved_model.checkpoint.step}"
         kind = "merged" if merged else "adapter"
-        out = out or saved.run.path / (f"{kind}-{label}" if label else kind)
+        out = out or saved_model.run.path / (f"{kind}-{label}" if label else kind)
     if out is None:
         raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
     out_folder = Path(out)
@@ -87,15 +87,15 @@ async def export_async(
     with staged(out_folder) as staged_folder:
         adapter = staged_folder.with_name(".adapter") if merged else staged_folder
         adapter.mkdir()
-        if saved is not None and saved.are_here:
+        if saved_model is not None and saved_model.are_here:
             # torch takes seconds to import
             from rolegraph.local.service.exporting import export_adapter
 
-            path, weights = saved.paths.sampler, saved.run.weights
+            path, weights = saved_model.paths.sampler, saved_model.run.weights
             base = await asyncio.to_thread(export_adapter, path, weights, adapter, base)
         else:
-            path = str(checkpoint) if saved is None else saved.paths.state
-            url = base_url or (_address(saved.run) if saved else None)
+            path = str(checkpoint) if saved_model is None else saved_model.paths.state
+            url = base_url or (_address(saved_model.run) if saved_model else None)
             base = await _downloaded(path, adapter, base, url, whole=merged)
         if merged:
             from rolegraph.local.service.exporting import export_merged
@@ -104,8 +104,8 @@ async def export_async(
         for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
             for file in filter(Path.is_file, base.glob(pattern)):
                 shutil.copy(file, staged_folder / file.name)
-        if saved is not None:
-            card = _card(saved, adapter, base=base, merged=merged)
+        if saved_model is not None:
+            card = _card(saved_model, adapter, base=base, merged=merged)
             (staged_folder / "README.md").write_text(card, encoding="utf-8")
         for file in staged_folder.iterdir():
             file.chmod(0o644)  # safetensors writes files that only the owner can read

@@ -118,13 +118,13 @@ class Document:
     def end(self, node: yaml.Node) -> int:
         """Return the position at which a node's text ends, before white space and comments."""
         if isinstance(node, yaml.CollectionNode) and not is_flow(node) and node.value:
-            last: yaml.Node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
+            last_node: yaml.Node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
             if isinstance(node, yaml.MappingNode):
                 key: yaml.Node = node.value[-1][0]
                 alias = _ALIAS.match(self.text, key.end_mark.index)
                 if alias is not None:
                     return alias.end()
-            return self.end(last)
+            return self.end(last_node)
         return node.start_mark.index + len(self.text[node.start_mark.index : node.end_mark.index].rstrip())
 
     def replace(self, node: yaml.Node, text: str) -> Change:

@@ -168,9 +168,9 @@ class _Rater:
         other = scalar(self.options[name]) or ""
         is_several = self.graph.is_several(self.reader, other)
         if name == "agrees_with":
-            right, wrong = self._option("right", "correct"), self._option("wrong", "incorrect")
+            right_text, wrong_text = self._option("right", "correct"), self._option("wrong", "incorrect")
             condition = f"all({other}.right)" if is_several else f"{other}.right"
-            text = f"action == ({json.dumps(right)} if {condition} else {json.dumps(wrong)})"
+            text = f"action == ({json.dumps(right_text)} if {condition} else {json.dumps(wrong_text)})"
         elif name == "same_as":
             text = f"action == {other}.action" if not is_several else f"{other}.action == action"
             if self._option("equal", "text") == "math":

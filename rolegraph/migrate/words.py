@@ -1,4 +1,4 @@
-"""Rewrites of keys and words that version 2 names otherwise."""
+"""Rewrites of keys and words that have other names in version 2 of the language."""
 
 from __future__ import annotations
 

@@ -69,18 +69,18 @@ class _Mark:
 
 def _parts(text: str, marks: list[_Mark]) -> list[str]:
     """Return the parts of a text outside of thoughts; `marks` are the beginnings and ends of thoughts."""
-    parts: list[str] = []
+    texts: list[str] = []
     position, index = 0, 0
     while index < len(marks):
         if marks[index].is_end:
-            parts, last_end = [], index  # the prompt or the server began the thought
+            texts, last_end = [], index  # the prompt or the server began the thought
         else:
-            parts.append(text[position : marks[index].start])
+            texts.append(text[position : marks[index].start])
             last_end = _last_of(marks, index)
             if last_end is None:
-                return parts
+                return texts
         position, index = marks[last_end].end, last_end + 1
-    return [*parts, text[position:]]
+    return [*texts, text[position:]]
 
 
 def _last_of(marks: list[_Mark], first: int) -> int | None:

@@ -141,7 +141,7 @@ def argmax(of: str, /, *, by: str) -> Tool:
 
 
 def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
-    """Choose the k actions with the highest scores, the best first; otherwise as argmax.
+    """Choose the k actions with the highest scores, the best first; all else is as in argmax.
 
     of: the name whose instances are compared
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action

@@ -109,8 +109,8 @@ class _Reads:
                     self.others.append(field)
                 case _:
                     pass
-        uses = sum(isinstance(node, ast.Name) and node.id == "task" for node in nodes)
-        if uses > len(self.fields) + len(self.others):
+        use_count = sum(isinstance(node, ast.Name) and node.id == "task" for node in nodes)
+        if use_count > len(self.fields) + len(self.others):
             texts = (node.value for node in nodes if isinstance(node, ast.Constant))
             self.others += [text for text in texts if isinstance(text, str)]
 

@@ -176,10 +176,10 @@ def _left_out(rows: Sequence[Row], columns: Sequence[str], label: Label) -> Iter
             continue
         values = [_text(row[column]) for row in rows]
         distinct_count = len({*values})
-        pairs = {pair for pair in zip(values, labels, strict=True) if pair[1] is not None}
+        value_pairs = {pair for pair in zip(values, labels, strict=True) if pair[1] is not None}
         if distinct_count == 1:
             yield column, "it has one value"
-        elif label.classes and distinct_count == len(pairs) == len(label.classes) < len(rows) // 2:
+        elif label.classes and distinct_count == len(value_pairs) == len(label.classes) < len(rows) // 2:
             yield column, f"it says the same as {label.column!r}"
         elif distinct_count == len(rows) and values in (_numbered(rows, 0), _numbered(rows, 1)):
             yield column, "it numbers the rows"

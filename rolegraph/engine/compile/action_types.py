@@ -235,8 +235,8 @@ class _ActionReader:
             if shape.get("type") == "string" or any(isinstance(word, str) for word in words):
                 hint = f"write number({text}), or let its parser read a number"
                 if words:
-                    pairs = ", ".join(f"'{word}': {position}" for position, word in enumerate(words))
-                    hint = f"give each word a number: {{{pairs}}}[{text}]"
+                    pair_text = ", ".join(f"'{word}': {position}" for position, word in enumerate(words))
+                    hint = f"give each word a number: {{{pair_text}}}[{text}]"
                 yield self.misread(
                     node.lineno, _word(text), f"{text} is {described(shape)}, and no number", hint
                 )

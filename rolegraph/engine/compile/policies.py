@@ -86,11 +86,11 @@ def samplings_of(spec: Spec, name: str, count: int, key: str = "temperature") ->
 def _sampling_of(spec: Spec, name: str, policy: str, key: str) -> tuple[Path, Sampling]:
     """Return the sampling of a role's instances of one policy, with the path of its setting `key`."""
     role = spec.roles[name]
-    parts: list[tuple[Path, Policy | Role]] = [
+    models: list[tuple[Path, Policy | Role]] = [
         (("policies", it), spec.policy_named(it)) for it in (spec.policy_named(policy).of, policy) if it
     ]
     path, sampling = ("sampling", key), spec.sampling
-    for part, it in (*parts, (("roles", name), role)):
+    for part, it in (*models, (("roles", name), role)):
         path = (*part, "sampling", key) if it.sampling and key in it.sampling.model_fields_set else path
         sampling = laid_over(sampling, it.sampling)
     return path, sampling

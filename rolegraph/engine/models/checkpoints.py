@@ -29,12 +29,12 @@ def with_base(ref: ModelRef) -> ModelRef:
     """
     if ref.names_model or ref.checkpoint is None:
         return ref
-    if (saved_path := saved_weights(ref.checkpoint)) is None:
+    if (saved_model := saved_weights(ref.checkpoint)) is None:
         raise UsageError(f"no model is named for {ref.checkpoint}. {whereabouts(ref.checkpoint)}")
-    run, path = saved_path.run, saved_path.paths.sampler
-    if saved_path.are_here:
+    run, path = saved_model.run, saved_model.paths.sampler
+    if saved_model.are_here:
         return ref.model_copy(update={"name": base_name(path, run.weights)})
-    found_model = _trained_model(run, saved_path.policy)
+    found_model = _trained_model(run, saved_model.policy)
     if found_model.served_here:
         raise UsageError(f"{run.weights} does not hold the weights {path}")
     if found_model.base_url is not None and not is_loopback(urlsplit(found_model.base_url).hostname or ""):

@@ -91,9 +91,9 @@ class Services(AbstractContextManager["Services"]):
         """
         ref = with_base(ref)
         checkpoint, weights = ref.checkpoint, None
-        if checkpoint is not None and (saved_path := saved_weights(checkpoint)) is not None:
-            checkpoint = saved_path.paths.state if to_train else saved_path.paths.sampler
-            weights = saved_path.run.weights
+        if checkpoint is not None and (saved_model := saved_weights(checkpoint)) is not None:
+            checkpoint = saved_model.paths.state if to_train else saved_model.paths.sampler
+            weights = saved_model.run.weights
         if not ref.served_here:
             hosted_fields = {"provider": api_of(ref.provider), "checkpoint": checkpoint}
             return ServedModel(ref.model_copy(update=hosted_fields), trusted_url=self._trusted_url)

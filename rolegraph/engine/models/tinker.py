@@ -190,7 +190,7 @@ class Pulse:
         self._unanswered = 0
         """Number of health checks in a row without an answer."""
         self._fault = ""
-        """Reason why the service counts as gone; empty otherwise."""
+        """Reason why the service counts as gone; empty while it counts as reachable."""
 
     async def result(self, future: Awaitable[T] | Future[T]) -> T:
         """Wait for the result of an SDK call.

@@ -239,9 +239,9 @@ class TokenServer(ABC):
         """Describe the first position at which two token sequences differ; empty if they are equal."""
         if [*expected] == [*actual]:
             return ""
-        pairs = zip(expected, actual, strict=False)
+        token_pairs = zip(expected, actual, strict=False)
         shorter_length = min(len(expected), len(actual))
-        differs_at = next((index for index, (a, b) in enumerate(pairs) if a != b), shorter_length)
+        differs_at = next((index for index, (a, b) in enumerate(token_pairs) if a != b), shorter_length)
         a, b = (self._token(ids[differs_at : differs_at + 1]) for ids in (expected, actual))
         return f"token {differs_at + 1} is {b}, expected {a} ({len(actual)} and {len(expected)} tokens)"
 

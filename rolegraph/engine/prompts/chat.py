@@ -167,10 +167,10 @@ class ChatFormat:
         Some templates rewrite earlier turns when more follow, or drop their reasoning. Then the whole chat is
         rendered again, and the prompt does not start with `continued`.
         """
-        added = self._added(continued, messages, described(tools))
-        if added is None:
+        added_text = self._added(continued, messages, described(tools))
+        if added_text is None:
             return self.prompt(messages, tools)
-        return TokenizedPrompt((*continued.ids, *self._encode(added)), thinking=self._opens(added))
+        return TokenizedPrompt((*continued.ids, *self._encode(added_text)), thinking=self._opens(added_text))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
         """Decode response `ids`; return `(thought, text)` without the end token or the stop text."""
@@ -259,8 +259,8 @@ class ChatFormat:
         turns, shown_tools = _turns(messages, placeholders), rewritten(tools, unless_harmless(placeholders))
         outline = self._outline(json.dumps([turns, shown_tools]), add_generation_prompt)
         text, texts = render(_turns(messages), tools), placeholders.texts
-        if outline is not None and (named := outline.named(text, texts, self._markers)) is not None:
-            return named
+        if outline is not None and (named_text := outline.named(text, texts, self._markers)) is not None:
+            return named_text
         # The template changes texts, so that they cannot be found in the chat.
         if any(self._markers.escaped(part) != part for part in texts):
             self._warn_of_escapes("has a chat template that changes texts")
@@ -400,14 +400,14 @@ class ChatFormat:
 
     def _around_answer(self) -> tuple[str, str]:
         """Return (text that the template writes between a prompt and its answer, text after the answer)."""
-        before, probe, after = self._sample_chat.rpartition(_PROBE)
+        text_before, probe, text_after = self._sample_chat.rpartition(_PROBE)
         if not probe:
             return "", ""
         try:
             asked_text = self._text(_SAMPLE_TURNS[:1], [], add_generation_prompt=True)
         except TemplateError:
-            return "", after
-        return before.removeprefix(asked_text) if before.startswith(asked_text) else "", after
+            return "", text_after
+        return text_before.removeprefix(asked_text) if text_before.startswith(asked_text) else "", text_after
 
     @cached_property
     def _sample_chat(self) -> str:

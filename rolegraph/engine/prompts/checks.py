@@ -219,9 +219,9 @@ class _Walk:
     ) -> Kind:
         """Record the fault that `name` is not among `names`, with the closest as a hint; return the kind
         "other"."""
-        available, meant = ", ".join(names) or "nothing", _MEANT.get(name)
+        available_names, meant = ", ".join(names) or "nothing", _MEANT.get(name)
         hint = f"did you mean {shown.format(meant)}?" if meant in names else did_you_mean(name, names, shown)
-        return self.fault(node, name, f"{message}; there is {available}", hint)
+        return self.fault(node, name, f"{message}; there is {available_names}", hint)
 
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
         kind = type(node).__name__
@@ -323,8 +323,8 @@ class _Walk:
             return self.fault(node, name, message, hint)
         if kind in ("several", "single", "view") and name not in self.around.fields:
             if name in LINKS:
-                before = "say the round in `needs`, such as {{{}: history}}, and read the name alone"
-                hint = "it names turns of a role in a loop" if self.around.is_after else before
+                advice = "say the round in `needs`, such as {{{}: history}}, and read the name alone"
+                hint = "it names turns of a role in a loop" if self.around.is_after else advice
                 return self.fault(node, name, f"there is no {name!r} of this role here", hint)
             if name not in _SECRETS or "reward" in self.around.fields:
                 return self.missing(node, name, f"a role has no {name!r}", self.around.fields)
@@ -514,8 +514,8 @@ class _Walk:
         if name == RAMP:
             self.mentions.add("step")
             if "step" not in self.around.values:
-                message, where = f"{RAMP}(…) follows the step of a training", "a reward, a gate or a number"
-                self.fault(node.node, name, f"{message}, which {self.around.text} does not read here", where)
+                message, places = f"{RAMP}(…) follows the step of a training", "a reward, a gate or a number"
+                self.fault(node.node, name, f"{message}, which {self.around.text} does not read here", places)
                 return
         argument_count, argument_range = len(node.args), {NUMBER: (1, 1), RAMP: (3, 4)}.get(name, (2, 2))
         keywords = {str(it.key) for it in node.kwargs} if name != RAMP else set[str]()

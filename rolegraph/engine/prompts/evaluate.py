@@ -96,8 +96,8 @@ def compiled(node: nodes.Node, roles: Roles) -> Evaluate:
             return _choice(part(test), part(one), part(other) if other is not None else lambda scope: UNKNOWN)
         case nodes.Compare(expr=first, ops=operands):
             one, signs = part(first), tuple(each.op for each in operands)
-            others = _each(roles, [each.expr for each in operands])
-            return lambda scope: operations.compare_chain(scope, one(scope), signs, *others(scope))
+            other_operands = _each(roles, [each.expr for each in operands])
+            return lambda scope: operations.compare_chain(scope, one(scope), signs, *other_operands(scope))
         case nodes.Neg(node=inner) | nodes.Pos(node=inner):
             operand, sign = part(inner), neg if isinstance(node, nodes.Neg) else pos
             return lambda scope: _if_known(sign, operand(scope))
@@ -176,11 +176,11 @@ def _logic(is_and: bool, left: Evaluate, right: Evaluate) -> Evaluate:
     """
 
     def evaluate(scope: RenderScope) -> Any:
-        first = left(scope)
-        if first is not UNKNOWN and bool(first) is not is_and:
-            return first
+        first_value = left(scope)
+        if first_value is not UNKNOWN and bool(first_value) is not is_and:
+            return first_value
         second = right(scope)
-        if first is not UNKNOWN or second is UNKNOWN:
+        if first_value is not UNKNOWN or second is UNKNOWN:
             return second
         return second if bool(second) is not is_and else UNKNOWN
 
@@ -253,8 +253,8 @@ def _function(name: str, node: nodes.Call, roles: Roles) -> Evaluate:
         step = compiled(nodes.Name("step", "load", lineno=node.lineno), roles)
 
         def ramp(scope: RenderScope) -> Any:
-            given, keywords = arguments(scope)
-            return _if_known(partial(_ramp, **keywords), step(scope), *given)
+            values, keywords = arguments(scope)
+            return _if_known(partial(_ramp, **keywords), step(scope), *values)
 
         return ramp
     if name == CHANCE:

@@ -133,8 +133,8 @@ def _format(scope: RenderScope, value: object, *args: object, **kwargs: object) 
         for width, places, kind in fields
     )
     # A named value may be written by every field, a positional one by one field.
-    times = len(fields) if kwargs else 1
-    scope.make_text(size + scope.measure(kwargs or args, written=True) * times)
+    repeats = len(fields) if kwargs else 1
+    scope.make_text(size + scope.measure(kwargs or args, written=True) * repeats)
     text = pattern % (kwargs or args)
     scope.make_text(len(text))
     return text

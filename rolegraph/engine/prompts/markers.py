@@ -164,15 +164,15 @@ class Outline:
         first_literal, *later_literals = self.literals
         if not rendered.startswith(first_literal):
             return None
-        place, parts = len(first_literal), [markers.named(first_literal)]
+        offset, parts = len(first_literal), [markers.named(first_literal)]
         for number, literal in zip(self.numbers, later_literals, strict=True):
-            written = (form for form in _forms(texts[number]) if rendered.startswith(form + literal, place))
-            text = next(written, None)
+            forms = (form for form in _forms(texts[number]) if rendered.startswith(form + literal, offset))
+            text = next(forms, None)
             if text is None:
                 return None
-            place += len(text) + len(literal)
+            offset += len(text) + len(literal)
             parts += [markers.escaped_tags(text), markers.named(literal)]
-        return "".join(parts) if place == len(rendered) else None
+        return "".join(parts) if offset == len(rendered) else None
 
 
 class Placeholders:
@@ -244,7 +244,7 @@ def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int,
     ids: dict[int, int] = {changed_tokenizer.token_to_id(token["content"]): token["id"] for token in added}
     renamed_tokenizer = copy(tokenizer)
     renamed_tokenizer._tokenizer = changed_tokenizer
-    return renamed_tokenizer, {new: id for new, id in ids.items() if new != id}
+    return renamed_tokenizer, {new_id: id for new_id, id in ids.items() if new_id != id}
 
 
 def _is_written(text: str, template: str) -> bool:

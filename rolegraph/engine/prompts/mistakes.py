@@ -242,8 +242,8 @@ def _statement(tag: _Tag, opened: list[_Tag], source: str) -> Iterator[TemplateF
     text = tag.text.strip(" \t\n-+")
     for pattern, message, hint in _TAG_MISTAKES:
         if match := re.fullmatch(pattern, text, re.DOTALL):
-            words, place = match.groupdict(), tag.inside + tag.text.find(text) + match.start("tag")
-            yield TemplateFault(place, words["tag"], message.format(**words), hint.format(**words))
+            words, offset = match.groupdict(), tag.inside + tag.text.find(text) + match.start("tag")
+            yield TemplateFault(offset, words["tag"], message.format(**words), hint.format(**words))
             return
     word = tag.word
     begin = next((it for it, end in _ENDS.items() if end == word), "if")

@@ -337,7 +337,7 @@ def _comparison_test(sign: str, scope: RenderScope, left: object, right: object)
 
 
 def _number_test(name: str, value: object, *args: object) -> bool:
-    return bool(_JINJA_TESTS[name](*(number_for(f"is {name}", one) for one in (value, *args))))
+    return bool(_JINJA_TESTS[name](*(number_for(f"is {name}", operand) for operand in (value, *args))))
 
 
 def _text_test(name: str, scope: RenderScope, value: object) -> bool:

@@ -212,10 +212,10 @@ def _template(source: str, mentions: frozenset[str], parts: int, tree: nodes.Tem
 def _expression(
     source: str, roles: Roles, mentions: frozenset[str], parts: int, tree: nodes.Template
 ) -> Expression:
-    (written,) = cast("nodes.Output", tree.body[0]).nodes
-    limits = [scorer.timeout for scorer in scorers_in(written) if scorer.timeout is not None]
+    (output_node,) = cast("nodes.Output", tree.body[0]).nodes
+    limits = [scorer.timeout for scorer in scorers_in(output_node) if scorer.timeout is not None]
     timeout = sum(limits) if limits else None
-    return Expression(source, mentions, parts, timeout, roles, compiled(written, roles))
+    return Expression(source, mentions, parts, timeout, roles, compiled(output_node, roles))
 
 
 def _restored(source: str, mentions: frozenset[str], parts: int) -> Template:
@@ -327,9 +327,9 @@ def render_messages(
         messages.append({"role": "system", "content": system.render(variables)})
     if examples is not None:
         for example in variables["task"][EXAMPLES]:
-            of_example = {**variables, "task": example}
-            messages.append({"role": "user", "content": prompt.render(of_example)})
-            messages.append({"role": "assistant", "content": examples.render(of_example)})
+            example_scope = {**variables, "task": example}
+            messages.append({"role": "user", "content": prompt.render(example_scope)})
+            messages.append({"role": "assistant", "content": examples.render(example_scope)})
     return (*messages, {"role": "user", "content": prompt.render(variables)})
 
 

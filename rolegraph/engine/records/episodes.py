@@ -191,10 +191,10 @@ def figures(entries: Iterable[IndexEntry], times: Iterable[int] = repeat(1)) -> 
     """
     counts: Counter[str] = Counter(episodes=0)
     means = Means()
-    for entry, weight in zip(entries, times, strict=False):
+    for index_entry, weight in zip(entries, times, strict=False):
         counts["episodes"] += weight
-        means.add(entry.figures, weight)
-        for role, outcome in entry.roles.items():
+        means.add(index_entry.figures, weight)
+        for role, outcome in index_entry.roles.items():
             for name, failures in outcome.failures.items():
                 counts[f"failures/{role}/{name}"] += weight * failures
             for name, remarks in outcome.remarks.items():
@@ -207,8 +207,8 @@ def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
     """Return a RoleIndexEntry for each role with the number of trajectories, and of failures by name, over
     all episodes."""
     counts, failures = Counter[str](), dict[str, Counter[str]]()
-    for entry in entries:
-        for role, outcome in entry.roles.items():
+    for index_entry in entries:
+        for role, outcome in index_entry.roles.items():
             counts[role] += outcome.count
             failures.setdefault(role, Counter()).update(outcome.failures)
     return {role: RoleIndexEntry(count, failures=failures[role]) for role, count in counts.items()}
@@ -232,16 +232,16 @@ def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
     counts, answers = Counter[tuple[str, str]](), Counter[str]()
     latest_entries: dict[tuple[str, str], tuple[EpisodeFile, IndexEntry]] = {}
     for file in files:
-        for entry in file.entries(lambda _: None):
-            for role, outcome in entry.roles.items():
+        for index_entry in file.entries(lambda _: None):
+            for role, outcome in index_entry.roles.items():
                 answers[role] += outcome.count
                 counts.update({(role, name): times for name, times in outcome.failures.items()})
-                latest_entries |= {(role, name): (file, entry) for name in outcome.failures}
+                latest_entries |= {(role, name): (file, index_entry) for name in outcome.failures}
     lines: dict[str, str] = {}
     for (role, name), count in counts.most_common():
         if role not in lines:
-            file, entry = latest_entries[role, name]
-            failing = [t for t in file.read(entry)[role] if t.failure and t.failure.name.value == name]
+            file, index_entry = latest_entries[role, name]
+            failing = [t for t in file.read(index_entry)[role] if t.failure and t.failure.name.value == name]
             lines[role] = _failed(count, answers[role], failing[-1])
     return list(lines.values())
 

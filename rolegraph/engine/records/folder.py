@@ -307,10 +307,10 @@ class RunFolder:
         started_info = self.info()
         if started_info.hash == now.hash:
             return check_data(self.data_file, data)
-        old, new = started_info.templates, now.templates
+        old, new_templates = started_info.templates, now.templates
         texts = {
             "spec": (self.spec(), without_secrets(spec)),
-            **{name: (old.get(name, ""), new.get(name, "")) for name in {**old, **new}},
+            **{name: (old.get(name, ""), new_templates.get(name, "")) for name in {**old, **new_templates}},
             "--allow": ("\n".join(started_info.allowed), "\n".join(now.allowed)),
         }
         diffs = (text_difference(*both, f"{n}, at the start", f"{n}, now") for n, both in texts.items())

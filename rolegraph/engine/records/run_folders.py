@@ -66,9 +66,9 @@ def saved_weights(checkpoint: str) -> SavedWeights | None:
     """
     if (training := PolicyPath.parse(checkpoint)) is not None:
         run = RunFolder(Path(training.folder))
-        paths, best = run.best_of(training.policy), run.best()
-        only = next(iter(best.policies)) if len(best.policies) == 1 else MAIN
-        return SavedWeights(run, best, training.policy or only, paths)
+        paths, best_checkpoint = run.best_of(training.policy), run.best()
+        only = next(iter(best_checkpoint.policies)) if len(best_checkpoint.policies) == 1 else MAIN
+        return SavedWeights(run, best_checkpoint, training.policy or only, paths)
     files = chain(RUNS.glob("*/checkpoints.jsonl"), RUNS.glob("*/*/checkpoints.jsonl"))  # also of sweeps
     for run in (RunFolder(file.parent) for file in files if checkpoint.encode() in file.read_bytes()):
         for step in run.checkpoints():

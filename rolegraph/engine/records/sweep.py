@@ -57,6 +57,6 @@ def newest_sweep(runs: Path, kind: SweepKind, spec: str | None = None) -> Path:
     matching_files = (file for file, info in files.items() if info.kind == kind and spec in (None, info.spec))
     sweeps = [(file.stat().st_mtime, file.parent) for file in matching_files]
     if not sweeps:
-        of_spec = f" of {spec}" if spec else ""
-        raise UsageError(f"there is no sweep{of_spec} in {runs}/ to resume; name its folder with --out")
+        suffix = f" of {spec}" if spec else ""
+        raise UsageError(f"there is no sweep{suffix} in {runs}/ to resume; name its folder with --out")
     return max(sweeps)[1]

@@ -58,8 +58,8 @@ def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create
     reward = result.role.reward
     if reward is not None and not reward.is_deferred:
         scoring = TurnReward(result, node, context, reward, _turn_inputs(result, reward))
-        if scoring.is_computed and (later := scoring.score()) is not None:
-            create_task(later)
+        if scoring.is_computed and (score_task := scoring.score()) is not None:
+            create_task(score_task)
         scoring.score_words()
     if result.failure is not None:
         stop_at_failure(result)
@@ -80,8 +80,8 @@ def score_late(context: EpisodeContext, create_task: CreateTask) -> None:
     for position in context.plan.reward_order:
         role = context.plan.roles[position]
         if role.reward is not None:
-            before = [tasks[name] for name in role.reward.roles if name in tasks]
-            tasks[role.name] = create_task(_score_role(context, role, role.reward, before, create_task))
+            tasks_before = [tasks[name] for name in role.reward.roles if name in tasks]
+            tasks[role.name] = create_task(_score_role(context, role, role.reward, tasks_before, create_task))
 
 
 async def _score_role(
@@ -107,8 +107,8 @@ async def _score_role(
         if is_computed or role.name in context.plan.word_scored:
             scoring.read_turns()
         if is_computed:
-            if (later := scoring.score()) is not None:
-                isolated.append(create_task(later))
+            if (score_task := scoring.score()) is not None:
+                isolated.append(create_task(score_task))
             stop_at_failure(result)
         scoring.score_words()
     await asyncio.gather(*isolated)
@@ -143,12 +143,12 @@ class TurnReward:
         and `on_failure` says `then: reward`, or if the environment scores the turn and `on_failure` gives no
         reward.
         """
-        failure, failing = self.result.failure, self.result.role.spec.on_failure
+        failure, failure_rule = self.result.failure, self.result.role.spec.on_failure
         if failure is None:
             return True
-        if failing.then == "reward":
+        if failure_rule.then == "reward":
             return failure.name.cause == "form"
-        return self.reward.reads_environment and failing.reward is None
+        return self.reward.reads_environment and failure_rule.reward is None
 
     def read_turns(self) -> None:
         """Set the inputs of a reward that reads other turns or the environment, and the turns that its
@@ -157,13 +157,13 @@ class TurnReward:
         position = context.plan.nodes[self.node].role
         environment = context.env_of.get(position)
         edges = context.plan.reward_inputs.get(self.node, ())
-        ran = {edge.name: turns_taken(edge, context.results) for edge in edges}
-        views = {name: tuple(turn.public for _, turn in ran[name]) for name in reward.views}
+        turns_by_edge = {edge.name: turns_taken(edge, context.results) for edge in edges}
+        views = {name: tuple(turn.public for _, turn in turns_by_edge[name]) for name in reward.views}
         env = environment.reward(self.node) if reward.reads_environment and environment is not None else None
         self.inputs = _turn_inputs(self.result, reward)._replace(views=views, env_reward=env)
         if role.formulas:
             self.turns = {
-                name: finished_turns(context, name, taken, role.loop) for name, taken in ran.items()
+                name: finished_turns(context, name, taken, role.loop) for name, taken in turns_by_edge.items()
             }
 
     def score(self) -> Coroutine[None, None, None] | None:
@@ -175,9 +175,9 @@ class TurnReward:
         role, limit = self.result.role, self.reward.timeout
         if limit is None and self.context.is_large and self.reward.facts.fields:
             limit = LARGE_SECONDS
-        slow = sum(it.timeout or 0.0 for it in role.formulas.values())
-        if slow or limit is not None or role.likelihoods:
-            return self._score_later(limit, slow)
+        slow_seconds = sum(it.timeout or 0.0 for it in role.formulas.values())
+        if slow_seconds or limit is not None or role.likelihoods:
+            return self._score_later(limit, slow_seconds)
         try:
             inputs = self._with_values(self.result.view)
             self._set_score(self.reward.score(self.context.task, self.result.view.action, inputs), inputs)

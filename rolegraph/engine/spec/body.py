@@ -44,4 +44,4 @@ def _checked(body: Mapping[str, Any]) -> JsonObject:
 
 
 Body = Annotated[dict[str, Any], AfterValidator(_checked)]
-"""Fields for a server as JSON, by name; null leaves out a field that is sent otherwise."""
+"""Fields for a server as JSON, by name; null leaves out a field that would be sent without it."""

@@ -13,9 +13,9 @@ from rolegraph.engine.shipped import PROMPTS, SPECS
 
 def resolve_path(path: Path) -> Path:
     """Return the path without links, or the path itself where it cannot be resolved; never raise."""
-    for resolved in (path.resolve, path.absolute):  # links that go in circles; a NUL; a deleted folder
+    for resolve in (path.resolve, path.absolute):  # links that go in circles; a NUL; a deleted folder
         with suppress(OSError, RuntimeError, ValueError):
-            return resolved()
+            return resolve()
     return path
 
 

@@ -228,8 +228,8 @@ class Spec(SpecModel):
 
     def shared_loops(self, one: str, other: str) -> int:
         """Return the number of loops around both of two roles."""
-        pairs = zip(self.loops_around(one), self.loops_around(other), strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        loop_pairs = zip(self.loops_around(one), self.loops_around(other), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], loop_pairs))
 
     def shared_rounds(self, name: str, other: str, most: int = 2) -> SharedRounds:
         """Return the SharedRounds of role `name` as a reader of `other`.

@@ -219,8 +219,10 @@ def _as_schema(value: object) -> object:
         check_schema(schema)
     except (TypeError, ValueError) as error:
         raise ValueError(f"a JSON Schema ({error})") from error
-    for keyword, wanted in keywords_in(schema, UNCHECKED_KEYWORDS):
-        if keyword in UNBOUNDED_KEYWORDS or isinstance(wanted, str):  # a property may be called `pattern`
+    for keyword, keyword_value in keywords_in(schema, UNCHECKED_KEYWORDS):
+        if keyword in UNBOUNDED_KEYWORDS or isinstance(
+            keyword_value, str
+        ):  # a property may be called `pattern`
             raise ValueError(f"a JSON Schema without `{keyword}`, which no call is checked against")
     return schema
 

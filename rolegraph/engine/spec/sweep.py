@@ -27,8 +27,8 @@ def split_values(word: str) -> list[str]:
     Raises:
         UsageError: One of several values is empty.
     """
-    key, equals, written = word.partition("=")
-    values = list(dict.fromkeys(_values(written)))
+    key, equals, text = word.partition("=")
+    values = list(dict.fromkeys(_values(text)))
     if len(values) > 1 and not all(values):
         expected = "a value between commas, or quotes around a comma"
         raise UsageError(f"{word} has an empty value; expected {expected}")

@@ -70,8 +70,8 @@ class _Lines(NamedTuple):
     @property
     def suspects(self) -> list[int]:
         """Indices of the lines that may hold the mistake, the likeliest first."""
-        before = next((it for it in range(self.problem - 1, -1, -1) if _is_code(self.lines[it])), None)
-        likely = (self.quote, self.opened, before, self.problem)
+        line_before = next((it for it in range(self.problem - 1, -1, -1) if _is_code(self.lines[it])), None)
+        likely = (self.quote, self.opened, line_before, self.problem)
         return [index for index in dict.fromkeys(likely) if index is not None]
 
 
@@ -109,8 +109,8 @@ def _best(
         opened_line = bisect_right(starts, context.index) - 1
         opening = context.index - starts[opened_line]
     quote = _quote_before(text, position)
-    in_brackets = "flow" in (error.context or "")
-    around = _Lines(lines, problem, position - starts[problem], opened_line, opening, in_brackets, quote)
+    is_in_brackets = "flow" in (error.context or "")
+    around = _Lines(lines, problem, position - starts[problem], opened_line, opening, is_in_brackets, quote)
     is_at_end = not any(map(_is_code, lines[problem + 1 :])) and opened_line not in (None, problem)
     best_repair, reached = None, 0
     for repair in _repairs(around):
@@ -347,8 +347,8 @@ def _edits(edits: Sequence[_Edit], around: _Lines, index: int) -> Iterator[_Repa
 def _indentations(around: _Lines) -> list[_Repair]:
     """Return the repairs that indent a line as another line is, beginning with the usual step below a key."""
     lines, problem = around.lines, around.problem
-    pairs = pairwise(filter(_is_code, lines))
-    steps = Counter(_indent(line) - _indent(key) for key, line in pairs if key.rstrip().endswith(":"))
+    line_pairs = pairwise(filter(_is_code, lines))
+    steps = Counter(_indent(line) - _indent(key) for key, line in line_pairs if key.rstrip().endswith(":"))
     lines_above = [it for it in range(problem) if _is_code(lines[it])]
     inner = [*takewhile(lambda it: _indent(lines[it]) >= _indent(lines[problem]), reversed(lines_above))]
     repairs: list[tuple[int, _Repair]] = []

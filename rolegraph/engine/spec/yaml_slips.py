@@ -46,8 +46,8 @@ def slips_in(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
         yield from [slip] if slip else ()
     elif isinstance(node, yaml.MappingNode | yaml.SequenceNode) and node.flow_style:
         if text.startswith("{{", start):
-            written = text[start:end]
-            bare = written.removeprefix("{{").removesuffix("}}").strip() if key in EXPRESSIONS else written
+            text_ = text[start:end]
+            bare = text_.removeprefix("{{").removesuffix("}}").strip() if key in EXPRESSIONS else text_
             message = "a text that begins with {{ needs quotes"
             yield Slip(start, end, message, _written(key, bare))
         else:
@@ -64,8 +64,8 @@ def _joined(node: yaml.Node, key: object, text: str) -> Iterator[Slip]:
 
     Under `as`, whose words may have spaces, they are slips only if the list has a single item.
     """
-    items: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) and key in _NAMES else []
-    for item in items if key != "as" or len(items) == 1 else ():
+    item_nodes: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) and key in _NAMES else []
+    for item in item_nodes if key != "as" or len(item_nodes) == 1 else ():
         written = text[item.start_mark.index : item.end_mark.index]
         if _is_plain(item) and re.fullmatch(r"[A-Za-z_]\w*(?: +[A-Za-z_]\w*)+", written):
             message = f"a comma is missing in `{written}`"
@@ -163,26 +163,26 @@ def _cut(node: yaml.ScalarNode, key: object, text: str) -> Slip | None:
     """Return the slip of an unquoted text that a comment ends early, or whose lines look like list items;
     None without one."""
     start, end = node.start_mark.index, node.end_mark.index
-    written = text[start:end]
-    lines = [line.strip() for line in written.split("\n") if line.strip()]
-    if len(lines) > 1 and all(re.fullmatch(r"(?:- *)?\w+", line) for line in lines) and "-" in written:
+    cut_text = text[start:end]
+    lines = [line.strip() for line in cut_text.split("\n") if line.strip()]
+    if len(lines) > 1 and all(re.fullmatch(r"(?:- *)?\w+", line) for line in lines) and "-" in cut_text:
         wrong_line = next(line for line in lines if not line.startswith("- "))
-        item_at = start + written.index(wrong_line)
+        item_at = start + cut_text.index(wrong_line)
         message = "a list item without its dash: without one before each, the lines are a single text"
         if wrong_line.startswith("-"):
             message = "a space is missing after the dash of a list item"
         return Slip(item_at, item_at + len(wrong_line), message, _hint(f"- {wrong_line.removeprefix('-')}"))
     line_end = text.find("\n", end)
     line_rest = text[end : line_end if line_end >= 0 else len(text)].rstrip()
-    if not re.match(r"\s+#", line_rest) or " " not in written or not node.tag.endswith(":str"):
+    if not re.match(r"\s+#", line_rest) or " " not in cut_text or not node.tag.endswith(":str"):
         return None
     is_tight = re.match(r"\s+#[^\s#!]", line_rest) is not None
-    is_open = any(written.count(it) % 2 and line_rest.count(it) % 2 for it in "'\"") or _open(written) > 0
+    is_open = any(cut_text.count(it) % 2 and line_rest.count(it) % 2 for it in "'\"") or _open(cut_text) > 0
     if not (is_tight or is_open or key in _TEXTS):
         return None
     cut_at = end + len(line_rest) - len(line_rest.lstrip())
     message = "a space and `#` begin a comment: the text ends before them"
-    return Slip(cut_at, end + len(line_rest), message, _written(key, written + line_rest), "warning")
+    return Slip(cut_at, end + len(line_rest), message, _written(key, cut_text + line_rest), "warning")
 
 
 def _written(key: object, text: str) -> str:

@@ -370,8 +370,8 @@ class _Reader:
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         self.open.append(node)
-        pairs = self.pairs(node).items()
-        data = {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in pairs}
+        key_nodes = self.pairs(node).items()
+        data = {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in key_nodes}
         self.open.pop()
         return data
 

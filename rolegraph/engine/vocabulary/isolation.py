@@ -313,8 +313,8 @@ def _processor_seconds(process: int) -> float:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     words = ["ps", "-o", "time=", "-p", str(process)]
-    written = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    return reduce(lambda total, part: 60 * total + float(part), written.split(":"), 0.0)
+    output = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    return reduce(lambda total, part: 60 * total + float(part), output.split(":"), 0.0)
 
 
 def memory_taken() -> int:

@@ -43,13 +43,13 @@ def python_interpreter(allowed: Iterable[str]) -> str:
     Raises:
         UsageError: The interpreter is neither docker:IMAGE, podman:IMAGE nor the URL of a server.
     """
-    named = [name.removeprefix(_PYTHON) for name in allowed if name.startswith(_PYTHON)]
-    if named and not re.fullmatch(r"(docker|podman):[^\s-]\S*|https?://\S+", named[-1]):
+    names = [name.removeprefix(_PYTHON) for name in allowed if name.startswith(_PYTHON)]
+    if names and not re.fullmatch(r"(docker|podman):[^\s-]\S*|https?://\S+", names[-1]):
         raise UsageError(
-            f"no Python interpreter {named[-1]!r}; expected docker:IMAGE, podman:IMAGE, or the URL of a "
+            f"no Python interpreter {names[-1]!r}; expected docker:IMAGE, podman:IMAGE, or the URL of a "
             "SandboxFusion server, as in --allow python=docker:python:3.12-slim"
         )
-    return named[-1] if named else MONTY
+    return names[-1] if names else MONTY
 
 
 def check_url(text: str) -> str:

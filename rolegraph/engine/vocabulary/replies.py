@@ -82,9 +82,9 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
         ):  # each part has a byte, so that a shorter response need not be counted
             part_count += sum(map(parts_of, uncounted))
             uncounted.clear()
-        for most, count in ((limit, size), (COMPLETION_PARTS, part_count)):
-            if count > most.most:
-                raise RejectedReply(most.exceeded(subject))
+        for limit_, count in ((limit, size), (COMPLETION_PARTS, part_count)):
+            if count > limit_.most:
+                raise RejectedReply(limit_.exceeded(subject))
         yield chunk
 
 

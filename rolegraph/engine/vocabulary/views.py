@@ -89,8 +89,8 @@ class View(NamedTuple):
         set."""
         if self.ok is not UNKNOWN:
             return self._replace(action=self.known_action)
-        place = {name: getattr(self, name) for name in ("index", "round", "lineage", "outer", "role")}
-        return SKIPPED._replace(**place, ran=self.ran, failure=self.failure)
+        fields = {name: getattr(self, name) for name in ("index", "round", "lineage", "outer", "role")}
+        return SKIPPED._replace(**fields, ran=self.ran, failure=self.failure)
 
     def earning(
         self,

@@ -203,8 +203,8 @@ class Search:
         info = jobs.describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
         rows, resumed = [*tasks.values()], folder.info_file.exists()
         with jobs.damage_explained(RunFolder(plan.folder)):
-            finished = finished_in(folder)
-        job = RunJob(flow, folder, info, rows, finished, resumed=resumed)
+            finished_keys = finished_in(folder)
+        job = RunJob(flow, folder, info, rows, finished_keys, resumed=resumed)
         if missing_count := job.episodes - job.done:
             self.observe(Note(f"candidate {candidate_id}, {split} tasks …", episodes=missing_count))
             opened_flow = await self.opened.with_flow(flow)

@@ -396,15 +396,15 @@ def max_tokens(target: CheckTarget) -> Iterator[Finding]:
     all.
     """
     plan, traits = target.plan, target.traits
-    longest = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
+    most_tokens = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
     for role in plan.asking if traits.name == "fireworks" else ():
         for path, sampling in drawn(plan, role, "max_tokens").items():
-            if sampling.max_tokens < longest:
+            if sampling.max_tokens < most_tokens:
                 # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
                 message = (
-                    f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
+                    f"fireworks has one limit for all roles: {role.name} may answer with {most_tokens} tokens"
                 )
-                yield Finding(path, message, f"{longest}", severity="warning")
+                yield Finding(path, message, f"{most_tokens}", severity="warning")
     yield from _overwritten(target, "max_tokens")
 
 

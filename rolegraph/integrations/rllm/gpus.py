@@ -60,7 +60,7 @@ def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout
     if is_stale and not samplers:
         raise UsageError("train.staleness needs GPUs of its own to sample: expected --gpus of at least 2")
     resident_bytes = FULL_PRECISION * parameters / trainers
-    longest = int((MEMORY - RESERVE - resident_bytes) / TRAINED_TOKEN) // 1024 * 1024
+    longest_row = int((MEMORY - RESERVE - resident_bytes) / TRAINED_TOKEN) // 1024 * 1024
     # Half of the share is left to the cache.
     tensor_parallel = 1
     while HALF_PRECISION * parameters / tensor_parallel > MEMORY * LARGEST_SHARE / 2:
@@ -68,14 +68,14 @@ def layout(parameters: float, gpus: int, *, is_stale: bool = False) -> GpuLayout
     is_offloaded = not samplers and resident_bytes > MEMORY / 10
     held_bytes = 0 if is_offloaded or samplers else resident_bytes
     share = min(LARGEST_SHARE, int((MEMORY - RESERVE - held_bytes) / MEMORY * 20) / 20)
-    if longest < 1024 or (samplers or trainers) % tensor_parallel:
+    if longest_row < 1024 or (samplers or trainers) % tensor_parallel:
         split_note = f", {trainers} of which train," if samplers else ""
         raise UsageError(
             f"{gpus} GPUs of {MEMORY / 1e9:.0f} GB{split_note} do not hold a model of "
             f"{parameters / 1e9:.3g}B parameters: training needs {resident_bytes / 1e9:.0f} GB of each, "
             f"and sampling {tensor_parallel} GPUs together"
         )
-    return GpuLayout(trainers, samplers, tensor_parallel, share, is_offloaded, longest)
+    return GpuLayout(trainers, samplers, tensor_parallel, share, is_offloaded, longest_row)
 
 
 def parameters_of(name: str, folder: Path | None) -> float:

@@ -69,9 +69,9 @@ class GroupingHook:
                 if len(group.trajectories) >= self.plan.trained[key.role].min_group
             }
             groups = [group_from_rllm(key, group) for key, group in groups_by_key.items()]
-            estimated = estimate(groups, estimators)
+            estimates = estimate(groups, estimators)
             for (key, group), (values, _, tokens) in zip(
-                groups_by_key.items(), estimated.groups, strict=True
+                groups_by_key.items(), estimates.groups, strict=True
             ):
                 weight = self.plan.trained[key.role].spec.weight
                 for index, trajectory in enumerate(group.trajectories):
@@ -83,9 +83,9 @@ class GroupingHook:
             for role in {key.role: None for key in groups_by_key}:
                 rewards = [float(m.reward or 0.0) for g in groups if g.role == role for m in g.members]
                 self.figures.update(reward_metrics(role, np.array(rewards)))
-            self.figures.update(estimated.metrics)
+            self.figures.update(estimates.metrics)
             _log_advantages(
-                estimated, {name: role.spec.learns_from for name, role in self.plan.trained.items()}
+                estimates, {name: role.spec.learns_from for name, role in self.plan.trained.items()}
             )
         return list(groups_by_key.values())
 

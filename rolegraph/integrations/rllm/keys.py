@@ -239,8 +239,8 @@ def findings(
     yield from _found(CheckTarget(plan, TRAITS[backend], overrides), backend)
     yield from elsewhere(plan, backend)
     if plan.asking:
-        smallest = min(plan.trained.values(), key=lambda role: role.count, default=None)
-        yield from override_findings(overrides, TRAITS[backend], smallest, known_keys)
+        smallest_role = min(plan.trained.values(), key=lambda role: role.count, default=None)
+        yield from override_findings(overrides, TRAITS[backend], smallest_role, known_keys)
 
 
 def flow_findings(plan: Plan, flow: FlowRun) -> Iterator[Finding]:
@@ -254,7 +254,7 @@ def flow_findings(plan: Plan, flow: FlowRun) -> Iterator[Finding]:
 
 
 def refuse(plan: Plan, backend: Backend = "custom", flow: FlowRun | None = None) -> None:
-    """Raise UsageError for everything in a plan that a run with the user's own config would train otherwise.
+    """Raise UsageError if a run with the user's own config would not train all of a plan as the spec says.
 
     Args:
         plan: The compiled spec.

@@ -166,8 +166,8 @@ def prepare(
         and not rule.trusts(rule.url(ref.base_url), source.base_url)
     ):
         raise UsageError(rule.withheld(rule.url(ref.base_url)))
-    rows = sum(1 for _ in plan.data["train"].rows(None))
-    steps = planned_steps(plan.spec.train, rows)
+    row_count = sum(1 for _ in plan.data["train"].rows(None))
+    steps = planned_steps(plan.spec.train, row_count)
     model, context, gpu_layout = folder_of(ref), context_in(folder_of(ref)), None
     if gpus is not None:
         if backend_kind != "verl":
@@ -182,7 +182,7 @@ def prepare(
         backend_class=backend if backend_kind == "custom" else None,
         context=context,
         gpus=gpu_layout,
-        rows=rows,
+        rows=row_count,
         steps=steps,
         seed=seed,
         folder=None if folder is None else str(folder),
@@ -372,8 +372,8 @@ def script(job: RllmJob) -> str:
 def _literal(value: object) -> str:
     """Return a value as Python source, with the quotes that formatters prefer."""
     if isinstance(value, str):
-        plain = repr(value)
-        return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'
+        plain_text = repr(value)
+        return plain_text if '"' in value else '"' + plain_text[1:-1].replace("\\'", "'") + '"'
     if isinstance(value, tuple):
         parts = [*map(_literal, cast("tuple[object, ...]", value))]
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"

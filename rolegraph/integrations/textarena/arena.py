@@ -243,8 +243,8 @@ def step_game(number: int, actions: Mapping[int, str]) -> Transition:
     random.setstate(game.python)
     mtrand.set_bit_generator(game.numpy)
     try:
-        done, _ = game.env.step(actions.get(game.player, ""))
-        if done:
+        is_done, _ = game.env.step(actions.get(game.player, ""))
+        if is_done:
             return _ended(*game.env.close())
         game.player, transition = _seen(game.env)
         return transition

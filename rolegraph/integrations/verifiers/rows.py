@@ -140,17 +140,17 @@ def _reason(error: BaseException) -> str:
 def main() -> None:
     """Read a request as JSON from standard input, and write its tasks to standard output, one JSON object per
     line."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the environment prints goes to standard error
     try:
         for row in rows(json.load(sys.stdin)):
-            out.write(json.dumps({"row": row}, default=_written) + "\n")
-        out.write(json.dumps({"end": True}) + "\n")
+            output.write(json.dumps({"row": row}, default=_written) + "\n")
+        output.write(json.dumps({"end": True}) + "\n")
     except BrokenPipeError:  # the reader wants no further rows
         os._exit(0)
     except (Exception, SystemExit) as error:  # an environment may raise anything
-        out.write(json.dumps({"error": _reason(error)}) + "\n")
-    out.flush()
+        output.write(json.dumps({"error": _reason(error)}) + "\n")
+    output.flush()
     os._exit(0)  # an environment may leave threads and exit handlers
 
 

@@ -182,8 +182,8 @@ async def _run(
     try:
         while not stderr_task.done():
             total_bytes = int(size_task.result() or 0) if size_task.done() else 0
-            of_total = f" of {total_bytes / 1e6:,.0f}" if total_bytes else ""
-            observe(Note(f"{step}: {_bytes_in(folder) / 1e6:,.0f}{of_total} MB", about=step))
+            total_text = f" of {total_bytes / 1e6:,.0f}" if total_bytes else ""
+            observe(Note(f"{step}: {_bytes_in(folder) / 1e6:,.0f}{total_text} MB", about=step))
             await asyncio.wait([stderr_task], timeout=_LOOK_SECONDS)
         await size_task
         output = (await process.stdout.read()).decode()

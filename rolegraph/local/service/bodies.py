@@ -21,9 +21,9 @@ from rolegraph.serving.limits import NAME, NUMBER
 
 
 def _check_temperature(value: float) -> float:
-    largest = limits.TEMPERATURE.most
-    if value and not 1 / largest <= value <= largest:
-        raise ValueError(f"a temperature is 0, or between {1 / largest:g} and {limits.TEMPERATURE}")
+    limit = limits.TEMPERATURE.most
+    if value and not 1 / limit <= value <= limit:
+        raise ValueError(f"a temperature is 0, or between {1 / limit:g} and {limits.TEMPERATURE}")
     return value
 
 

@@ -96,7 +96,7 @@ class Decoder:
         cache: Cache,
     ) -> Tensor:
         with self._model.adapted(adapters) as module:
-            out: Any = module(
+            output: Any = module(
                 input_ids=ids,
                 attention_mask=mask.long(),
                 position_ids=positions,
@@ -104,7 +104,7 @@ class Decoder:
                 use_cache=True,
                 logits_to_keep=1,
             )
-        return out.logits[:, -1, :]
+        return output.logits[:, -1, :]
 
     def _append(
         self, requests: Sequence[SampleRequest], cache: Cache, mask: Tensor, *, which: Tensor, tokens: Tensor

@@ -77,10 +77,10 @@ def _read_header(source: Path) -> tuple[str, int, int]:
     finally:
         limit_memory()
     license_field = reader.get_field("general.license")
-    elements = sum(tensor.n_elements for tensor in reader.tensors)
-    if elements > source.stat().st_size * _PER_BYTE:
-        raise UsageError(f"it announces {elements:,} weights, more than its bytes can hold")
-    return str(license_field.contents()) if license_field else "", len(reader.tensors), elements
+    element_count = sum(tensor.n_elements for tensor in reader.tensors)
+    if element_count > source.stat().st_size * _PER_BYTE:
+        raise UsageError(f"it announces {element_count:,} weights, more than its bytes can hold")
+    return str(license_field.contents()) if license_field else "", len(reader.tensors), element_count
 
 
 def _convert(source: Path, folder: Path) -> str:

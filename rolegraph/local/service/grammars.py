@@ -160,7 +160,7 @@ class Grammars:
                 "the chat template does not write the arguments of "
                 "calls as JSON, so that calls cannot be restricted"
             )
-        before, after = self._literal(syntax.before), self._literal(syntax.after)
+        text_before, text_after = self._literal(syntax.before), self._literal(syntax.after)
         for index, function in enumerate(functions):
             name = json.dumps(function.name, ensure_ascii=False)[1:-1]
             yield f"call{index}: {self._literal(name + syntax.between)} @arguments{index}"
@@ -172,11 +172,11 @@ class Grammars:
                 special_token = tag_match[0] if tag_match else syntax.before
             yield from self._until("mark", special_token)
             yield "free: mark_free"
-            yield f"opened: mark {self._literal(syntax.before.removeprefix(special_token))} call {after}"
+            yield f"opened: mark {self._literal(syntax.before.removeprefix(special_token))} call {text_after}"
         elif syntax.joint is None or body.parallel_tool_calls is False or body.chosen_name is not None:
-            yield f"calls: {before} call {after}"
+            yield f"calls: {text_before} call {text_after}"
         else:
-            yield f"calls: {before} call ({self._literal(syntax.joint)} call)* {after}"
+            yield f"calls: {text_before} call ({self._literal(syntax.joint)} call)* {text_after}"
 
     def _until(self, name: str, mark: str) -> Iterable[str]:
         """Yield two rules: `{name}_free`, a text without a mark, and `name`, such a text followed by the

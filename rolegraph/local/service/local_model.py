@@ -171,8 +171,8 @@ class LocalModel(AdaptedModel):
             if any(target.ndim > 1 for target in batch_targets):
                 counts = [torch.full((len(target),), target[0].numel()) for target in batch_targets]
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
-            hidden = self._hidden(adapter, row_layout, recompute=recompute)
-            yield row_layout.numbers, self._logprobs(adapter, hidden, places, target_ids)
+            hidden_states = self._hidden(adapter, row_layout, recompute=recompute)
+            yield row_layout.numbers, self._logprobs(adapter, hidden_states, places, target_ids)
 
     def top_tokens(self, adapter: LoraAdapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
         """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
@@ -226,8 +226,8 @@ class LocalModel(AdaptedModel):
             with torch.inference_mode():
                 for share in (True, False):
                     row_layout = layout(rows_of(sequences, share=share), self.dtype, self.device)
-                    hidden = self._hidden(None, row_layout)
-                    logprobs.append(self._logprobs(None, hidden, row_layout.places, targets).cpu())
+                    hidden_states = self._hidden(None, row_layout)
+                    logprobs.append(self._logprobs(None, hidden_states, row_layout.places, targets).cpu())
         except Exception as error:  # models that accept no such mask fail in different ways
             _logger.debug("sequences do not share rows: %s", error)
             return False

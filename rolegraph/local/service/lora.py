@@ -134,15 +134,15 @@ def _low_rank_by_row(
     """Return a layer's output for x [B, ..., in], with the low-rank term of each row's own adapter."""
     sorted_rows = x if rows is None else x.index_select(0, rows.order)
     flat = sorted_rows.flatten(0, -2)
-    out = linear(flat, weight, bias).float()
+    output = linear(flat, weight, bias).float()
     start = 0
     for adapter, size in zip(adapters, [len(x)] if rows is None else rows.sizes, strict=True):
         row_slice = slice(start, start := start + size * (len(flat) // len(x)))
         if adapter is not None and name in adapter.pairs:
             # In place: sums of their own take as long as the low-rank terms. Autograd copies for views.
-            adapter.add_to(out if rows is None else out[row_slice], name, flat[row_slice])
-    out = out.to(x.dtype).unflatten(0, sorted_rows.shape[:-1])
-    return out if rows is None else out.index_select(0, rows.inverse)
+            adapter.add_to(output if rows is None else output[row_slice], name, flat[row_slice])
+    output = output.to(x.dtype).unflatten(0, sorted_rows.shape[:-1])
+    return output if rows is None else output.index_select(0, rows.inverse)
 
 
 def _of_sequences(forward: Callable[[Tensor], Tensor], count: int, x: Tensor) -> Tensor:

@@ -67,20 +67,20 @@ class SampledAnswer(ABC):
         Raises:
             RequestError: Log-probabilities are not finite, which JSON cannot express.
         """
-        ended = self.sample.reason is not None
+        is_ended = self.sample.reason is not None
         tokens = slice(self._tokens, len(self.sample.logprobs))
-        if self._ended or self._job.is_unscored or (tokens.stop <= tokens.start and not ended):
+        if self._ended or self._job.is_unscored or (tokens.stop <= tokens.start and not is_ended):
             return None
         prompt_logprobs = self._job.prompt_logprobs[1:] if tokens.start == 0 else ()
         if not all(map(math.isfinite, (*prompt_logprobs, *self.sample.logprobs[tokens]))):
             raise RequestError("these weights give no finite numbers: their training has diverged")
-        self._tokens, self._ended = tokens.stop, ended
-        parts = self.parts(self.sample.tokens[: tokens.stop], ended)
-        settled_parts = parts if ended else [_without_open_end(part, self._marks) for part in parts]
+        self._tokens, self._ended = tokens.stop, is_ended
+        parts = self.parts(self.sample.tokens[: tokens.stop], is_ended)
+        settled_parts = parts if is_ended else [_without_open_end(part, self._marks) for part in parts]
         self._sent = self._sent or [""] * len(parts)
         new_parts = [part[len(sent) :] for part, sent in zip(settled_parts, self._sent, strict=True)]
         self._sent = [sent + addition for sent, addition in zip(self._sent, new_parts, strict=True)]
-        choice = self.choice(new_parts, tokens, ended)
+        choice = self.choice(new_parts, tokens, is_ended)
         return None if choice is None else {"index": self.index, **choice}
 
 
@@ -182,9 +182,9 @@ class CompletionAnswer(SampledAnswer):
     def choice(self, parts: Sequence[str], tokens: slice, ended: bool) -> dict[str, Any] | None:
         """Build an entry with a text."""
         body, sample, (text,) = self._body, self.sample, parts
-        with_tokens = body.logprobs is not None or body.return_token_ids
+        has_tokens = body.logprobs is not None or body.return_token_ids
         echoes = bool(body.echo) and tokens.start == 0
-        if not (text or with_tokens or ended or echoes):
+        if not (text or has_tokens or ended or echoes):
             return None
         if echoes:
             prompt = self._prompt

@@ -64,10 +64,10 @@ def serve(options: ServiceOptions, api_key: str | None = None) -> None:
     name, key = model_name(folder, options.name), given_key or f"tml-{secrets.token_hex(16)}"
 
     def ready(port: int, folder: str) -> list[str]:
-        where = f"serving {name} at http://{options.host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
+        message = f"serving {name} at http://{options.host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
         hint = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
         any_key_warning = ["/v1 takes any key, so every user of this machine can sample from the model"]
-        return [where, *([] if given_key else [hint]), *(any_key_warning if options.any_key else [])]
+        return [message, *([] if given_key else [hint]), *(any_key_warning if options.any_key else [])]
 
     launch(options, key, ready)
 

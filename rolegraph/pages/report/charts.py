@@ -207,9 +207,9 @@ def stack_chart(label: str, layers: Sequence[Layer], whole: float | None = None)
             top, bottom = y.at(base[step] + value), y.at(base[step])
             base[step] += value
             if bottom - top > 0.01:
-                left = size.place(x.at(step) - width / 2)
+                left_edge = size.place(x.at(step) - width / 2)
                 parts.append(
-                    f'<rect class="bar {kind}" x="{left}" y="{size.place(top)}" '
+                    f'<rect class="bar {kind}" x="{left_edge}" y="{size.place(top)}" '
                     f'width="{size.place(width)}" height="{size.place(bottom - top)}"/>'
                 )
     tips = [

@@ -264,13 +264,13 @@ def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> l
         number: Number of the episode's run.
         row: Location of the episode.
     """
-    places: list[TaskElsewhere] = []
+    other_tasks: list[TaskElsewhere] = []
     for other, (name, run) in enumerate(zip(run_names(runs), runs, strict=True)):
         parts = [] if run.fault else [part for part in run.parts() if (other, part) != (number, row.part)]
         rows_of_task = (run.rows(part).of_task(row.entry.task) for part in parts)
         steps = (TaskElsewhere(other, name, rows) for rows in rows_of_task if rows)
-        places += islice(steps, MOST_STEPS)
-    return places
+        other_tasks += islice(steps, MOST_STEPS)
+    return other_tasks
 
 
 class EpisodeText(NamedTuple):

@@ -306,8 +306,8 @@ class RunsTable:
 
     def _short(self, key: str) -> str:
         """Return the shortest end of a dotted key that no other setting ends with."""
-        parts = key.split(".")
-        ends = (".".join(parts[start:]) for start in range(len(parts) - 1, 0, -1))
+        key_parts = key.split(".")
+        ends = (".".join(key_parts[start:]) for start in range(len(key_parts) - 1, 0, -1))
         other_keys = [f".{other}" for other in self.settings if other != key]
         return next((end for end in ends if not any(other.endswith(f".{end}") for other in other_keys)), key)
 

@@ -246,10 +246,10 @@ class Pages:
             for (number, _), view in zip(sides, shown_pages, strict=True)
         ]
         left, right = ({card.turn.node: card for card in column.shown.cards} for column in columns)
-        pairs = [TurnPair((left.get(node), right.get(node))) for node in {**left, **right}]
+        turn_pairs = [TurnPair((left.get(node), right.get(node))) for node in {**left, **right}]
         tasks = [column.shown.episode.task for column in columns]
         title = ", ".join(_title(row) for _, row in sides)
-        values: dict[str, Any] = {"columns": columns, "pairs": pairs, "other_rows": tasks[0] != tasks[1]}
+        values: dict[str, Any] = {"columns": columns, "pairs": turn_pairs, "other_rows": tasks[0] != tasks[1]}
         return self._render("beside.html.j2", title, sides[0][0], **values)
 
     def report(self, number: int, *, as_file: bool = False) -> str:

@@ -126,8 +126,8 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         """Return the position of an episode among these rows; None where it is not one of them."""
         if row.part not in self.parts:
             return None
-        place = self.starts[self.parts.index(row.part)] + row.number
-        return next(map(int, np.flatnonzero(self.chosen == place)), None)
+        row_index = self.starts[self.parts.index(row.part)] + row.number
+        return next(map(int, np.flatnonzero(self.chosen == row_index)), None)
 
     @property
     def files(self) -> Ints:

@@ -97,14 +97,14 @@ def estimate(
         indices = [index for index, group in enumerate(groups) if group.role == role]
         role_groups = [groups[index] for index in indices]
         if (estimator := estimators[role]) is None:
-            estimated = _expand_role(role, role_groups, signals or {})
+            role_estimates = _expand_role(role, role_groups, signals or {})
         else:
-            estimated = _compare_role(role, estimator, role_groups, states.get(role, {}))
-        for index, group_estimate in zip(indices, estimated.groups, strict=True):
+            role_estimates = _compare_role(role, estimator, role_groups, states.get(role, {}))
+        for index, group_estimate in zip(indices, role_estimates.groups, strict=True):
             group_estimates[index] = group_estimate
-        metrics |= estimated.metrics
-        warnings += estimated.warnings
-        next_states |= estimated.states
+        metrics |= role_estimates.metrics
+        warnings += role_estimates.warnings
+        next_states |= role_estimates.states
     return Estimates(group_estimates, metrics, warnings, next_states)
 
 
@@ -135,14 +135,16 @@ def _compare_role(
     baselines_P_G = [np.zeros(0)] * len(groups)
     after = {**states}
     for part in dict.fromkeys(group.part for group in groups):
-        compared = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
-        if not compared:
+        indices = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
+        if not indices:
             continue
-        compared_groups, rewards = [groups[n] for n in compared], [rewards_P_G[n] for n in compared]
-        advantages, reported, state = _compare(role, estimator, compared_groups, rewards, after.get(part, {}))
+        compared_groups, rewards = [groups[n] for n in indices], [rewards_P_G[n] for n in indices]
+        advantages, baselines, state = _compare(
+            role, estimator, compared_groups, rewards, after.get(part, {})
+        )
         if estimator.running is not None:
             after[part] = state
-        for n, values_G, baselines_G in zip(compared, advantages, reported, strict=True):
+        for n, values_G, baselines_G in zip(indices, advantages, baselines, strict=True):
             advantages_P_G[n], baselines_P_G[n] = values_G, baselines_G
     rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)

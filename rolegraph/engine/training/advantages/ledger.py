@@ -440,12 +440,12 @@ def add_advantages(ledger: Ledger, states: States = NO_STATES) -> Ledger:
     estimates = estimate(ledger.groups, estimators, ledger.signals.advantages, states)
     sums: dict[tuple[int, int], float] = {}
     tokens: dict[tuple[int, int], Sequence[float]] = {}
-    for group, estimated in zip(ledger.groups, estimates.groups, strict=True):
-        for index in group.places if estimated.advantages else ():
-            member, value = group.members[index], estimated.advantages[index]
+    for group, group_estimate in zip(ledger.groups, estimates.groups, strict=True):
+        for index in group.places if group_estimate.advantages else ():
+            member, value = group.members[index], group_estimate.advantages[index]
             target = member.number, member.round
             sums[target] = sums.get(target, 0.0) + group.weight * value if group.in_list else value
-        for member, step_advantages in zip(group.members, estimated.token_advantages, strict=False):
+        for member, step_advantages in zip(group.members, group_estimate.token_advantages, strict=False):
             tokens |= {(member.number, member.first + n): values for n, values in enumerate(step_advantages)}
     return replace(ledger, estimates=estimates, partial_sums=sums, token_advantages=tokens)
 
@@ -524,11 +524,11 @@ def _compared_row(ledger: Ledger, whole: CreditRow, number: int, place: int) -> 
         number: Index of the group in the ledger.
         place: Index of the member in the group.
     """
-    group, estimated = ledger.groups[number], ledger.estimates.groups[number]
-    member, values = group.members[place], estimated.advantages[place : place + 1]
-    if member_advantages := estimated.token_advantages:
+    group, estimate = ledger.groups[number], ledger.estimates.groups[number]
+    member, values = group.members[place], estimate.advantages[place : place + 1]
+    if member_advantages := estimate.token_advantages:
         values = [value for step_advantages in member_advantages[place] for value in step_advantages]
-    baselines, token_count = estimated.baselines, whole.tokens
+    baselines, token_count = estimate.baselines, whole.tokens
     if member.round:
         token_count = sum(step.response_tokens for step in member.steps)
     return whole._replace(

@@ -194,7 +194,7 @@ def tally_answers(episodes: Iterable[Episode], words: Mapping[str, Sequence[str]
         episodes: Episodes of any number of tasks.
         words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
     """
-    tallies = {role: AnswerTally(allowed) for role, allowed in words.items()}
+    tallies = {role: AnswerTally(allowed_words) for role, allowed_words in words.items()}
     for episode in episodes:
         for trajectory in episode.trajectories:
             if trajectory.name in tallies:

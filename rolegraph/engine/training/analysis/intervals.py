@@ -205,9 +205,9 @@ def _variance_of_seeds(table_S_P: Floats) -> float:
     seeds, tasks = table_S_P.shape
     if seeds == 1:
         return 0.0
-    of_tasks, of_seeds = table_S_P.mean(axis=0), table_S_P.mean(axis=1, keepdims=True)
-    by_task, by_seed = float(of_tasks.var(ddof=1)) / tasks, float(of_seeds.var(ddof=1)) / seeds
-    residual = ((table_S_P - of_tasks - of_seeds + table_S_P.mean()) ** 2).sum()
+    task_means, seed_means = table_S_P.mean(axis=0), table_S_P.mean(axis=1, keepdims=True)
+    by_task, by_seed = float(task_means.var(ddof=1)) / tasks, float(seed_means.var(ddof=1)) / seeds
+    residual = ((table_S_P - task_means - seed_means + table_S_P.mean()) ** 2).sum()
     noise = float(residual) / ((seeds - 1) * (tasks - 1)) / (seeds * tasks)
     if not (total := max(by_task, by_seed, by_task + by_seed - noise)):
         return 0.0

@@ -59,8 +59,8 @@ RARE_OUTCOMES = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
 def _outcome(outcome: GroupOutcome) -> StepMetric:
     """Return the metric of the share of a role's groups with an outcome."""
     name = outcome.metric("{}")
-    rare = name if outcome in RARE_OUTCOMES else ""
-    return StepMetric(name, outcome.removesuffix(" rewards"), ".0%", rare=rare)
+    rare_name = name if outcome in RARE_OUTCOMES else ""
+    return StepMetric(name, outcome.removesuffix(" rewards"), ".0%", rare=rare_name)
 
 
 _TARGETS = "Imitation: -log p of a target token (nats)"

@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 
     def since(self, before: Usage) -> Usage:
         """Return the usage since an earlier measurement: this usage minus `before`."""
-        return Usage(*(amount - earlier for amount, earlier in zip(self, before, strict=True)))
+        return Usage(*(amount - amount_before for amount, amount_before in zip(self, before, strict=True)))
 
 
 class Budget(NamedTuple):
@@ -95,7 +95,7 @@ def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
     if not measured_values:
         return None
     step, value = max(measured_values, key=lambda point: point[1])  # the first of equal ones
-    steps_since_best = sum(later > step for later, _ in measured_values)
+    steps_since_best = sum(later_step > step for later_step, _ in measured_values)
     if steps_since_best < train.stop:
         return None
     return f"{name} has not risen above {value:.3f} of step {step:.0f} in {steps_since_best} validations"

@@ -439,8 +439,8 @@ class _Loop:
         """
         seed, is_greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
         word = "greedy validation" if is_greedy else "validation"
-        of_workflow = "" if it.plan is self.setup.plan else f" of {it.plan.name}"
-        self._note(f"step {step}: {word}{of_workflow}", len(it.tasks) * rollouts)
+        suffix = "" if it.plan is self.setup.plan else f" of {it.plan.name}"
+        self._note(f"step {step}: {word}{suffix}", len(it.tasks) * rollouts)
         episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=it.plan, greedy=is_greedy))
         it.folder.write_episodes(part, step, episodes)
         self._check_roles(step, lost_roles(episodes), episodes, "most answers")

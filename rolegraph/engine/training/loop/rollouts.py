@@ -103,8 +103,8 @@ class TrainingSetup:
         starts = {
             plan.policies[name].model: await self.past.start_of(name) for name in plan.reference_policies
         }
-        current = {name: await self.policies[name].scorer() for name in plan.teaching_policies}
-        return {**self.models, **starts, **current}
+        scorers = {name: await self.policies[name].scorer() for name in plan.teaching_policies}
+        return {**self.models, **starts, **scorers}
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
@@ -213,9 +213,9 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             UsageError: A model returns no such log-probabilities.
             WorldError: A model does not answer.
         """
-        trained = self._setup.plan
-        others = (entry.plan for entry in self._setup.validations if entry.plan is not trained)
-        for plan in (trained, *others):
+        trained_plan = self._setup.plan
+        other_plans = (entry.plan for entry in self._setup.validations if entry.plan is not trained_plan)
+        for plan in (trained_plan, *other_plans):
             if any(role.likelihoods for role in plan.roles):
                 await check_scorers(plan, await self._open_table(plan, {}))
 

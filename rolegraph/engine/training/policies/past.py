@@ -109,9 +109,9 @@ class PastSelves:
             for name, copies in checkpoint.past.items()
             for path in self._held({name: copies})
         ]
-        used = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
+        used_paths = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
         for policy, path in dict.fromkeys(self._dropped):
-            if path not in used:
+            if path not in used_paths:
                 await self._policies[policy].delete_copy(path)
         self._dropped = []
 

@@ -293,8 +293,8 @@ def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Itera
     if batch.loss.name == "cross_entropy":
         for datum, datum_outputs in zip(batch.data, output.loss_fn_outputs, strict=True):
             weights = datum.loss_fn_inputs["weights"].tolist()
-            pairs = zip(weights, datum_outputs["logprobs"].tolist(), strict=True)
-            yield from (-logprob for weight, logprob in pairs if weight)
+            weighted_logprobs = zip(weights, datum_outputs["logprobs"].tolist(), strict=True)
+            yield from (-logprob for weight, logprob in weighted_logprobs if weight)
 
 
 FunctionResults = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]

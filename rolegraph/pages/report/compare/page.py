@@ -140,8 +140,8 @@ def role_lines(comparison: Comparison) -> list[RoleLine]:
     for role in roles if comparison.rows else ():
         row = rewards.get(f"{REWARD}{role}")
         cells: list[RoleCell] = []
-        for index, side_entries_ in enumerate(entries):
-            role_entries = [entry.roles[role] for entry in side_entries_ if role in entry.roles]
+        for index, entries_of_side in enumerate(entries):
+            role_entries = [entry.roles[role] for entry in entries_of_side if role in entry.roles]
             values = [reward for side_entries in role_entries for reward in side_entries.rewards]
             mean = row.sides[index] if row else None
             failures = sum((Counter(side_entries.failures) for side_entries in role_entries), Counter[str]())

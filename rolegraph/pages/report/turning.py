@@ -45,12 +45,18 @@ class TurningPoint(NamedTuple):
 
 
 def turning_points(run: RunRecord, digest: Digest) -> list[TurningPoint]:
-    """Return the largest rise and the largest fall of the first figure; none where the curve has none."""
+    """Return the largest rise and the largest fall of the first figure.
+
+    One is left out where the curve has none, or where its interval over the tasks includes 0.
+    """
     points = [*_changes(run, digest)]
     rise = max(points, key=lambda it: it.size, default=None)
     fall = min(points, key=lambda it: it.size, default=None)
-    ends = [("rise", rise)] * bool(rise and rise.size > 0) + [("fall", fall)] * bool(fall and fall.size < 0)
-    return [point._replace(name=name, among=len(points)) for name, point in ends if point]
+    return [
+        point._replace(name=name, among=len(points))
+        for name, point, sign in (("rise", rise, 1), ("fall", fall, -1))
+        if point and point.size * sign > 0 and (not point.change.change or point.change.sign)
+    ]
 
 
 def _changes(run: RunRecord, digest: Digest) -> Iterator[TurningPoint]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_validations_are_compared_one_by_one_with_the_updates_between(tmp_path: 
     turns = [found[name].turn for name in ("fall", "rise")]
     assert [turn and turn.credit.step for turn in turns] == [1, 2]
     assert [turn and (turn.credit.task, turn.credit.rollout) for turn in turns] == [("mixed", 1)] * 2
+
+
+def test_a_fall_that_chance_explains_is_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    curve(folder, "validation", [0.2, 0.8, 0.7], start=0)
+    digest = read_digest(folder, ("solver", "judge"), read_rule(RunFolder(folder)))
+    tasks = [f"task-{number}" for number in range(10)]
+    means = ([0.2] * 10, [0.8] * 10, [0.8] * 9 + [0.0])
+    validations = {step: dict(zip(tasks, of, strict=True)) for step, of in enumerate(means)}
+    found = turning_points(read_run(folder), replace(digest, validations={"solver_acc": validations}))
+    assert [it.name for it in found] == ["rise"]
 
 
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, 0.5]])

@@ -52,10 +52,10 @@ def episode_table(episodes: Iterable[Episode], rule: DisclosureRule) -> Table:
     for recorded_episode in episodes:
         episode = without_hidden(recorded_episode, rule)
         for trajectory in episode.trajectories:
-            tokens = sum(step.response_tokens for step in trajectory.steps)
+            count = sum(step.response_tokens for step in trajectory.steps)
             answer = trajectory.steps[-1].model_response if trajectory.steps else ""
             failure = trajectory.failure.name.value if trajectory.failure else ""
-            cells = (trajectory.name, trajectory.index, trajectory.reward, failure, tokens, answer[:ANSWER])
+            cells = (trajectory.name, trajectory.index, trajectory.reward, failure, count, answer[:ANSWER])
             rows.append((episode.task_id, episode.rollout, episode.is_correct, *cells))
         if len(rows) >= ROWS:
             break

@@ -138,10 +138,10 @@ def eval_command(
         given_settings = {"rollouts": 1, **given_settings}
     if multirun:
         output.check_single("evaluation")
-        of_points = {"limit" if name == "tasks" else name: value for name, value in given_settings.items()}
+        points = {"limit" if name == "tasks" else name: value for name, value in given_settings.items()}
         defaults = {} if resume else {"limit": 128, "rollouts": 4}
-        of_points = {**defaults, **of_points, "checkpoint": checkpoint}
-        return run_sweep("eval", source, out, of_points, resume=resume)
+        points = {**defaults, **points, "checkpoint": checkpoint}
+        return run_sweep("eval", source, out, points, resume=resume)
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
     flow = api.open_source(source)

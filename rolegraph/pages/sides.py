@@ -178,11 +178,11 @@ def results_of(
     for episode in read_episodes(file):
         tasks.setdefault(episode.task_id, episode.task)
         steps = [step for t in episode.trajectories for step in t.steps]
-        tokens = sum(step.prompt_tokens for step in steps)
+        total = sum(step.prompt_tokens for step in steps)
         answer_size = sum(step.response_tokens for step in steps)
         figures = figures_with_rewards(episode)
-        rows.append((episode.task_id, {**figures, TOKENS_IN: float(tokens), TOKENS_OUT: float(answer_size)}))
-        tokens_in += tokens
+        rows.append((episode.task_id, {**figures, TOKENS_IN: float(total), TOKENS_OUT: float(answer_size)}))
+        tokens_in += total
         tokens_out += answer_size
         calls += sum(not step.tool for step in steps)
         for trajectory in episode.trajectories:

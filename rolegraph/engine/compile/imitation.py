@@ -31,10 +31,10 @@ def stages_findings(spec: Spec) -> Iterator[Finding]:
                     f"give {name} an `estimator`",
                 )
                 yield Finding(path, message, "a trained role", hint)
-    total, steps = sum(stage.steps for stage in spec.train.stages), spec.train.steps
-    if steps is not None and total > steps:
-        message = f"the stages take {total:,} steps, and the training has {steps:,}"
-        yield Finding(("train", "stages"), message, f"{steps:,} or fewer, and RL takes the rest", at_key=True)
+    total, limit = sum(stage.steps for stage in spec.train.stages), spec.train.steps
+    if limit is not None and total > limit:
+        message = f"the stages take {total:,} steps, and the training has {limit:,}"
+        yield Finding(("train", "stages"), message, f"{limit:,} or fewer, and RL takes the rest", at_key=True)
 
 
 def stage_findings(place: int, names: ResolvedNames) -> Iterator[Finding]:

@@ -90,8 +90,8 @@ def _sampling_of(spec: Spec, name: str, policy: str, key: str) -> tuple[Path, Sa
         (("policies", it), spec.policy_named(it)) for it in (spec.policy_named(policy).of, policy) if it
     ]
     path, sampling = ("sampling", key), spec.sampling
-    for part, it in (*models, (("roles", name), role)):
-        path = (*part, "sampling", key) if it.sampling and key in it.sampling.model_fields_set else path
+    for prefix, it in (*models, (("roles", name), role)):
+        path = (*prefix, "sampling", key) if it.sampling and key in it.sampling.model_fields_set else path
         sampling = laid_over(sampling, it.sampling)
     return path, sampling
 

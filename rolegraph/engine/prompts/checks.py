@@ -547,8 +547,8 @@ class _Walk:
             return self.fault(node.node, name, message, "write | selectattr(…) behind a list")
         inner_scope = dict(scope)
         for needed in self.around.needs if source else ():
-            several = needed != source and self.around.beside(source, needed, self.around.needs[needed]) != 1
-            inner_scope[needed] = "several" if several else "single"
+            is_many = needed != source and self.around.beside(source, needed, self.around.needs[needed]) != 1
+            inner_scope[needed] = "several" if is_many else "single"
         for argument in (*node.args, *(it.value for it in node.kwargs)):
             kind = self.visit(argument, inner_scope)
             is_bare = isinstance(argument, nodes.Name) and name in ("count", "first", "last")

@@ -198,7 +198,7 @@ class RunFolder:
         now: Mapping[str, object] | None = None,
         data: Sequence[UsedRows] = (),
     ) -> None:
-        """Add a resumption to `run.json`, clear its end and figures, and append the rows used now to
+        """Add a resumption to `run.json`, clear the run's end and metrics, and append the rows used now to
         `data.jsonl`.
 
         `now` holds fields of RunInfo that have changed. `spec` is written if a killed command did not write
@@ -389,10 +389,10 @@ class RunFolder:
         removed ones."""
         checkpoints = self.checkpoints()
         best_checkpoint = self.best()
-        to_keep = [c for c in checkpoints[:-keep] if c.step == best_checkpoint.step] + checkpoints[-keep:]
-        dropped_checkpoints = [c for c in checkpoints if c not in to_keep]
+        keepers = [c for c in checkpoints[:-keep] if c.step == best_checkpoint.step] + checkpoints[-keep:]
+        dropped_checkpoints = [c for c in checkpoints if c not in keepers]
         if dropped_checkpoints:
-            write_whole(self.checkpoints_file, b"".join(json_line(c.model_dump()) for c in to_keep))
+            write_whole(self.checkpoints_file, b"".join(json_line(c.model_dump()) for c in keepers))
         return dropped_checkpoints
 
     def drop_episodes(self, split: EpisodePart, before: int) -> None:

@@ -168,7 +168,7 @@ class IndexNumbers:
     def __init__(self) -> None:
         self._tasks, self._outcomes = _TaskNumbers(), _OutcomeNumbers()
         self.tasks: Sequence[str] = self._tasks.ids
-        """Task ids, by their numbers."""
+        """Task ids; the index of an id is the task's number in the rows."""
         self.outcomes: Sequence[IndexEntry] = self._outcomes.entries
         """An entry without a location for each outcome, by the outcome's number."""
 

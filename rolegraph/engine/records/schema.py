@@ -43,7 +43,7 @@ class NumberList:
     """
 
     kinds: Collection[type]
-    """Accepted types of the numbers; a subclass, such as bool, is not accepted."""
+    """Accepted Python types of a number; a subclass, such as bool, is not accepted."""
     low: float
     """Smallest number."""
     high: float

@@ -258,7 +258,7 @@ def context_in(folder: Path | None) -> int | None:
     """Return the context in tokens from a model folder's `config.json`; None if the file does not say."""
     try:
         config: Any = read_json(folder / "config.json") if folder is not None else {}
-        sizes = (part.get("max_position_embeddings") for part in (config, config.get("text_config", {})))
+        sizes = (table.get("max_position_embeddings") for table in (config, config.get("text_config", {})))
         return next((size for size in sizes if isinstance(size, int)), None)
     except (OSError, ValueError, AttributeError):
         return None

@@ -76,8 +76,8 @@ class GroupingHook:
                 weight = self.plan.trained[key.role].spec.weight
                 for index, trajectory in enumerate(group.trajectories):
                     for step_no, step in enumerate(trajectory.steps):
-                        per_token = [weight * value for value in tokens[index][step_no]] if tokens else None
-                        step.advantage = weight * values[index] if per_token is None else per_token
+                        values_T = [weight * value for value in tokens[index][step_no]] if tokens else None
+                        step.advantage = weight * values[index] if values_T is None else values_T
             self.figures.clear()
             # Rewards of all roles, also of those whose advantages a signal sets.
             for role in {key.role: None for key in groups_by_key}:

@@ -99,9 +99,9 @@ class TrainRequest:
             if value.HasField("text"):
                 raise RequestError(f"the setting {name} is text, which no loss here takes")
             self.config[name] = value.number
-        parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
-        if parts > limits.PARTS.most:
-            raise RequestError(limits.PARTS.exceeded(f"{len(message.data)} datums of {parts:,} parts are"))
+        count = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
+        if count > limits.PARTS.most:
+            raise RequestError(limits.PARTS.exceeded(f"{len(message.data)} datums of {count:,} parts are"))
         sparse_sizes = [
             prod(map(abs, tensor.shape))
             for datum in message.data

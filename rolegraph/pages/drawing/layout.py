@@ -127,7 +127,7 @@ def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
 
 
 def _of_box(box: Box) -> GraphLayout:
-    """Return the layout of a single box, sized by its texts."""
+    """Return the layout of a single box, sized by the box's texts."""
     width = max([len(box.title) * TITLE_CHAR, *(len(line) * LINE_CHAR for line in box.lines)])
     size = max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16
     return GraphLayout(*size, {box.name: Rect(0.0, 0.0, *size)})

@@ -45,7 +45,7 @@ MEANINGS = {
 }
 """Meaning of each outcome of a group."""
 STAGES = ("rollout", "advantage", "update", "validate")
-"""Stages of a step in order; other stages come after them."""
+"""Stages of a training step in order; a chart lists other stages after these."""
 
 
 @dataclass(frozen=True, slots=True)

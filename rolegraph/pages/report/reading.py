@@ -65,12 +65,12 @@ class RunRecord:
 
     @property
     def keys(self) -> list[str]:
-        """Names of all figures, in alphabetical order."""
+        """Names of all metrics of the training's steps, in alphabetical order."""
         return sorted({key for line in self.lines for key in line} - {"step"})
 
     @property
     def figures(self) -> list[tuple[str, ...]]:
-        """Names of the measured figures; those with equal values at every step share a tuple."""
+        """Names of the measured episode metrics; those with equal values at every step share a tuple."""
         keys = {*self.keys}
         measured_names = [n for n in self.info.metric_names if keys & {f"validation/{n}", f"episode/{n}"}]
         return equal_figures(self.lines, measured_names)

@@ -287,11 +287,11 @@ def texts(episode: Episode) -> Iterator[EpisodeText]:
     yield from (EpisodeText("task", text) for text in _strings(fields))
     for it in episode.trajectories:
         name = instance(episode, it)
-        parts: list[tuple[str, object]] = [("failure", it.failure.message)] if it.failure is not None else []
+        values: list[tuple[str, object]] = [("failure", it.failure.message)] if it.failure is not None else []
         for step in it.steps:
-            parts += [("answer", step.model_response), ("thought", step.thought), ("action", step.action)]
-        parts += [("messages", step.chat_completions) for step in it.steps]
-        for part, value in parts:
+            values += [("answer", step.model_response), ("thought", step.thought), ("action", step.action)]
+        values += [("messages", step.chat_completions) for step in it.steps]
+        for part, value in values:
             yield from (EpisodeText(f"{name}, {part}", text) for text in _strings(value))
     yield from (EpisodeText("failure", text) for text in _strings([*episode.failures.values()]))
 

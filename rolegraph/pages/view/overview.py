@@ -183,7 +183,7 @@ _KEYS: Mapping[str, Callable[[RunRow], object]] = {
     ),
     "status": lambda row: row.status,
 }
-"""Sort keys of the rows for the columns that are not figures."""
+"""Sort keys of the run table's rows, for the columns that are not metrics."""
 _BEFORE, _AFTER = (
     ("spec", "model", "seed", "started", "duration", "episodes"),
     ("outcomes", "curve", "status"),
@@ -312,7 +312,7 @@ class RunsTable:
         return next((end for end in ends if not any(other.endswith(f".{end}") for other in other_keys)), key)
 
     def is_number(self, column: str) -> bool:
-        """Return True if a column has numbers, which are aligned to the right."""
+        """Return True if a column's cells are numbers, which are aligned to the right."""
         return column in ("seed", "duration", "episodes") or column in self.figures
 
     def sorts(self, column: str) -> bool:
@@ -366,7 +366,8 @@ def _sortable(value: str) -> tuple[float, str]:
 
 
 def _equal_figures(rows: Sequence[RunRow]) -> dict[str, list[str]]:
-    """Group the names of figures: those with equal values in each run are listed under the first of them."""
+    """Group the names of the runs' metrics: names with equal values in each run are listed under the first of
+    them."""
     figures = [row.figures for row in rows]
     names = list(dict.fromkeys(name for figures_ in figures for name in figures_))
     equal_names: dict[str, list[str]] = {}

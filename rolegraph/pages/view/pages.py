@@ -188,7 +188,7 @@ class Pages:
         return self._render("overview.html.j2", "Runs", None, "Runs", is_live=True, **values)
 
     def add_new(self) -> None:
-        """Open runs that have begun in the folders since the last call; the other runs keep their numbers."""
+        """Open runs that have begun in the folders since the last call; other runs keep their index."""
         with self._adding:
             known_paths = {run.folder.path for run in self.runs}
             new_paths = [

@@ -215,7 +215,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return int(np.count_nonzero(np.bincount(self.tasks)))
 
     def values(self, names: Collection[str]) -> dict[str, ByTask]:
-        """Return the figures with these names, each with its mean over the rollouts of each task.
+        """Return the episodes' metrics with these names, each with its mean over the rollouts of each task.
 
         The rewards of roles follow as `reward/{role}`.
         """
@@ -240,8 +240,8 @@ class EpisodeRows(Sequence[EpisodeLocation]):
         return EqualFigures(_names(rows), rows).groups
 
     def _figures(self, names: Collection[str]) -> dict[int, dict[str, float]]:
-        """Return the figures with these names and the rewards of roles, by the number of the outcome that has
-        them."""
+        """Return the metrics with these names and the rewards of roles, by the index of the episode outcome
+        that has these values."""
         outcomes = {number: self.numbers.outcomes[number] for number in self._outcome_numbers()}
         return {
             number: {
@@ -254,7 +254,7 @@ class EpisodeRows(Sequence[EpisodeLocation]):
 
 
 def _names(rows: Iterable[Mapping[str, float]]) -> list[str]:
-    """Return the names of figures in order of first occurrence, rewards of roles last."""
+    """Return the names of metrics in order of first occurrence in the rows, rewards of roles last."""
     return sorted(
         dict.fromkeys(name for row in rows for name in row), key=lambda it: it.startswith("reward/")
     )

@@ -124,8 +124,8 @@ class ViewedRun:
         return self._current(part.path, lambda: self.rows(part).values(self.info.metric_names), "values")
 
     def equal_figures(self) -> list[tuple[str, ...]]:
-        """Group the names of the figures: those with equal values in every episode share a tuple; raises as
-        `rows` does."""
+        """Group the names of the episodes' metrics: those with equal values in every episode share a tuple;
+        raises as `rows` does."""
         return self.every().equal_figures(self.info.metric_names)
 
     def outcomes(self, part: RunPart) -> EpisodeCounts:

@@ -341,7 +341,7 @@ def lasting_signs(
     """
     all_lines, lines = lines, steps_of_rl(lines)
     for role, role_policies in policies.items():
-        sharing = [name for name, others in policies.items() if name != role and {*others} & {*role_policies}]
+        sharing = [name for name, names in policies.items() if name != role and {*names} & {*role_policies}]
         for sign in _SIGNS:
             metric = sign.metric.format(role=role)
             values = [value for line in lines if (value := sign.value(line, role)) is not None]

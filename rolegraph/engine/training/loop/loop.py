@@ -383,21 +383,21 @@ class _Loop:
         The seeds are the same at every step.
         """
         rollouts, start_time, metrics = self.train.validation.rollouts, monotonic(), Metrics()
-        for entry in self.setup.validations:
-            episodes = await self._validated(step, entry, rollouts, "validation")
+        for setup in self.setup.validations:
+            episodes = await self._validated(step, setup, rollouts, "validation")
             self._check_answers(step, episodes)
             # A small validation may fail by the answers' form by chance; only training batches stop for that.
             reward_failures = (failed for failed in failed_roles(episodes) if failed.failed_by == "reward")
             self._check_roles(step, reward_failures, episodes)
             self._warn_of_failures(step, episodes)
-            if step == 0 and not entry.prefix:
-                self._warn([*start_warnings(plan_at(entry.plan, 1), episodes, "before training")])
+            if step == 0 and not setup.prefix:
+                self._warn([*start_warnings(plan_at(setup.plan, 1), episodes, "before training")])
                 self.constants = self._best_constants(episodes)
-            constants = constant_metrics(entry.plan.asking, episodes)
-            metrics |= mean_metrics(entry.plan, episodes, f"validation/{entry.prefix}".removesuffix("/"))
-            routes = route_shares(entry.plan, episodes)
+            constants = constant_metrics(setup.plan.asking, episodes)
+            metrics |= mean_metrics(setup.plan, episodes, f"validation/{setup.prefix}".removesuffix("/"))
+            routes = route_shares(setup.plan, episodes)
             for name, value in (constants | failures(episodes) | routes).items():
-                metrics[f"validation/{entry.prefix}{name}"] = value
+                metrics[f"validation/{setup.prefix}{name}"] = value
         if times is not None and metrics:
             times["time/validate"] = monotonic() - start_time
         if metrics and self._best_metric not in metrics:
@@ -421,9 +421,9 @@ class _Loop:
         validations, start_time, metrics = self.setup.validations, monotonic(), Metrics()
         if not validations or self._diverged({"step": float(step), **so_far}):
             return {}
-        for entry in validations:
-            episodes = await self._validated(step, entry, 1, "greedy")
-            metrics |= mean_metrics(entry.plan, episodes, f"greedy/{entry.prefix}".removesuffix("/"))
+        for setup in validations:
+            episodes = await self._validated(step, setup, 1, "greedy")
+            metrics |= mean_metrics(setup.plan, episodes, f"greedy/{setup.prefix}".removesuffix("/"))
         return metrics | {"time/greedy": monotonic() - start_time}
 
     async def _validated(
@@ -488,12 +488,12 @@ class _Loop:
     async def drop_old(self, step: int) -> list[Checkpoint]:
         """Delete episodes and checkpoints, with their weights, beyond `train.keep`; return the deleted
         checkpoints."""
-        kept, setup = self.train.keep, self.setup
-        if kept.episodes is not None:
-            setup.folder.drop_episodes("train", step - kept.episodes + 1)
-        if kept.checkpoints is None:
+        keep, setup = self.train.keep, self.setup
+        if keep.episodes is not None:
+            setup.folder.drop_episodes("train", step - keep.episodes + 1)
+        if keep.checkpoints is None:
             return []
-        removed = setup.folder.drop_checkpoints(kept.checkpoints)  # before their weights, as a kill may come
+        removed = setup.folder.drop_checkpoints(keep.checkpoints)  # before their weights, as a kill may come
         for checkpoint in removed:
             for name, saved_policy in checkpoint.policies.items():
                 await setup.policies[name].delete_copy(saved_policy.state)

@@ -170,7 +170,7 @@ class Comparison(Summarized):
 
     @property
     def distinct_rows(self) -> list[tuple[FigureRow, list[str]]]:
-        """Rows of figures, each with the names of later figures that equal it on every task and have no row
+        """Rows of metrics, each with the names of later metrics that equal it on every task and have no row
         of their own."""
         return [
             (row, [other.figure for other in self.rows if other.equal_to == row.figure])

@@ -48,6 +48,12 @@ class GroupTrace:
     mine: GroupMember
 
     @property
+    def ranked(self) -> list[GroupMember]:
+        """The member on this page, then the others listed, those with the largest advantages first."""
+        others = [member for member in self.members if member != self.mine]
+        return [self.mine, *sorted(others, key=lambda it: -abs(it.credit.advantage or 0.0))]
+
+    @property
     def too_small(self) -> bool:
         """True if the group has fewer members than the estimator needs."""
         return self.mine.credit.left_out is LeftOut.TOO_SMALL

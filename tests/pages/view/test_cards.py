@@ -67,16 +67,22 @@ def test_a_metric_that_equals_the_sign_of_the_episode_is_not_told_again(tmp_path
     assert re.findall(r"<dt>(.*?)</dt>", facts) == ["solver_acc", "ended", "started"]
 
 
-def test_the_table_of_a_group_is_folded_below_its_result(training: Path) -> None:
+def test_the_table_of_a_group_is_folded_below_the_answer(training: Path) -> None:
     text = get(f"/{KEY}/0/train-000001/0", training).text
-    folded = re.findall(r'<details class="credit"([^>]*)>\s*<summary>(.*?)</summary>', text, re.DOTALL)
-    assert folded and not any("open" in attributes.split() for attributes, _ in folded)
-    for _, summary in folded:
+    cards: list[str] = re.findall(r'<article class="card".*?</article>', text, re.DOTALL)
+    folded = [card for card in cards if '<details class="credit"' in card]
+    assert folded
+    for card in folded:
+        result, table = card.split('<details class="credit"')
+        assert "open" not in table.split(">")[0].split() and 'class="label answer"' in result
         reward, baseline, deviation, advantage = re.findall(
-            r"reward ([\d.]+) − baseline ([\d.]+)\)?(?: ÷ std ([\d.]+))? → advantage ([+−]?[\d.]+)", summary
+            r"reward ([\d.]+) − baseline ([\d.]+)\)?(?: ÷ std ([\d.]+))? → advantage ([+−]?[\d.]+)", result
         )[0]
         expected = (float(reward) - float(baseline)) / float(deviation or 1)
         assert float(advantage.replace("−", "-")) == pytest.approx(expected, rel=0.01)
+        rows = re.findall(r'<td class="n"><span class="(?:up|down)?">([+−]?[\d.]+)</span>', table)
+        sizes = [abs(float(row.replace("−", "-"))) for row in rows]
+        assert len(sizes) > 1 and sizes[1:] == sorted(sizes[1:], reverse=True)
     columns = dict(re.findall(r'<th scope="col"[^>]* title="([^"]*)">(.*?)</th>', text))
     assert "push per token" in columns.values() and all(columns)
 

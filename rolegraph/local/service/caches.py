@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import (
-    Cache,
-    DummyLayer,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    LinearAttentionLayer,
-)
+from transformers import DynamicCache, cache_utils
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from rolegraph.engine.errors import UsageError
+
+# Older versions of transformers, such as rLLM's 5.5.4, have no layer that caches nothing.
+DummyLayer: Any = getattr(cache_utils, "DummyLayer", object)
 
 
 @dataclass(slots=True)

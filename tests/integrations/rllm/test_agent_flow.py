@@ -309,7 +309,9 @@ def test_a_refused_call_gives_no_one_another_s_answer() -> None:
     episode = one_refused(is_validation=True, retry_limit=1)
     assert [t.name for t in episode.trajectories] == ["solver", "solver", "judge"]
     assert all(t.steps[0].model_response.endswith("</answer>") for t in episode.trajectories)
-    assert [f["name"] for f in episode.metadata["failures"]] == ["model_error"]
+    first, *others = [failure["name"] for failure in episode.metadata["failures"]]
+    assert first == "model_error"
+    assert others in ([], ["unparseable_choice"]), "the judge may choose the solver that was refused"
 
 
 def test_a_refused_call_in_training_leaves_every_step_its_own_tokens() -> None:

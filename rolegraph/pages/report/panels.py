@@ -185,7 +185,7 @@ def _stack(
 
 def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Panel]:
     """Return a chart for each figure of several trainings, with a line for each training; equal figures share
-    a chart.
+    a chart. If all are shares, the charts have the same y axis.
 
     Args:
         trainings: Name of each training, its record, and the intervals of its validations.
@@ -195,6 +195,10 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
         {name: tuple(run.series(f"validation/{name}") or run.series(f"episode/{name}")) for name in names}
         for _, run, _ in trainings
     ]
+    values = [value for of in curves for curve in of.values() for _, value in curve]
+    rows = [row for *_, bands in trainings for band in bands.values() for row in band]
+    values += [end for _, low, high in rows for end in (low, high)]
+    ends = (min(values), max(values)) if values and share_ends(values) else None
     panels: list[Panel | None] = []
     for equal_names in EqualFigures(names, curves).groups:
         name = equal_names[0]
@@ -202,7 +206,7 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
             ChartLine(side, curves[colour][name], colour, Stroke.BOLD, bands.get(name, ()))
             for colour, (side, _, bands) in enumerate(trainings)
         ]
-        panels.append(_lines(" = ".join(equal_names), lines, ()))
+        panels.append(_lines(" = ".join(equal_names), lines, (), ends=ends))
     return [panel for panel in panels if panel]
 
 

@@ -178,11 +178,13 @@ _Choice = tuple[str, str, int | None, EpisodeFilter]
 
 def _outcomes(run: ViewedRun, anyhow: EpisodeFilter, rows: EpisodeRows, whole: bool) -> Iterator[_Choice]:
     counts = rows.counts(anyhow.role)
+    kinds = {words(name) for _, name in counts.failures}
+    failed_text = f"failed: {', '.join(sorted(kinds))}" if 0 < len(kinds) < 3 else "with a failure"
     choices = [
         ("all", "", counts.total, anyhow),
         ("correct", "good", counts.right, replace(anyhow, correct="yes")),
         ("wrong", "hard", counts.wrong, replace(anyhow, correct="no")),
-        ("with a failure", "failed", counts.failed, replace(anyhow, failure=ANY)),
+        (failed_text, "failed", counts.failed, replace(anyhow, failure=ANY)),
     ]
     for text, style, count, filter_ in choices:
         if run.info.can_be_correct or not filter_.correct:

@@ -15,7 +15,7 @@ from tests import replays
 from tests.pages.view.pages import KEY, Parsed, get
 from tests.pages.view.runs import write_training
 
-EQUAL = "correct = judge_acc = reward/judge"
+EQUAL = "correct (also judge_acc, reward/judge)"
 """Figures of `solver_judge` that are equal in every episode."""
 
 
@@ -44,7 +44,7 @@ def links(text: str) -> dict[str, tuple[str, str, bool]]:
             r'<a href="([^"]*)"( aria-current="true")?>(.*?)</a>', nav, re.S
         ):
             name, count = re.fullmatch(
-                r"(?:<span[^>]*></span>)?([\w ]+?)(?: <b>([\d,]+)</b>)?", inner
+                r"(?:<span[^>]*></span>)?([\w :,]+?)(?: <b>([\d,]+)</b>)?", inner
             ).groups()
             found[name] = count or "", href.replace("&amp;", "&"), bool(current)
     return found
@@ -54,8 +54,8 @@ def figures(text: str) -> dict[str, str]:
     """Return the means above the list by name."""
     (facts,) = re.findall(r'<dl class="facts"><div><dt>.*?</dl>', text, re.DOTALL)
     return {
-        name: re.sub(r"<[^>]*>", "", value).split()[0]
-        for name, value in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", facts, re.DOTALL)
+        re.sub(r"<[^>]*>", "", name): re.sub(r"<[^>]*>", "", value).split()[0]
+        for name, value in re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", facts, re.DOTALL)
     }
 
 
@@ -68,7 +68,7 @@ def test_outcomes_are_links_with_their_counts_that_list_those_episodes(run: Path
     assert {name: (n, now) for name, (n, _, now) in links(text).items()} == {
         "all": ("8", True),
         "wrong": ("5", False),
-        "with a failure": ("1", False),
+        "failed: unparseable choice": ("1", False),
         "correct": ("3", False),
     }
     for name, (count, href, _) in links(text).items():
@@ -106,7 +106,7 @@ def test_a_row_shows_where_it_has_the_text(run: Path) -> None:
 def test_the_figures_are_those_of_the_rows(run: Path) -> None:
     everything = figures(get(f"/{KEY}/0", run).text)
     assert (everything["These episodes"], everything[EQUAL]) == ("8", "0.375")
-    assert {*everything} == {"These episodes", EQUAL, "solver_acc = reward/solver"}
+    assert {*everything} == {"These episodes", EQUAL, "solver_acc (also reward/solver)"}
     wrong = get(f"/{KEY}/0?correct=no", run).text
     assert figures(wrong)["These episodes, chosen by outcome"] == "5" and "correct" not in figures(wrong)
     assert "95 % interval" not in wrong, "of episodes chosen by their outcome"

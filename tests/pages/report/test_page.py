@@ -118,7 +118,7 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
     page = write_report(folder).read_text()
     solver, judge = role(page, "solver"), role(page, "judge")
     assert "4 of 12 groups" in solver and "4 too easy" in solver and "4 too hard" in solver
-    assert "mean reward in validation, step 0 to 4, n 6" in solver
+    assert "mean reward in validation, step 0 to 4, 6 rewards" in solver
     assert "not trained" in judge
 
 
@@ -132,7 +132,7 @@ def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere
     told = [rollout("told", at, [float(at)], advantage=float(at)) for at in range(2)]
     write_episodes(folder, "train", 1, [*tied, *told])
     text = unescape(write_report(folder).read_text())
-    assert "1 of 2 groups taught it (1 equal rewards)" in role(text, "solver")
+    assert "1 of 2 groups had unequal advantages (1 equal rewards)" in role(text, "solver")
     assert "every group moved the weights" in section(text, "barren")
     assert not any(word in text for word in ("learnt from", "nonzero advantage"))
 

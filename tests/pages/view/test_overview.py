@@ -70,8 +70,8 @@ def test_a_figure_has_its_split_its_number_and_an_interval_over_its_tasks(folder
     columns = "?column=correct&column=solver_acc&column=reward/solver"
     shown = named(get(f"/{KEY}/{columns}", *folders).text)
     beta, gamma = shown["beta"], shown["gamma"]
-    assert beta["correct"] == "0.500 [0.15, 0.85] run, n 8", "Wilson's of 2 in 4 tasks"
-    assert beta["solver_acc"] == "0.250 [0.05, 0.68] run, n 8" and beta["reward/solver"] == "–"
+    assert beta["correct"] == "0.500 [0.15, 0.85] run, n 4", "Wilson's of 2 in 4 tasks"
+    assert beta["solver_acc"] == "0.250 [0.05, 0.68] run, n 4" and beta["reward/solver"] == "–"
     assert re.fullmatch(r"[\d.]+ validation, step 4", gamma["solver_acc"])
 
 
@@ -190,7 +190,7 @@ def test_a_run_that_goes_on_shows_how_far_it_is_and_one_that_was_killed_does_not
         text = get(f"/{KEY}/", folder, *folders).text
         row = named(text)["going"]
         assert (row["outcomes"], row["curve"], row["status"]) == ("3 right 0 wrong", "–", "running, 3 of 8")
-        assert row["correct"].startswith("1.000 [") and row["correct"].endswith("run, n 3")
+        assert row["correct"].startswith("1.000 [") and row["correct"].endswith("run, n 2")
         assert text.count("<tr data-running>") == 1
         assert " data-running" in get(f"/{KEY}/0", folder).text
     (folder / ".writer").write_text("process 999999999 on " + socket.gethostname())
@@ -300,7 +300,7 @@ def test_other_runs_show_their_difference_from_the_oldest_picked_one(
 ) -> None:
     far = replays.run(tmp_path / "far", replays.solved(0, 1, 2, 3), tasks=4)
     shown = named(get(f"/{KEY}/?pick=0&pick=3", *folders, far).text)
-    assert shown["beta"]["correct"] == "0.500 [0.15, 0.85] run, n 8", "the oldest that is picked"
+    assert shown["beta"]["correct"] == "0.500 [0.15, 0.85] run, n 4", "the oldest that is picked"
     difference = r"1.000 \[0.51, 1.00\] \+0.500 \[−0.10, \+0.85\] n 4 run, n 4"
     assert re.fullmatch(difference, shown["far"]["correct"])
     assert shown["alpha"]["correct"].startswith("0.750 [0.30, 0.95] +0.250 [")

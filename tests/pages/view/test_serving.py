@@ -36,7 +36,7 @@ def test_the_first_page_lists_the_episodes_and_each_opens(training: Path) -> Non
         "log-prob",
         "loss weight",
         "baseline",
-        "read as",
+        "parsed as",
         "grpo",
         "reinforce",
     ):
@@ -112,7 +112,7 @@ def test_the_table_of_runs_shows_figures_without_reading_an_episode(training: Pa
         file.unlink()
         file.mkdir()
     page = Parsed(get(f"/{KEY}/", folder.path, training).text)
-    assert "correct" in page.text and "n 4" in page.text
+    assert "correct" in page.text and "4 values" in page.text
 
 
 def test_the_viewer_shows_the_report_with_links_into_its_lists(tmp_path: Path) -> None:

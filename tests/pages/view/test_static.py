@@ -58,7 +58,7 @@ def test_prompts_that_show_hidden_fields_are_left_out_with_them(tmp_path: Path) 
     without = Parsed(written(folder, hidden=False)).text
     assert "the texts of judge, which may quote them" in without and "may quote them" not in shows
     assert "reference" in shows.lower()
-    asked = [part for part in without.split("read as") if "judge" in part]
+    asked = [part for part in without.split("parsed as") if "judge" in part]
     assert asked and "3 + 4\n\nCandidate" not in without
 
 

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 from rolegraph.engine.errors import UsageError  # noqa: E402
 from rolegraph.local.service.adapters import load_model, write_adapter  # noqa: E402
 from rolegraph.local.service.bodies import AdamSettings  # noqa: E402
+from rolegraph.local.service.caches import HAS_STATES  # noqa: E402
 from rolegraph.local.service.decoder import Decoder, check_decoding  # noqa: E402
 from rolegraph.local.service.errors import RequestError  # noqa: E402
 from rolegraph.local.service.local_model import LocalModel  # noqa: E402
@@ -49,6 +50,7 @@ LINEAR = {
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_expand": 2, "mamba_n_groups": 1}
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 GEMMA3 = {**SMALL, **SLIDING, "model_type": "gemma3_text", "query_pre_attn_scalar": 8}
+HYBRIDS = {"lfm2", "qwen3_5_text", "granitemoehybrid", "qwen3_next"}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**SMALL, "n_positions": 256},
     "llama": SMALL,
@@ -94,6 +96,8 @@ def scores(model: LocalModel, adapter: LoraAdapter | None, tokens: list[int]) ->
 def test_a_model_of_each_family_is_sampled_trained_and_exported(
     kind: str, tmp_path: Path, model_dir: Path
 ) -> None:
+    if kind in HYBRIDS and not HAS_STATES:
+        pytest.skip("this version of transformers keeps the states of hybrids otherwise")
     folder = make(kind, FAMILIES[kind], tmp_path, model_dir)
     assert account(folder).longest == 256
     model = LocalModel(folder, threads=1)
@@ -153,7 +157,7 @@ def test_a_model_of_each_family_is_sampled_trained_and_exported(
         (
             "mamba2",
             {**SMALL, "num_heads": 8, "state_size": 8, "n_groups": 1, "expand": 2},
-            "mamba2 cannot be sampled here",
+            "mamba2 cannot be sampled here" if HAS_STATES else "LinearAttentionLayer",
         ),
     ],
 )

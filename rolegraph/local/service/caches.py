@@ -20,8 +20,11 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 
 from rolegraph.engine.errors import UsageError
 
-# Older versions of transformers, such as rLLM's 5.5.4, have no layer that caches nothing.
+HAS_STATES = hasattr(cache_utils, "DummyLayer")
+"""False for versions of transformers, such as rLLM's 5.5.4, that keep the states of hybrids in another form."""
 DummyLayer: Any = getattr(cache_utils, "DummyLayer", object)
+KINDS = (DynamicLayer, DynamicSlidingWindowLayer, *((LinearAttentionLayer, DummyLayer) if HAS_STATES else ()))
+"""Kinds of layers from which the service samples."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,7 @@ def open_cache(config: Any) -> Cache:
     """
     layers: list[Any] = []
     for layer in DynamicCache(config=config).layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer, DummyLayer):
+        if type(layer) not in KINDS:
             raise UsageError(
                 f"a layer of the model keeps a cache of the kind {type(layer).__name__}, from which this "
                 "service does not sample; serve it with vLLM or SGLang"

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 from rolegraph.engine.errors import UsageError
 
 HAS_STATES = hasattr(cache_utils, "DummyLayer")
-"""False for versions of transformers, such as rLLM's 5.5.4, that keep the states of hybrids in another form."""
+"""False for versions of transformers, such as rLLM's 5.5.4, that keep the states of hybrids otherwise."""
 DummyLayer: Any = getattr(cache_utils, "DummyLayer", object)
 KINDS = (DynamicLayer, DynamicSlidingWindowLayer, *((LinearAttentionLayer, DummyLayer) if HAS_STATES else ()))
 """Kinds of layers from which the service samples."""

@@ -123,7 +123,7 @@ def step_facts(step: Step) -> str:
         "" if seconds is None else f"{number(seconds)} s",
         f"attempt {attempts}" if attempts else "",
         words(str(metadata.get("finish_reason") or "")),
-        f"weights of step {step.weight_version}" if step.weight_version is not None else "",
+        f"weights of update {step.weight_version}" if step.weight_version is not None else "",
         f"{behind} updates behind" if behind else "",
     ]
     return " · ".join(fact for fact in facts if fact)

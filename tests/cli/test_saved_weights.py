@@ -28,13 +28,14 @@ def here(whole: Path, state_dir: Path, tmp_path: Path) -> RunFolder:
     run = RunFolder(shutil.copytree(whole, tmp_path / "runs" / "here"))
     first = run.checkpoints()[0].policies["main"].state.removeprefix("tinker://").replace(":", "_")
     name = first.partition("/")[0]
-    shutil.copytree(state_dir / name, run.weights / name)
+    # Snapshots of a live session come and go.
+    shutil.copytree(state_dir / name, run.weights / name, ignore=shutil.ignore_patterns("snapshot-*"))
     return run
 
 
 def texts(folder: Path) -> list[str]:
-    """Return the answers of a run."""
-    episodes = [*read_episodes(folder / "episodes.jsonl")]
+    """Return the answers of a run, by task; episodes are written in the order in which they end."""
+    episodes = sorted(read_episodes(folder / "episodes.jsonl"), key=lambda episode: episode.task_id)
     return [step.model_response for e in episodes for t in e.trajectories for step in t.steps]
 
 

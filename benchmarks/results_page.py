@@ -72,9 +72,9 @@ constant answer is the commonest label of the test rows.
 
 {}
 
-`true_false` rises towards the commoner answer and not beyond it; `sums` is too hard for this model. All but
-`dates` ran with a lower `max_tokens` (`fields` 28, the others 8) than `rolegraph new --data` writes today; their
-labels have fewer tokens.
+`true_false` rises towards the commoner answer and not beyond it; `sums` is too hard for this model.
+All but `dates` ran with a lower `max_tokens` (`fields` 28, the others 8) than `rolegraph new --data` writes
+today; their labels have fewer tokens.
 
 **Repeat it.**
 

@@ -57,7 +57,6 @@ from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")
-"""Default folder of all runs."""
 LOGGERS = ("rolegraph", "tinker")
 """Loggers whose warnings are also written to a run's log."""
 

@@ -12,10 +12,11 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
+
+from rolegraph.engine.json_values import rewritten
 
 CUT = "[key]"
 """Text that replaces a secret."""
@@ -76,20 +77,6 @@ def without_url_secrets(text: str) -> str:
 def without_secrets_in(value: object) -> object:
     """Return a JSON value, such as a command's document, with `without_secrets` applied to each text."""
     return rewritten(value, without_secrets)
-
-
-def rewritten(value: Any, write: Callable[[str], str]) -> Any:
-    """Return a copy of a JSON value with `write` applied to every text in it, keys included."""
-    match value:
-        case str():
-            return write(value)
-        case dict():
-            fields = cast("dict[str, Any]", value)
-            return {rewritten(key, write): rewritten(field, write) for key, field in fields.items()}
-        case list() | tuple():
-            return [rewritten(part, write) for part in cast("Sequence[Any]", value)]
-        case _:
-            return value
 
 
 def remember(value: str) -> None:

@@ -168,14 +168,13 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         name, is_trained = role.name, role.name in plan.trained
         turns = plan.turns[role_index]
         calls = calls_of(role) * turns * episodes
-        longest_answer = max((sampling.max_tokens for sampling in role.samplings), default=0)
         sizes = _planned_sizes(plan, role)
         has_teacher = is_trained and role.signal is not None and bool(role.signal.all_teachers)
         row = RoleForecast(
             name,
             is_trained,
             calls,
-            calls * longest_answer,
+            calls * role.max_tokens,
             scorings_at_most=calls * has_teacher + len(role.likelihoods) * turns * episodes,
             group_sizes=sizes,
         )

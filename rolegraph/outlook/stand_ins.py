@@ -18,11 +18,11 @@ from typing import Any, cast
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.role_plan import EnvPlan, RunPlan
 from rolegraph.engine.errors import ModelError
+from rolegraph.engine.json_values import rewritten
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Episode, NodeId
-from rolegraph.engine.secrets import rewritten
 from rolegraph.engine.vocabulary import (
     Function,
     LiveEnvironment,

@@ -151,7 +151,7 @@ def test_a_demonstration_of_nothing_teaches_nothing() -> None:
 
 def test_a_demonstration_beyond_max_tokens_is_a_warning_with_the_key_to_raise() -> None:
     plan = distilling("{imitation: {demonstration: '{% for n in range(900) %}7777777777{% endfor %}'}}")
-    limit = max(sampling.max_tokens for sampling in plan.trained["judge"].samplings)
+    limit = plan.trained["judge"].max_tokens
     (warning,) = signalled(plan).warnings
     assert f"max_tokens ({limit})" in warning.text
     assert "roles.judge.sampling.max_tokens" in warning.text

@@ -323,6 +323,11 @@ class RolePlan(ResolvedRole):
         return tuple(map(str, (True, False) if shape.get("type") == "boolean" else shape.get("enum", ())))
 
     @property
+    def max_tokens(self) -> int:
+        """Largest number of tokens of an answer; 0 for a role without a model."""
+        return max((sampling.max_tokens for sampling in self.samplings), default=0)
+
+    @property
     def adds_signal(self) -> bool:
         """True where the signal's advantages are added to the estimator's advantages."""
         return self.signal is not None and self.compares_rewards

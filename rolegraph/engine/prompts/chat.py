@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from jinja2 import TemplateError
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, ModelError, UsageError, describe_error, panics_as_errors
+from rolegraph.engine.json_values import rewritten
 from rolegraph.engine.limits.answers import EPISODE_SIZE
 from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm, CallSyntax, call_syntax
@@ -39,7 +40,6 @@ from rolegraph.engine.prompts.tools import (
     in_messages,
 )
 from rolegraph.engine.records import Message
-from rolegraph.engine.secrets import rewritten
 from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.engine.vocabulary.tool import never_called
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, cast
 
+from rolegraph.engine.json_values import rewritten
 from rolegraph.engine.records.jsonl import parse_json
-from rolegraph.engine.secrets import rewritten
 
 _SECRET = token_hex(12)
 """Part of names and placeholders, random in each process, so that no text can contain one by intention."""

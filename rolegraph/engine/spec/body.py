@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from rolegraph.engine.json_values import walk_paths
 from rolegraph.engine.records.plain import check_plain
-from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 DECIDED = frozenset("messages model tools tool_choice n stream stream_options logprobs".split())
 """Fields of a chat request that only the run may set."""

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 from typing import Any, cast
 
+from rolegraph.engine.json_values import walk_paths
 from rolegraph.engine.limits.specs import SPEC_DEPTH
 from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
 from rolegraph.engine.spec.files import has_surrogate
@@ -27,7 +28,6 @@ from rolegraph.engine.spec.yaml_source import (
     value_at,
 )
 from rolegraph.engine.vocabulary import ItemCall
-from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 _refused = partial(Diagnostic, code="override")
 

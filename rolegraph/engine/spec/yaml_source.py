@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 import yaml
 
 from rolegraph.engine.errors import Suggestion, UsageError
+from rolegraph.engine.json_values import walk_paths
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
 from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.spec.diagnostics import (
@@ -32,7 +33,6 @@ from rolegraph.engine.spec.diagnostics import (
 from rolegraph.engine.spec.files import has_surrogate, pair_surrogates, read_text, shown_path
 from rolegraph.engine.spec.yaml_repairs import explain
 from rolegraph.engine.spec.yaml_slips import EXPRESSIONS, slips_in
-from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 _DEPTH = SPEC_DEPTH.most
 

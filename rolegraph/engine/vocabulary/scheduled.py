@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rolegraph.engine.json_values import DataPath, walk_paths
 
 SCHEDULED_KEYS = frozenset({"weight", "coefficient", "temperature"})
 """Keys whose number may be an expression."""
@@ -13,8 +15,6 @@ STEP_NUMBER = "a number, or an expression over `step`, such as ramp(0.1, 0, 100)
 _EXPRESSION = re.compile(r"^step$|[^\w.+-]|\w[+-]")
 """Pattern of texts that are expressions: `step`, or a text with an operator or a call; not a word, not a
 number in quotes."""
-DataPath = tuple[str | int, ...]
-"""Keys and list positions from the top of a spec to a value."""
 
 
 class _Scheduled:
@@ -40,23 +40,6 @@ def written_numbers(data: Mapping[str, Any]) -> Iterator[tuple[DataPath, str]]:
     for path, value in walk_paths(data):
         if path and path[-1] in SCHEDULED_KEYS and isinstance(value, str) and _EXPRESSION.search(value):
             yield path, value
-
-
-def walk_paths(value: Any, path: DataPath = ()) -> Iterator[tuple[DataPath, Any]]:
-    """Yield (path, value) of a JSON value and of everything inside it, in its order.
-
-    Args:
-        value: The value.
-        path: Path of the value.
-    """
-    yield path, value
-    inside: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(value, Mapping):
-        inside = cast("Mapping[str, Any]", value).items()
-    elif isinstance(value, list):
-        inside = enumerate(cast("list[Any]", value))
-    for key, inner in inside:
-        yield from walk_paths(inner, (*path, key))
 
 
 def values_at(data: Mapping[str, Any], values: Mapping[DataPath, float]) -> dict[str, Any]:

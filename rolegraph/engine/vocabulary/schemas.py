@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.json_values import walk_paths
 from rolegraph.engine.limits.answers import SCHEMA_WORK
-from rolegraph.engine.vocabulary.scheduled import walk_paths
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | Sequence[Any] | None]
 """`keyword(validator, wanted, value, schema)` returns a value's errors; `wanted` is the keyword's value."""

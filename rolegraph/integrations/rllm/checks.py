@@ -396,7 +396,7 @@ def max_tokens(target: CheckTarget) -> Iterator[Finding]:
     all.
     """
     plan, traits = target.plan, target.traits
-    most_tokens = max(sampling.max_tokens for role in plan.asking for sampling in role.samplings)
+    most_tokens = max(role.max_tokens for role in plan.asking)
     for role in plan.asking if traits.name == "fireworks" else ():
         for path, sampling in drawn(plan, role, "max_tokens").items():
             if sampling.max_tokens < most_tokens:

@@ -312,7 +312,7 @@ def _hydra_value(value: Value) -> str:
 
 
 def _longest_answer(run: Launch) -> int:
-    return max(sampling.max_tokens for role in run.plan.asking for sampling in role.samplings)
+    return max(role.max_tokens for role in run.plan.asking)
 
 
 def _longest_prompt(run: Launch) -> int | None:

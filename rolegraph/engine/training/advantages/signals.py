@@ -184,7 +184,7 @@ class _SignalRun:
             elif text := self._demonstrate(signal.demonstration, finished, learner, step, label):
                 ids = list(self.chats[self.plan.policy_of(learner.name, learner.index)].turn(text))
                 value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
-                name, limit = learner.name, max(sampling.max_tokens for sampling in role.samplings)
+                name, limit = learner.name, role.max_tokens
                 if len(ids) > limit:
                     text = (
                         f"{name} imitates {len(ids)} tokens, but max_tokens ({limit}) cuts its answers off; "

@@ -379,9 +379,8 @@ def start_warnings(plan: Plan, episodes: Sequence[Episode], when: str) -> Iterat
         if len(answers) < LEAST_ANSWERS:
             continue
         if 2 * cut > len(answers):
-            limit = max(sampling.max_tokens for sampling in role.samplings)
-            remedy = f"raise roles.{name}.sampling.max_tokens"
-            text = f"{name}: {cut} of {len(answers)} answers were cut off at max_tokens ({limit}); {remedy}"
+            text = f"{name}: {cut} of {len(answers)} answers were cut off at max_tokens ({role.max_tokens}); "
+            text += f"raise roles.{name}.sampling.max_tokens"
             yield Note(text, "warning", f"cut off/{name}")
         elif role.compares_rewards and role.signal is None and len({*rewards}) == 1:
             n_right, is_judged = sum(t.is_correct for t in answers), name in plan.judged

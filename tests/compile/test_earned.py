@@ -138,7 +138,6 @@ def test_a_parser_that_takes_off_what_the_reward_looks_for_is_warned_of(
 
 CRITIC: dict[str, Any] = {"needs": ["solver"]}
 JUDGE: dict[str, Any] = {"needs": ["solver"], "reward": "solver.reward", "right": "solver.right"}
-RATED: dict[str, Any] = {"needs": ["solver"], "reward": {"sum": {"a": "number(x.action)", "b": FORM}}}
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,6 @@ def test_a_guess_is_well_formed(spec: str, variant: int) -> None:
     assert not [episode.metadata for episode in made if "failures" in episode.metadata]
 
 
-def texts(turn: Turn) -> Sequence[str]:
-    return [*(message["content"] for message in turn.messages), turn.response]
-
-
 SHARES = {"textarena": 3, DRILL: 2}
 """Shares with which a few turns are of all kinds."""
 

@@ -7,7 +7,6 @@ from typing import Any
 from rolegraph.engine.vocabulary import (
     Environment,
     ItemCall,
-    Metric,
     Parser,
     Reward,
     RewardInputs,
@@ -16,7 +15,6 @@ from rolegraph.engine.vocabulary import (
     View,
     Views,
     environments,
-    metrics,
     parsers,
     reward_call,
     rewards,
@@ -29,10 +27,6 @@ def parser(yaml: object) -> Parser:
 
 def reward(yaml: object) -> Reward:
     return rewards.build(reward_call(yaml))
-
-
-def metric(yaml: object) -> Metric:
-    return metrics.build(ItemCall.parse(yaml))
 
 
 def environment(yaml: object) -> Environment:

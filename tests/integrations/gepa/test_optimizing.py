@@ -52,7 +52,6 @@ roles:
 episode: {correct: solver.right}
 train: {steps: 1}
 """
-OWN = "{{ task.question }} Answer in <answer></answer>."
 BETTER = "{{ task.question }} THINK FIRST. Answer in <answer></answer>."
 LEAK = "{{ task.question }} It is {{ task.answer }}, in <answer></answer>."
 BUDGET = ("--budget", "160", "--tasks", "6")

@@ -71,9 +71,8 @@ def test_the_120_recorded_cases_give_the_episodes_of_rllm_s_own_workflow() -> No
     assert len(episodes) == 120
     for episode, case in zip(episodes, CASES, strict=True):
         judge = case["expected"]["trajectories"][-1]
-        if (
-            judge["action"] == "No solution found"
-        ):  # a candidate without an answer; rLLM's judge may choose one
+        # rLLM's judge may choose a candidate without an answer.
+        if judge["action"] == "No solution found":
             judge["action"] = ""
         found = {
             "is_correct": episode.is_correct,

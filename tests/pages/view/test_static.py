@@ -23,8 +23,6 @@ from tests.pages.view.pages import Parsed
 from tests.pages.view.runs import write_run, write_training
 
 __all__ = ["rolegraph"]
-SECRET = "3 + 4"
-"""Solution that `hidden` keeps from prompts, in an answer to no task."""
 
 
 def written(folder: Path, *, hidden: bool, **where: str) -> str:

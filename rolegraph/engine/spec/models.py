@@ -151,7 +151,7 @@ class Spec(SpecModel):
     policies: Mapping[Identifier, Policy] = {}
     """Separately trained weights, by name. The policy `main` exists without an entry."""
     roles: Annotated[Mapping[Identifier, Role], Field(min_length=1)]
-    """The roles, by name, which is a Python identifier. The name of a role is the name of its trajectory."""
+    """The roles, by name. The name of a role is the name of its trajectory."""
     loops: Mapping[Identifier, Loop] = {}
     """Loops of roles that take turns, by name."""
     episode: EpisodeSpec = EpisodeSpec()

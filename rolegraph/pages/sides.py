@@ -178,12 +178,12 @@ def results_of(
     for episode in read_episodes(file):
         tasks.setdefault(episode.task_id, episode.task)
         steps = [step for t in episode.trajectories for step in t.steps]
-        total = sum(step.prompt_tokens for step in steps)
-        answer_size = sum(step.response_tokens for step in steps)
+        prompt = sum(step.prompt_tokens for step in steps)
+        response = sum(step.response_tokens for step in steps)
         figures = figures_with_rewards(episode)
-        rows.append((episode.task_id, {**figures, TOKENS_IN: float(total), TOKENS_OUT: float(answer_size)}))
-        tokens_in += total
-        tokens_out += answer_size
+        rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
+        tokens_in += prompt
+        tokens_out += response
         calls += sum(not step.tool for step in steps)
         for trajectory in episode.trajectories:
             if trajectory.name in tallies:

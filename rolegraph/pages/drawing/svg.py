@@ -95,9 +95,9 @@ def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
 
 def _curve(points: Sequence[Point]) -> str:
     parts = [f"M{points[0].x:.1f} {points[0].y:.1f}"]
-    for start, b in pairwise(points):
-        bend = (b.y - start.y) / 2
-        parts.append(f"C{start.x:.1f} {start.y + bend:.1f} {b.x:.1f} {b.y - bend:.1f} {b.x:.1f} {b.y:.1f}")
+    for a, b in pairwise(points):
+        bend = (b.y - a.y) / 2
+        parts.append(f"C{a.x:.1f} {a.y + bend:.1f} {b.x:.1f} {b.y - bend:.1f} {b.x:.1f} {b.y:.1f}")
     return " ".join(parts)
 
 
@@ -105,11 +105,11 @@ def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
     """Return (SVG path, position of the label) of an arrow that leads right and then up, to the same or an
     earlier layer."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
-    a, end_x = source.x + source.width, target.x + target.width + 1
+    x, end_x = source.x + source.width, target.x + target.width + 1
     start, end = source.y + source.height * 0.7, target.y + target.height * 0.3
     lane_x, turn = layout.lanes[arrow], 9 if end < start else -9
     path = (
-        f"M{a:.1f} {start:.1f} H{lane_x - 9:.1f} Q{lane_x:.1f} {start:.1f} {lane_x:.1f} {start - turn:.1f} "
+        f"M{x:.1f} {start:.1f} H{lane_x - 9:.1f} Q{lane_x:.1f} {start:.1f} {lane_x:.1f} {start - turn:.1f} "
         f"V{end + turn:.1f} Q{lane_x:.1f} {end:.1f} {lane_x - 9:.1f} {end:.1f} H{end_x:.1f}"
     )
     return path, Point(lane_x + 5, (start + end) / 2 + 4)

@@ -193,11 +193,8 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
     samples: dict[str, StepSamples] = {}
     heaviest: dict[int, HeavyTurn] = {}
     for step, path in run.episodes_files("train"):
-        best_samples, questions, answers = (
-            StepSamples("train", step, rule),
-            dict[str, str](),
-            dict[TurnKey, tuple[str, str]](),
-        )
+        best_samples = StepSamples("train", step, rule)
+        questions, answers = dict[str, str](), dict[TurnKey, tuple[str, str]]()
         for episode in read_episodes(path, damaged_lines.append):
             best_samples.add(episode)
             questions.setdefault(episode.task_id, question(rule.visible(episode.task), episode.task_id))
@@ -227,9 +224,9 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
         if best_samples.samples:
             samples["train"] = best_samples
     validation = run.validation
-    task_text = rule if validation is run else read_rule(validation)
+    validation_rule = rule if validation is run else read_rule(validation)
     for step, path in reversed(validation.episodes_files("validation")):
-        best_samples = StepSamples("validation", step, task_text)
+        best_samples = StepSamples("validation", step, validation_rule)
         for episode in read_episodes(path, damaged_lines.append):
             best_samples.add(episode)
         if best_samples.samples:

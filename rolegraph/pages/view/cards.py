@@ -226,7 +226,7 @@ def episode_page(
         )
         for node in shown_nodes
     ]
-    model_call = question(run.info.visible(episode.task), row.entry.task)
+    asked_text = question(run.info.visible(episode.task), row.entry.task)
     return EpisodePage(
         row=row,
         episode=episode,
@@ -239,9 +239,9 @@ def episode_page(
         fields=[
             (name, clipped(value, 2000), run.info.is_hidden(name))
             for name, value in episode.task.items()
-            if name != "id" and value != model_call
+            if name != "id" and value != asked_text
         ],
-        question=model_call,
+        question=asked_text,
         notes=[(key, clipped(v, 400, digits=6)) for key, v in episode.metadata.items() if key not in _KNOWN],
     )
 

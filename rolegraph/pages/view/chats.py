@@ -31,17 +31,17 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
             if step.chat_completions and not (step.tool or step.masked)
             if trajectory.node._replace(round=step.round) not in failures
         ]
-        user_indices: set[int] = set()
+        learned: set[int] = set()
         for step, next_step in zip(good_steps, [*good_steps[1:], None], strict=False):
             chat = [*step.chat_completions]
-            user_indices.add(len(chat) - 1)  # answers in this row that its role learns
+            learned.add(len(chat) - 1)  # answers in this row that its role learns
             if next_step is not None and [*next_step.chat_completions[: len(chat)]] == chat:
                 continue
             yield {
                 "messages": [
                     {
                         **escape_families(message),
-                        **({} if index in user_indices or message["role"] != "assistant" else {"weight": 0}),
+                        **({} if index in learned or message["role"] != "assistant" else {"weight": 0}),
                     }
                     for index, message in enumerate(chat)
                 ],
@@ -51,4 +51,4 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
                 "index": trajectory.index,
                 "reward": trajectory.reward,
             }
-            user_indices.clear()
+            learned.clear()

@@ -354,7 +354,7 @@ def _differs(key: str, rows: Iterable[RunRow]) -> bool:
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         values.setdefault((row.spec, row.kind), set()).add(row.settings.get(key, ""))
-    return any(len(models) > 1 for models in values.values())
+    return any(len(distinct) > 1 for distinct in values.values())
 
 
 def _sortable(value: str) -> tuple[float, str]:

@@ -482,10 +482,8 @@ def write_report_pages(folder: Path, out: Path, home: str = "") -> Path:
     record, run = read_run(folder), open_run(folder)
     digest = read_digest(folder, record.info.trained_roles, run.rule)
     pages = Pages([run], _StepLinks(), hidden=False)
-    report, file = (
-        report_page(record, digest, bar=file_bar(home), turn_url=partial(pages.turn, 0)),
-        out / "index.html",
-    )
+    report = report_page(record, digest, bar=file_bar(home), turn_url=partial(pages.turn, 0))
+    file = out / "index.html"
     with os_errors_as(WorldError, f"cannot write {out}"):
         out.mkdir(parents=True, exist_ok=True)
     write_output(file, report.encode("utf-8", "replace"), "html")

@@ -291,13 +291,13 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     data = [f"{it.key} {' → '.join(it.values)}" for it in (*keys, *settings) if it.key.startswith(_OF_TASKS)]
     data_difference = f"what differs: {'; '.join(data) or 'the rows of the data'}"
     causes = [
-        data_difference if not side_results.shared and measured[0].training and side.training else ""
-        for side_results, side in zip(flips, measured[1:], strict=True)
+        data_difference if not side_flips.shared and measured[0].training and side.training else ""
+        for side_flips, side in zip(flips, measured[1:], strict=True)
     ]
     verdicts = [
         verdict
-        for column, side_results in enumerate(flips)
-        for verdict in _verdicts(measured, column, rows, side_results, causes[column])
+        for column, side_flips in enumerate(flips)
+        for verdict in _verdicts(measured, column, rows, side_flips, causes[column])
     ]
     return Comparison(
         sides,

@@ -142,14 +142,14 @@ def role_lines(comparison: Comparison) -> list[RoleLine]:
         cells: list[RoleCell] = []
         for index, entries_of_side in enumerate(entries):
             role_entries = [entry.roles[role] for entry in entries_of_side if role in entry.roles]
-            values = [reward for side_entries in role_entries for reward in side_entries.rewards]
+            values = [reward for it in role_entries for reward in it.rewards]
             mean = row.sides[index] if row else None
-            failures = sum((Counter(side_entries.failures) for side_entries in role_entries), Counter[str]())
+            failures = sum((Counter(it.failures) for it in role_entries), Counter[str]())
             cells.append(
                 RoleCell(
                     number(mean.mean) if mean else "–",
                     number(pstdev(values)) if values else "",
-                    sum(side_entries.count for side_entries in role_entries),
+                    sum(it.count for it in role_entries),
                     failures,
                 )
             )
